@@ -1,0 +1,108 @@
+"""What a wire engine tells: one event for each thing that happened to an exchange, with its time.
+
+The spool holds exactly these events, after redaction, in the order in which they happened; an exchange is their fold
+(`fold`). Times are nanoseconds on a monotonic clock since the exchange began; only `RequestStarted` and `Gap`
+carry wall time. Encoded as MessagePack arrays, tagged by name (msgspec).
+"""
+
+from typing import Literal
+
+import msgspec
+
+from calls.model import ChunkKind, Headers, Outcome
+
+type Side = Literal["request", "response"]
+
+
+class Event(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Something that happened to the exchange `id`."""
+
+    id: str
+
+
+class RequestStarted(Event, frozen=True, tag="req"):
+    """The request's head has arrived. `run` is what the door knows (credentials, our header, or the connection's owner)."""
+
+    run: str
+    started_at: int
+    method: str
+    url: str
+    http_version: str
+    headers: Headers
+    run_evidence: tuple[tuple[str, str], ...] = ()
+    step: int | None = None
+    actor: str | None = None
+    redactions: int = 0
+
+
+class ResponseStarted(Event, frozen=True, tag="res"):
+    """The response's head has arrived."""
+
+    at: int
+    status: int
+    reason: str
+    http_version: str
+    headers: Headers
+    redactions: int = 0
+
+
+class Data(Event, frozen=True, tag="data"):
+    """A piece of a body, or a WebSocket message, as it arrived. `size` is what crossed the wire where that is not len(data)."""
+
+    at: int
+    side: Side
+    data: bytes
+    kind: ChunkKind = "data"
+    size: int | None = None
+    redactions: int = 0
+    reencoded: bool = False
+
+
+class Ended(Event, frozen=True, tag="end"):
+    """One message is whole. With it the recorder says how many bytes passed (`size`), kept or not."""
+
+    at: int
+    side: Side
+    size: int
+    truncated: bool = False
+    trailers: Headers = ()
+
+
+class Closed(Event, frozen=True, tag="closed"):
+    """The exchange is over; nothing follows. The only event that every exchange of a living door has last."""
+
+    at: int
+    outcome: Outcome
+    error: str | None = None
+
+
+class Gap(msgspec.Struct, frozen=True, array_like=True, tag="gap"):
+    """Something passed (or may have passed) that could not be recorded."""
+
+    run: str
+    happened_at: int
+    reason: str
+    exchange: str | None = None
+
+
+class ReplayNoted(msgspec.Struct, frozen=True, array_like=True, tag="replay"):
+    """A replay's report so far, as JSON; the last one of a replay counts."""
+
+    replay: str
+    report: bytes
+
+
+type Record = RequestStarted | ResponseStarted | Data | Ended | Closed | Gap | ReplayNoted
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Record)
+
+
+def encode(record: Record) -> bytes:
+    """One record as MessagePack."""
+    return _encoder.encode(record)
+
+
+def decode(data: bytes | memoryview) -> Record:
+    """The record that `encode` made. Raises `msgspec.ValidationError` on anything else."""
+    return _decoder.decode(data)
