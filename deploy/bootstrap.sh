@@ -1,0 +1,73 @@
+# Sourced by ./playhead and ./check: makes .venv from uv.lock, once, on a machine that has any Python 3 and nothing of ours.
+# It leaves nothing outside the checkout but what an already installed uv keeps in its own cache.
+# shellcheck shell=sh
+
+bootstrap_say() { printf 'playhead: %s\n' "$*" >&2; }
+
+bootstrap_fail() {
+    bootstrap_say "$*"
+    exit 125
+}
+
+# A uv of our own, in three ways, because a fresh machine's Python may lack venv, pip or both.
+bootstrap_uv() {
+    if [ -n "${PLAYHEAD_UV:-}" ]; then
+        echo "$PLAYHEAD_UV"
+        return
+    fi
+    if command -v uv >/dev/null 2>&1; then
+        command -v uv
+        return
+    fi
+    own="$root/.uv/bin/uv"
+    if [ ! -x "$own" ]; then
+        bootstrap_say "fetching uv $uv_version (once)"
+        mkdir -p "$root/.uv"
+        {
+            "$python3" -m venv "$root/.uv/venv" && "$root/.uv/venv/bin/python" -m pip install --quiet --disable-pip-version-check "uv==$uv_version" &&
+                mkdir -p "$root/.uv/bin" && cp "$root/.uv/venv/bin/uv" "$own" && rm -rf "$root/.uv/venv"
+        } >"$root/.uv/log" 2>&1 || {
+            "$python3" -m pip install --quiet --disable-pip-version-check --target "$root/.uv/site" "uv==$uv_version" &&
+                mkdir -p "$root/.uv/bin" && cp "$root/.uv/site/bin/uv" "$own" && rm -rf "$root/.uv/site"
+        } >>"$root/.uv/log" 2>&1 || "$python3" "$root/deploy/fetch_uv.py" "$uv_version" "$own" >>"$root/.uv/log" 2>&1 ||
+            bootstrap_fail "uv could not be fetched (see $root/.uv/log); install uv yourself and run this again"
+    fi
+    echo "$own"
+}
+
+# A Python that runs and is new enough. A pyenv shim is on PATH without running, so look behind it; else uv fetches one.
+bootstrap_python() {
+    for name in python3.13 python3.14 python3.12 python3; do
+        found=$(command -v "$name" 2>/dev/null) || continue
+        for candidate in "$found" "${found%/shims/*}"/versions/"${name#python}"*/bin/"$name"; do
+            if [ -x "$candidate" ] && "$candidate" -c 'import sys; sys.exit(not (3, 12) <= sys.version_info < (3, 14))' 2>/dev/null; then
+                echo "$candidate"
+                return
+            fi
+        done
+    done
+    echo 3.13
+}
+
+# $1: the environment's kind, `run` or `dev`; `dev` holds all that `run` has.
+bootstrap() {
+    stamp="$root/.venv/.playhead-$1"
+    if [ -e "$stamp" ] && [ ! "$root/uv.lock" -nt "$stamp" ] && [ ! "$root/pyproject.toml" -nt "$stamp" ]; then
+        return
+    fi
+    python3=$(command -v python3) || bootstrap_fail "no python3 on PATH; install any Python 3 and run this again"
+    uv=$(bootstrap_uv) || exit $?
+    [ "$uv" = "$root/.uv/bin/uv" ] && export UV_CACHE_DIR="$root/.uv/cache"
+    groups="--no-default-groups --group demo"
+    [ "$1" = dev ] && groups="--group dev"
+    bootstrap_say "setting up .venv from uv.lock (once; about 150 MB)"
+    export UV_PYTHON="${UV_PYTHON:-$(bootstrap_python)}"
+    # shellcheck disable=SC2086 # the groups are words
+    (cd "$root" && "$uv" sync --frozen --quiet --all-extras $groups) ||
+        bootstrap_fail "the environment could not be made; see uv's message above"
+    touch "$stamp"
+    [ "$1" = dev ] && touch "$root/.venv/.playhead-run"
+    return 0
+}
+
+uv_version=0.13.9

@@ -1,0 +1,90 @@
+"""Our processes: each is told its configuration as one JSON line on stdin and says when it is ready on stdout.
+
+Its stdin stays open for as long as it shall live, so that a killed parent leaves nothing running.
+"""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from proxy.errors import Failure
+
+GRACE = 8.0
+"""Seconds that a process may take to stop before it is killed. Together they stay within the 10 s of the contract."""
+
+
+class Child:
+    """One running process of ours. As a context manager it is stopped at the end."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process, ready: Mapping[str, Any]) -> None:
+        self.name = name
+        self.ready = ready
+        self._process = process
+
+    @classmethod
+    async def start(cls, module: str, config: Mapping[str, Any], *, log: Path) -> Self:
+        """Start `python -m MODULE` and wait until it is ready. Raises Failure with its own words where it says some."""
+        # A session of its own: Ctrl-C in the terminal reaches us alone, and we stop things in order.
+        with log.open("ab") as stderr:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                module,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=stderr,
+                start_new_session=True,
+                env=os.environ | {"PYTHONSAFEPATH": "1"},
+            )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(config).encode() + b"\n")
+            await process.stdin.drain()
+            line = await process.stdout.readline()
+        except ConnectionError:
+            line = b""
+        except asyncio.CancelledError:
+            process.kill()
+            raise
+        said = _parsed(line)
+        if "ready" not in said:
+            await process.wait()
+            raise Failure(said.get("failed") or f"{module} ended before it was ready; its last words are in {log}")
+        return cls(log.stem, process, said)
+
+    async def ended(self) -> int:
+        """Wait until it ends, for whatever reason; its exit status."""
+        return await self._process.wait()
+
+    async def stop(self) -> int:
+        """Ask it to stop by closing its stdin, wait, and kill it only when it does not."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            async with asyncio.timeout(GRACE):
+                return await self._process.wait()
+        except TimeoutError:
+            self._process.kill()
+            return await self._process.wait()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    try:
+        said = json.loads(line)
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}

@@ -1,0 +1,146 @@
+"""One typed configuration: `playhead.toml`, then `PLAYHEAD_*` in the environment, then flags; later ones win.
+
+Read once, by the command line. Below it travel plain values.
+"""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, SettingsConfigDict, SettingsError
+from pydantic_settings import PydanticBaseSettingsSource as Source
+
+from proxy.errors import Failure
+
+type Mode = Literal["record", "replay", "auto", "passthrough"]
+type Engine = Literal["mitmproxy"]
+
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+class Tunnel(BaseModel):
+    """Hosts that are passed on undecrypted (pinned clients), and noted."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    hosts: tuple[str, ...] = ()
+
+
+class Settings(BaseSettings):
+    """Everything that can be set. Sizes are bytes."""
+
+    model_config = SettingsConfigDict(env_prefix="PLAYHEAD_", extra="forbid", frozen=True, env_nested_delimiter="__")
+
+    mode: Mode = Field("record", description="record, replay, auto or passthrough")
+    data: Path = Field(
+        default_factory=lambda: default_data(), description="where recordings, keys and the database live"
+    )
+    listen: str = Field(
+        "127.0.0.1", description="address of the doors and the API; beyond loopback a token is required"
+    )
+    proxy_port: int = Field(8080, ge=0, le=65535, description="port of the proxy; 0 takes a free one")
+    api_port: int = Field(8081, ge=0, le=65535, description="port of the REST API; 0 takes a free one")
+    workers: int = Field(1, ge=1, le=64, description="door processes that share the proxy port")
+    engine: Engine = Field("mitmproxy", description="the wire engine")
+    reverse: str | None = Field(None, description="serve this one origin in reverse mode, e.g. https://api.openai.com")
+    database_url: SecretStr | None = Field(None, description="a PostgreSQL to use instead of the embedded one")
+    token: SecretStr | None = Field(None, description="what clients of the proxy and the API must present")
+    replay: Annotated[tuple[str, ...], NoDecode] = Field((), description="runs or bundles that answer in replay mode")
+    durability: Literal["process", "fsync"] = Field(
+        "process", description="what an answer's end waits for: write(2) or the disk"
+    )
+    on_record_failure: Literal["gap", "refuse"] = Field(
+        "gap", description="what happens to a request that cannot be recorded"
+    )
+    body_limit: int = Field(32 << 20, ge=0, description="bytes kept of one body; more passes, and is marked truncated")
+    spool_limit: int = Field(2 << 30, ge=1 << 20, description="bytes that may wait on disk for the database")
+    upstream_proxy: str | None = Field(None, description="a proxy above this one, e.g. http://proxy.corp:3128")
+    upstream_ca: Path | None = Field(None, description="PEM file with private CAs that upstreams may use")
+    connect_ports: Annotated[tuple[int, ...], NoDecode] = Field((80, 443), description="ports that agents may reach")
+    allow_private: bool = Field(False, description="let agents reach private and loopback addresses through the proxy")
+    upstreams: dict[str, str] = Field(default_factory=dict, description="contact another origin in place of a host")
+    tunnel: Tunnel = Tunnel()
+    profile: tuple[dict[str, Any], ...] = Field((), description="how requests to an API become keys (docs/keys.md)")
+
+    @field_validator("replay", "connect_ports", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        """From the environment a list comes as words."""
+        return value.replace(",", " ").split() if isinstance(value, str) else value
+
+    @field_validator("upstreams")
+    @classmethod
+    def _origins(cls, value: dict[str, str]) -> dict[str, str]:
+        return {host.lower(): _origin(origin) for host, origin in value.items()}
+
+    @field_validator("reverse", "upstream_proxy")
+    @classmethod
+    def _one_origin(cls, value: str | None) -> str | None:
+        return value if value is None else _origin(value)
+
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        if self.listen not in LOOPBACK and self.token is None:
+            raise ValueError(f"listening on {self.listen} lets other machines in: set a token (PLAYHEAD_TOKEN) first")
+        if self.workers > 1 and self.mode in ("replay", "auto"):
+            raise ValueError(f"mode {self.mode} keeps its position in one process: use --workers 1")
+        return self
+
+
+def _origin(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/"):
+        raise ValueError(f"{text!r} is not an origin such as https://host:port")
+    return text.rstrip("/")
+
+
+def default_data() -> Path:
+    """The data directory of this user. Root's is outside /root, because Postgres drops to another user."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/playhead")
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share") / "playhead"
+
+
+def load(flags: Mapping[str, Any], config: Path | None) -> Settings:
+    """The settings in force. Raises Failure with file, line or field for whatever is wrong."""
+    path = config or Path("playhead.toml")
+    file = _read(path) if config or path.exists() else {}
+
+    class Layered(Settings):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: Source,
+            env_settings: Source,
+            *_others: Source,
+            **_named: Source,
+        ) -> tuple[Source, ...]:
+            return init_settings, env_settings, InitSettingsSource(settings_cls, init_kwargs=file)
+
+    try:
+        return Layered(**{name: value for name, value in flags.items() if value is not None})
+    except (ValidationError, SettingsError) as error:
+        raise Failure(_readable(error, path if file else None)) from error
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise Failure(f"cannot read {path}: {error.strerror}; give --config a file that exists") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise Failure(f"{path} is not valid TOML: {error}; correct that line") from error
+
+
+def _readable(error: ValidationError | SettingsError, path: Path | None) -> str:
+    if isinstance(error, SettingsError):
+        return f"{error}; lists and tables in PLAYHEAD_* are written as JSON"
+    first = error.errors()[0]
+    name = ".".join(str(part) for part in first["loc"])
+    reason = first["msg"].removeprefix("Value error, ")
+    where = f" (in {path}, the environment or a flag)" if path else ""
+    return f"setting {name}{where}: {reason}" if name else reason
