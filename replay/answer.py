@@ -1,9 +1,10 @@
 """What a replay tells the wire engine to send: one whole answer, in pieces with their times.
 
-An engine sends the status, the headers as they stand and each piece by itself at its time; it makes the hop-by-hop
-part (framing, connection) itself. `end` says what happens after the last piece.
+An engine sends the head, then each piece by itself at its time; it makes the hop-by-hop part (framing, connection)
+itself and leaves the other headers as they stand. Times are nanoseconds after the answer was given; 0 is at once.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,7 +12,10 @@ from calls.model import Headers
 
 type End = Literal["complete", "cut", "hold"]
 """`complete`: the message ends. `cut`: break the connection there. `hold`: send nothing more and wait for the client to
-leave."""
+leave; where it is still there after `patience`, call `stayed`, send what that returns if no head has gone out, and
+else break the connection."""
+
+type Standing = Literal["replayed", "edited", "live", "miss"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +23,6 @@ class Piece:
     """Some bytes of the body, to be sent by themselves."""
 
     at: int
-    """Nanoseconds after the answer was given; 0 is at once."""
-
     data: bytes
 
 
@@ -29,14 +31,33 @@ class Answer:
     """A response to one request, from a recording or a refusal of ours."""
 
     status: int
+    """0 when no response head was recorded: send nothing, go to `end` at once."""
+
     reason: str = ""
     http_version: str = "HTTP/1.1"
     headers: Headers = ()
     pieces: tuple[Piece, ...] = ()
     trailers: Headers = ()
     end: End = "complete"
+    at: int = 0
+    """When the head goes out."""
+
+    end_at: int = 0
+    """The earliest time of the end."""
+
+    patience: int = 0
+    """How long a `hold` waits for the client to leave."""
+
+    stayed: Callable[[], "Answer"] | None = None
+    """What a `hold` calls when the client did not leave."""
 
     @property
     def body(self) -> bytes:
         """All pieces together."""
         return b"".join(piece.data for piece in self.pieces)
+
+
+def mark(standing: Standing, *, run: str, step: int | None = None, reframed: bool = False) -> tuple[str, str]:
+    """The header by which every answer says what it is (RFC 9651)."""
+    place = "" if step is None else f"; step={step}"
+    return "Playhead", f'{standing}; run="{run}"{place}{"; reframed" if reframed else ""}'
