@@ -1,0 +1,331 @@
+"""A run as one file: JSON Lines that a person can review and anybody can check (docs/trace-format.md).
+
+The first line says what it is and which run; then comes one line for each exchange, in the order of their steps, and
+one for each gap; the last line counts them and digests all bytes before. Every line ends in a digest of itself, so that
+damage is not only noticed but found. The same run always gives the same bytes. Everything here is bytes and values;
+only `load` touches a file.
+"""
+
+import hashlib
+import json
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from calls.events import Gap
+from calls.model import FORMAT, Exchange, UnknownFormat
+from store.trace import (
+    BodyJson,
+    ExchangeJson,
+    GapJson,
+    Span,
+    Unfit,
+    body_to_json,
+    digest,
+    from_json,
+    gap_from_json,
+    gap_to_json,
+    to_json,
+)
+
+CALL_MEMBERS = (
+    *("kind", "provider", "dialect", "operation", "key", "nth", "profile", "warnings"),
+    *("model_requested", "model_returned", "text", "tool_calls", "finish_reason", "usage", "streamed", "complete"),
+)
+"""What a bundle tells of a call. The rest (request, answer, parameters) is derived from the exchange again."""
+
+
+class BadBundle(ValueError):
+    """The file is not a whole, undamaged bundle. `line` is the first that is wrong."""
+
+    def __init__(self, line: int, why: str) -> None:
+        super().__init__(f"line {line} of the bundle is not as it was written: {why}; export the run again")
+        self.line = line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One exchange and what was derived from it."""
+
+    exchange: Exchange
+    call: Mapping[str, Any] | None = None
+    """`CALL_MEMBERS` of the call, in the contract's form. The key holds under the bundle's `profiles` only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """A run with all its evidence."""
+
+    run: Mapping[str, Any]
+    """The run in the contract's form; `id` is always there."""
+
+    profiles: str
+    """Digest of the profiles that made the keys."""
+
+    entries: tuple[Entry, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+
+    @property
+    def exchanges(self) -> list[Exchange]:
+        """The exchanges in the order of their steps."""
+        return [entry.exchange for entry in self.entries]
+
+
+def write(bundle: Bundle) -> Iterator[bytes]:
+    """The lines of a bundle, one by one."""
+    writer = Writer()
+    yield writer.head(bundle.run, bundle.profiles)
+    for entry in bundle.entries:
+        yield writer.exchange(entry)
+    for gap in bundle.gaps:
+        yield writer.gap(gap)
+    yield writer.end()
+
+
+def load(path: Path) -> Bundle:
+    """The bundle in a file. Raises OSError, and what `read` raises."""
+    with path.open("rb") as file:
+        return read(file)
+
+
+def read(lines: Iterable[bytes]) -> Bundle:
+    """The bundle that `write` was given, after every check. Raises BadBundle or UnknownFormat."""
+    reader = _Reader()
+    number = 0
+    for number, line in enumerate(lines, 1):
+        reader.feed(number, line)
+    return reader.bundle(number)
+
+
+@dataclass(slots=True)
+class Writer:
+    """Makes the lines of one bundle in turn, for whoever cannot hold a whole run in memory."""
+
+    _line: int = 0
+    _exchanges: int = 0
+    _gaps: int = 0
+    _sha: Any = field(default_factory=hashlib.sha256)
+    _recent: dict[str, "deque[tuple[int, bytes]]"] = field(default_factory=dict)
+
+    def head(self, run: Mapping[str, Any], profiles: str) -> bytes:
+        """The first line."""
+        return self._sealed({"playhead": "bundle", "format": FORMAT, "profiles": profiles, "run": run})
+
+    def exchange(self, entry: Entry) -> bytes:
+        """The next exchange. They come in the order of their steps."""
+        self._exchanges += 1
+        raw = to_json(entry.exchange, self._request_body(entry.exchange))
+        call = None if entry.call is None else {name: entry.call[name] for name in CALL_MEMBERS if name in entry.call}
+        return self._sealed({"n": self._line + 1, "exchange": raw, "call": call})
+
+    def gap(self, gap: Gap) -> bytes:
+        """Something that could not be recorded. Gaps come after the exchanges."""
+        self._gaps += 1
+        return self._sealed({"n": self._line + 1, "gap": gap_to_json(gap)})
+
+    def end(self) -> bytes:
+        """The last line."""
+        whole = f"sha256:{self._sha.hexdigest()}"
+        return self._sealed({"end": True, "exchanges": self._exchanges, "gaps": self._gaps, "digest": whole})
+
+    def _sealed(self, members: Mapping[str, Any]) -> bytes:
+        line = seal(_visible(_encoder.encode(members)))
+        self._line += 1
+        self._sha.update(line)
+        return line
+
+    def _request_body(self, exchange: Exchange) -> BodyJson | None:
+        body = exchange.request.body
+        place = f"{exchange.request.method} {exchange.request.url.partition('?')[0]}"
+        recent = self._recent.setdefault(place, deque(maxlen=_CANDIDATES))
+        raw = body_to_json(body, *_shared(body.data, recent))
+        if raw is not None and raw.text is not None and len(body.data) >= _WORTH_A_REFERENCE:
+            recent.append((self._line + 1, body.data))
+        return raw
+
+
+_encoder = msgspec.json.Encoder(decimal_format="number")
+
+_CANDIDATES = 4
+"""How many earlier requests to the same place a new one is compared with: agents that run side by side take turns."""
+
+_WORTH_A_REFERENCE = 256
+_SEAL = b',"check":"'
+_SEAL_SIZE = len(_SEAL) + len('sha256:"}\n') + 64
+
+
+def seal(line: bytes) -> bytes:
+    """One line: the JSON object, with a digest of all of it that stands before the digest."""
+    return line[:-1] + _SEAL + digest(line[:-1]).encode() + b'"}\n'
+
+
+# What a reviewer must see and an editor must not act on: line separators, bidirectional overrides, C1 controls. Outside
+# of strings JSON has none of them, so escaping them changes no value.
+_UNSEEN = re.compile(rb"\xe2\x80[\x8b-\x8f\xa8-\xae]|\xe2\x81[\xa0-\xaf]|\xef\xbb\xbf|\xc2[\x80-\x9f]|\x7f")
+
+
+def _visible(line: bytes) -> bytes:
+    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0].decode()):04x}".encode(), line)
+
+
+def _shared(data: bytes, recent: Iterable[tuple[int, bytes]]) -> tuple[Span | None, Span | None]:
+    """The ends that `data` has in common with one of the earlier bodies, where they are worth a reference."""
+    best: tuple[int, int, int] = (0, 0, 0)
+    for line, other in recent:
+        prefix = _prefix(data, other)
+        suffix = _suffix(data[prefix:], other)
+        best = max(best, (line, prefix, suffix), key=lambda found: found[1] + found[2])
+    line, prefix, suffix = best
+    return (line, prefix) if prefix else None, (line, suffix) if suffix else None
+
+
+def _prefix(data: bytes, other: bytes) -> int:
+    """How much of the beginning agrees, up to a brace: so no character is cut in two, and what is left reads well."""
+    size = _longest(min(len(data), len(other)), lambda size: data[:size] == other[:size])
+    cut = max(data.rfind(b"{", 0, size), data.rfind(b"}", 0, size) + 1)
+    return cut if cut >= _WORTH_A_REFERENCE // 2 else 0
+
+
+def _suffix(data: bytes, other: bytes) -> int:
+    """How much of the end agrees, from the end of a JSON array on."""
+    limit = min(len(data), len(other))
+    size = _longest(limit, lambda size: data[len(data) - size :] == other[len(other) - size :])
+    cut = data.find(b"]", len(data) - size)
+    return len(data) - cut if cut >= 0 and len(data) - cut >= _WORTH_A_REFERENCE // 2 else 0
+
+
+def _longest(limit: int, agrees: Any) -> int:
+    """The greatest size up to `limit` that agrees, by bisection."""
+    low = 0
+    while low < limit:
+        middle = (low + limit + 1) // 2
+        low, limit = (middle, limit) if agrees(middle) else (low, middle - 1)
+    return low
+
+
+class _FormatJson(msgspec.Struct):
+    """What the first line says in every version."""
+
+    format: int
+    playhead: Literal["bundle"]
+
+
+class _HeadJson(msgspec.Struct):
+    profiles: str
+    run: dict[str, Any]
+
+
+class _LineJson(msgspec.Struct):
+    """Any line but the first."""
+
+    n: int = 0
+    exchange: ExchangeJson | None = None
+    call: msgspec.Raw = msgspec.Raw(b"null")
+    gap: GapJson | None = None
+    end: bool = False
+    exchanges: int = 0
+    gaps: int = 0
+    digest: str = ""
+
+
+_format_decoder = msgspec.json.Decoder(_FormatJson)
+_line_decoder = msgspec.json.Decoder(_LineJson)
+_head_decoder = msgspec.json.Decoder(_HeadJson, float_hook=Decimal)
+
+
+@dataclass(slots=True)
+class _Reader:
+    _head: _HeadJson | None = None
+    _entries: list[Entry] = field(default_factory=list)
+    _gaps: list[Gap] = field(default_factory=list)
+    _requests: dict[int, bytes] = field(default_factory=dict)
+    _sha: Any = field(default_factory=hashlib.sha256)
+    _ended: bool = False
+
+    def feed(self, number: int, line: bytes) -> None:
+        if self._ended:
+            raise BadBundle(number, "something follows the line that ends the bundle")
+        content = _unsealed(number, line)
+        try:
+            if number == 1:
+                self._begin(content)
+            else:
+                self._go_on(number, _line_decoder.decode(content))
+        except (BadBundle, UnknownFormat):
+            raise
+        except (ValueError, RecursionError) as error:
+            raise BadBundle(number, str(error)) from None
+        self._sha.update(line)
+
+    def bundle(self, lines: int) -> Bundle:
+        if self._head is None or not self._ended:
+            raise BadBundle(lines + 1, "the file breaks off here")
+        return Bundle(
+            run=self._head.run, profiles=self._head.profiles, entries=tuple(self._entries), gaps=tuple(self._gaps)
+        )
+
+    def _begin(self, content: bytes) -> None:
+        known_format(_format_decoder.decode(content).format)
+        self._head = _head_decoder.decode(content)
+        if not isinstance(self._head.run.get("id"), str):
+            raise Unfit("it does not say which run it holds")
+
+    def _go_on(self, number: int, line: _LineJson) -> None:
+        if line.end:
+            return self._end(number, line)
+        if line.n != number:
+            raise BadBundle(number, f"it was written as line {line.n}: lines were removed, added or moved")
+        if line.exchange is not None:
+            self._entry(number, line.exchange, line.call)
+        elif line.gap is not None:
+            self._gaps.append(gap_from_json(line.gap))
+        else:
+            raise BadBundle(number, "it holds neither an exchange nor a gap")
+        return None
+
+    def _entry(self, number: int, raw: ExchangeJson, call: msgspec.Raw) -> None:
+        known_format(raw.format)
+        exchange = from_json(raw, self._earlier)
+        self._requests[number] = exchange.request.body.data
+        self._entries.append(Entry(exchange=exchange, call=json.loads(bytes(call), parse_float=Decimal)))
+
+    def _earlier(self, line: int) -> bytes:
+        try:
+            return self._requests[line]
+        except KeyError:
+            raise Unfit(f"it refers to line {line}, which is no earlier exchange") from None
+
+    def _end(self, number: int, line: _LineJson) -> None:
+        if line.digest != f"sha256:{self._sha.hexdigest()}":
+            raise BadBundle(number, "its digest of all lines before does not hold: one was exchanged for another")
+        if (line.exchanges, line.gaps) != (len(self._entries), len(self._gaps)):
+            raise BadBundle(number, f"it counts {line.exchanges} exchanges and {line.gaps} gaps, which is not so")
+        self._ended = True
+
+
+def known_format(found: object) -> None:
+    """Refuse a version of the trace format that we do not read."""
+    if found != FORMAT:
+        raise UnknownFormat(
+            f"the recording is written in version {found} of the trace format, this Playhead reads version {FORMAT}; "
+            "use a Playhead that reads it, or export the run again with this one"
+        )
+
+
+def _unsealed(number: int, line: bytes) -> bytes:
+    """The line's JSON, sure that it is as it was sealed."""
+    if line.endswith(b"\r\n"):
+        raise BadBundle(number, "its end is CR LF, so an editor or Git has rewritten the file (mark it `-text`)")
+    if len(line) < _SEAL_SIZE or not line.startswith(b"{") or not line.endswith(b'"}\n'):
+        raise BadBundle(number, "the line is not whole" if number > 1 else "this is no Playhead bundle")
+    if seal(line[:-_SEAL_SIZE] + b"}") != line:
+        raise BadBundle(
+            number, "its bytes do not match its own digest" if number > 1 else "this is no bundle, or damaged"
+        )
+    return line

@@ -1,0 +1,290 @@
+"""The trace format: an exchange as JSON that any program can read (docs/trace-format.md).
+
+Bodies are text where they are UTF-8 and base64 elsewhere. Members that hold their default are left out. A request
+that repeats the beginning or the end of an earlier one (an agent sends its whole conversation each time) may refer to
+it, so that a reviewer sees what is new and a run of twenty turns does not hold its history twenty times.
+"""
+
+import base64
+import binascii
+import hashlib
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Annotated
+
+import msgspec
+
+from calls.events import Gap
+from calls.model import EMPTY, FORMAT, Body, Chunk, Exchange, Headers, Outcome, Request, Response
+
+type Count = Annotated[int, msgspec.Meta(ge=0)]
+type Nanoseconds = Annotated[int, msgspec.Meta(ge=0)]
+type Piece = tuple[int | str, ...]
+"""[at_ns, offset, size], and the kind where it is not `data`."""
+
+type Span = tuple[Count, Count]
+"""(n, size): that many bytes of the request body of the exchange on line n of the same file."""
+
+type Earlier = Callable[[int], bytes]
+"""The request body on an earlier line. Raises `Unfit` where there is none."""
+
+
+class Unfit(ValueError):
+    """Well-formed JSON that is not an exchange of the trace format."""
+
+
+class BodyJson(msgspec.Struct, omit_defaults=True, frozen=True):
+    """A body. Its bytes are prefix + (text | base64) + suffix."""
+
+    digest: str
+    size: Count
+    """How many bytes passed on the wire, also those that were not kept."""
+
+    prefix: Span | None = None
+    text: str | None = None
+    base64: str | None = None
+    suffix: Span | None = None
+    chunks: tuple[Piece, ...] = ()
+    truncated: bool = False
+    reencoded: bool = False
+
+
+class RequestJson(msgspec.Struct, omit_defaults=True, frozen=True):
+    """A request's head, body and trailers."""
+
+    method: str
+    url: str
+    http_version: str
+    headers: Headers
+    body: BodyJson | None = None
+    trailers: Headers = ()
+
+
+class ResponseJson(msgspec.Struct, omit_defaults=True, frozen=True):
+    """A response's head, body and trailers."""
+
+    status: int
+    reason: str
+    http_version: str
+    headers: Headers
+    body: BodyJson | None = None
+    trailers: Headers = ()
+
+
+class ExchangeJson(msgspec.Struct, omit_defaults=True, frozen=True):
+    """An exchange. Durations end in `_ns`: JSON's numbers and a wall clock in nanoseconds do not go together."""
+
+    id: str
+    run: str
+    format: int
+    started_at: str
+    outcome: Outcome
+    request: RequestJson
+    response: ResponseJson | None
+    first_byte_ns: Nanoseconds | None = None
+    ended_ns: Nanoseconds | None = None
+    step: int | None = None
+    actor: str | None = None
+    error: str | None = None
+    redactions: Count = 0
+    run_evidence: tuple[tuple[str, str], ...] = ()
+
+
+class GapJson(msgspec.Struct, omit_defaults=True, frozen=True):
+    """Something that passed, or may have passed, and could not be recorded."""
+
+    happened_at: str
+    reason: str
+    run: str
+    exchange: str | None = None
+
+
+def digest(data: bytes) -> str:
+    """`sha256:<hex>` of the bytes."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def to_json(exchange: Exchange, request_body: BodyJson | None) -> ExchangeJson:
+    """An exchange in the trace format, with its request's body already in that form (it may refer to earlier ones)."""
+    return ExchangeJson(
+        id=exchange.id,
+        run=exchange.run,
+        format=FORMAT,
+        started_at=rfc3339_ns(exchange.started_at),
+        outcome=exchange.outcome,
+        request=_request_to_json(exchange.request, request_body),
+        response=None if exchange.response is None else _response_to_json(exchange.response),
+        first_byte_ns=exchange.first_byte_at,
+        ended_ns=exchange.ended_at,
+        step=exchange.step,
+        actor=exchange.actor,
+        error=exchange.error,
+        redactions=exchange.redactions,
+        run_evidence=exchange.run_evidence,
+    )
+
+
+def from_json(raw: ExchangeJson, earlier: Earlier) -> Exchange:
+    """The exchange that `to_json` was given. Raises `Unfit` where the parts contradict each other."""
+    return Exchange(
+        id=raw.id,
+        run=raw.run,
+        request=_request(raw.request, earlier),
+        response=None if raw.response is None else _response(raw.response, earlier),
+        outcome=raw.outcome,
+        started_at=from_rfc3339_ns(raw.started_at),
+        first_byte_at=raw.first_byte_ns,
+        ended_at=raw.ended_ns,
+        redactions=raw.redactions,
+        run_evidence=raw.run_evidence,
+        step=raw.step,
+        actor=raw.actor,
+        error=raw.error,
+        format=raw.format,
+    )
+
+
+def gap_to_json(gap: Gap) -> GapJson:
+    """A gap in the trace format."""
+    return GapJson(rfc3339_ns(gap.happened_at), gap.reason, gap.run, gap.exchange)
+
+
+def gap_from_json(raw: GapJson) -> Gap:
+    """The gap that `gap_to_json` was given."""
+    return Gap(raw.run, from_rfc3339_ns(raw.happened_at), raw.reason, raw.exchange)
+
+
+def body_to_json(body: Body, prefix: Span | None = None, suffix: Span | None = None) -> BodyJson | None:
+    """A body, without the ends that are taken from earlier ones; None for one of which there is nothing to say."""
+    if body == EMPTY:
+        return None
+    own = body.data[prefix[1] if prefix else 0 : len(body.data) - (suffix[1] if suffix else 0)]
+    text = _text(own)
+    return BodyJson(
+        digest=digest(body.data),
+        size=body.size,
+        prefix=prefix,
+        text=text,
+        base64=None if text is not None else base64.b64encode(own).decode(),
+        suffix=suffix,
+        chunks=tuple(map(_piece, body.chunks)),
+        truncated=body.truncated,
+        reencoded=body.reencoded,
+    )
+
+
+def body_from_json(raw: BodyJson | None, earlier: Earlier) -> Body:
+    """The body that `body_to_json` was given. Raises `Unfit` when the bytes are not those of its digest."""
+    if raw is None:
+        return EMPTY
+    data = _head(raw.prefix, earlier) + _own(raw) + _tail(raw.suffix, earlier)
+    if digest(data) != raw.digest:
+        raise Unfit("a body's bytes do not match its digest")
+    chunks = tuple(map(_chunk, raw.chunks))
+    return Body(data=data, chunks=chunks, size=raw.size, truncated=raw.truncated, reencoded=raw.reencoded)
+
+
+def rfc3339_ns(ns: int) -> str:
+    """Wall time in nanoseconds as RFC 3339 UTC with all nine digits."""
+    seconds, rest = divmod(ns, 1_000_000_000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"
+
+
+def from_rfc3339_ns(text: str) -> int:
+    """The inverse of `rfc3339_ns`. Raises `Unfit` on anything else."""
+    match = _RFC3339_NS.fullmatch(text)
+    try:
+        seconds = datetime.fromisoformat(f"{match[1]}+00:00").timestamp() if match else None
+    except ValueError:
+        seconds = None
+    if match is None or seconds is None:
+        raise Unfit(f"{text!r} is not a time in RFC 3339 with nanoseconds, as in 2026-01-31T12:00:00.000000001Z")
+    return int(seconds) * 1_000_000_000 + int(match[2])
+
+
+_RFC3339_NS = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.(\d{9})Z", re.ASCII)
+
+
+def _request_to_json(request: Request, body: BodyJson | None) -> RequestJson:
+    return RequestJson(request.method, request.url, request.http_version, request.headers, body, request.trailers)
+
+
+def _response_to_json(response: Response) -> ResponseJson:
+    body = body_to_json(response.body)
+    return ResponseJson(
+        response.status, response.reason, response.http_version, response.headers, body, response.trailers
+    )
+
+
+def _request(raw: RequestJson, earlier: Earlier) -> Request:
+    return Request(
+        method=raw.method,
+        url=raw.url,
+        http_version=raw.http_version,
+        headers=_isomorphic(raw.headers),
+        body=body_from_json(raw.body, earlier),
+        trailers=_isomorphic(raw.trailers),
+    )
+
+
+def _response(raw: ResponseJson, earlier: Earlier) -> Response:
+    return Response(
+        status=raw.status,
+        reason=raw.reason,
+        http_version=raw.http_version,
+        headers=_isomorphic(raw.headers),
+        body=body_from_json(raw.body, earlier),
+        trailers=_isomorphic(raw.trailers),
+    )
+
+
+def _isomorphic(headers: Headers) -> Headers:
+    """The headers, sure that each code point stands for one byte."""
+    for name, value in headers:
+        if max(name + value, default="") > "\xff":
+            raise Unfit(f"the header {name!r} holds a character that is not one byte")
+    return headers
+
+
+def _piece(chunk: Chunk) -> Piece:
+    if chunk.kind == "data":
+        return (chunk.at, chunk.offset, chunk.size)
+    return (chunk.at, chunk.offset, chunk.size, chunk.kind)
+
+
+def _chunk(piece: Piece) -> Chunk:
+    match piece:
+        case (int(at), int(offset), int(size)) if min(at, offset, size) >= 0:
+            return Chunk(at, offset, size)
+        case (int(at), int(offset), int(size), "text" | "binary" | "close" as kind) if min(at, offset, size) >= 0:
+            return Chunk(at, offset, size, kind)
+        case _:
+            raise Unfit(f"{list(piece)} is not a chunk: [nanoseconds, offset, size] and, for a WebSocket, its kind")
+
+
+def _text(data: bytes) -> str | None:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _own(raw: BodyJson) -> bytes:
+    if raw.text is not None:
+        return raw.text.encode()
+    try:
+        return base64.b64decode(raw.base64 or "", validate=True)
+    except binascii.Error:
+        raise Unfit("a body's base64 is broken") from None
+
+
+def _head(span: Span | None, earlier: Earlier) -> bytes:
+    return earlier(span[0])[: span[1]] if span else b""
+
+
+def _tail(span: Span | None, earlier: Earlier) -> bytes:
+    if not span:
+        return b""
+    data = earlier(span[0])
+    return data[max(len(data) - span[1], 0) :]

@@ -1,0 +1,284 @@
+"""A bundle gives back exactly what it was given, or says which line is wrong."""
+
+import io
+import json
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calls.events import Gap
+from calls.model import Body, UnknownFormat
+from store.bundle import BadBundle, Bundle, Entry, load, read, seal, write
+from tests.store.exchanges import RUN, STARTED, body, bundle, conversation, exchange, exchanges, gaps
+
+CALL = {
+    "kind": "model",
+    "key": "sha256:ab",
+    "nth": 0,
+    "text": "Hello",
+    "usage": {"input_tokens": 3},
+    "request": {"big": 1},
+}
+
+
+def lines_of(made: Bundle) -> list[bytes]:
+    return list(write(made))
+
+
+def split(data: bytes) -> list[bytes]:
+    """As a file's own lines: only LF ends one."""
+    return list(io.BytesIO(data))
+
+
+@given(st.lists(exchanges, max_size=3), st.lists(gaps, max_size=2))
+def test_every_exchange_comes_back_exactly(made: list, found: list) -> None:
+    given_bundle = bundle(made, found)
+    again = read(lines_of(given_bundle))
+    assert again == given_bundle
+    assert lines_of(again) == lines_of(given_bundle)
+
+
+@given(st.lists(exchanges, max_size=2), st.lists(gaps, max_size=1), st.data())
+def test_a_flipped_byte_is_found_and_its_line_named(made: list, found: list, data: st.DataObject) -> None:
+    whole = b"".join(lines_of(bundle(made, found)))
+    place = data.draw(st.integers(0, len(whole) - 1))
+    flip = data.draw(st.integers(1, 255))
+    broken = whole[:place] + bytes([whole[place] ^ flip]) + whole[place + 1 :]
+    with pytest.raises(BadBundle) as caught:
+        read(split(broken))
+    assert caught.value.line == whole[:place].count(b"\n") + 1
+
+
+@given(st.data())
+def test_a_bundle_that_was_cut_off_is_refused(data: st.DataObject) -> None:
+    whole = b"".join(lines_of(bundle(conversation(2))))
+    with pytest.raises(BadBundle):
+        read(split(whole[: data.draw(st.integers(1, len(whole) - 1))] + b""))
+
+
+def test_an_empty_file_is_refused() -> None:
+    with pytest.raises(BadBundle, match=r"line 1 .* breaks off"):
+        read([])
+
+
+@pytest.mark.parametrize("content", [b"\x1f\x8b\x08\x00", b"hello\n", b"{}\n", b'{"playhead":"bundle","format":1}\n'])
+def test_another_file_is_refused_at_line_1(content: bytes) -> None:
+    with pytest.raises(BadBundle) as caught:
+        read([content])
+    assert caught.value.line == 1
+
+
+def test_a_missing_line_is_named() -> None:
+    lines = lines_of(bundle(conversation(3)))
+    with pytest.raises(BadBundle, match=r"line 3 .* written as line 4"):
+        read(lines[:2] + lines[3:])
+
+
+def test_swapped_lines_are_named() -> None:
+    lines = lines_of(bundle([exchange(b"a", b"b", n=n) for n in range(3)]))
+    lines[1], lines[2] = lines[2], lines[1]
+    with pytest.raises(BadBundle) as caught:
+        read(lines)
+    assert caught.value.line == 2
+
+
+def test_a_line_from_another_bundle_is_noticed_at_the_end() -> None:
+    ours = lines_of(bundle([exchange(b"ours", b"1")]))
+    theirs = lines_of(bundle([exchange(b"theirs", b"2")]))
+    with pytest.raises(BadBundle, match=r"line 3 .* exchanged"):
+        read([ours[0], theirs[1], ours[2]])
+
+
+def test_something_after_the_end_is_refused() -> None:
+    with pytest.raises(BadBundle, match=r"line 3 .* something follows"):
+        read([*lines_of(bundle([])), b"\n"])
+
+
+def test_an_editor_that_rewrote_the_line_ends_is_named() -> None:
+    with pytest.raises(BadBundle, match="CR LF"):
+        read([line[:-1] + b"\r\n" for line in lines_of(bundle([]))])
+
+
+def test_a_newer_format_is_refused_by_its_number() -> None:
+    with pytest.raises(UnknownFormat, match=r"version 2 .* reads version 1"):
+        read([seal(b'{"playhead":"bundle","format":2,"anything":"else"}')])
+
+
+def test_an_exchange_of_a_newer_format_is_refused() -> None:
+    lines = lines_of(bundle([exchange(b"{}", b"{}")]))
+    newer = json.loads(lines[1]) | {"check": None}
+    newer["exchange"]["format"] = 2
+    del newer["check"]
+    with pytest.raises(UnknownFormat, match=r"version 2"):
+        read([lines[0], seal(json.dumps(newer).encode())])
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"started_at": "yesterday"}, "not a time"),
+        ({"started_at": "2026-02-30T00:00:00.000000000Z"}, "not a time"),
+        ({"outcome": "fine"}, "Invalid enum value"),
+        ({"request": None}, "Expected `object`"),
+    ],
+)
+def test_sealed_nonsense_is_refused_with_its_line(change: dict, why: str) -> None:
+    assert why in refusal(change)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"headers": [["a", "\u0100"]]}, "not one byte"),
+        ({"body": {"digest": "sha256:0", "size": 1, "text": "x"}}, "do not match its digest"),
+        ({"body": {"digest": "sha256:0", "size": 1, "base64": "?"}}, "base64 is broken"),
+        ({"body": {"digest": "sha256:0", "size": 1, "prefix": [7, 3]}}, "no earlier exchange"),
+        ({"body": {"digest": "sha256:0", "size": 1, "suffix": [2, 3]}}, "no earlier exchange"),
+    ],
+)
+def test_a_sealed_request_that_cannot_be_is_refused(change: dict, why: str) -> None:
+    request = json.loads(lines_of(bundle([exchange(b"", b"")]))[1])["exchange"]["request"]
+    assert why in refusal({"request": request | change})
+
+
+@pytest.mark.parametrize("piece", [[1], [1, 2, -3], [1, 2, 3, "sound"], [1, 2, 3, "text", 4], ["a", 2, 3]])
+def test_a_chunk_that_cannot_be_is_refused(piece: list) -> None:
+    response = json.loads(lines_of(bundle([exchange(b"", b"yes")]))[1])["exchange"]["response"]
+    response["body"]["chunks"] = [piece]
+    assert "is not a chunk" in refusal({"response": response})
+
+
+def refusal(change: dict) -> str:
+    """What `read` says to an exchange with these members changed, sealed as if it were ours."""
+    lines = lines_of(bundle([exchange(b"", b"")]))
+    line = json.loads(lines[1])
+    del line["check"]
+    line["exchange"] |= change
+    with pytest.raises(BadBundle) as caught:
+        read([lines[0], seal(json.dumps(line).encode())])
+    assert caught.value.line == 2
+    return str(caught.value)
+
+
+def test_deeply_nested_json_is_refused_and_not_a_crash() -> None:
+    deep = b"[" * 100_000 + b"]" * 100_000
+    with pytest.raises(BadBundle):
+        read([seal(b'{"playhead":"bundle","format":1,"profiles":"","run":{"id":"a","x":' + deep + b"}}")])
+
+
+def test_a_line_of_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(BadBundle, match=r"line 2 .* neither"):
+        read([lines_of(bundle([]))[0], seal(b'{"n":2,"note":1}')])
+
+
+def test_members_that_we_do_not_know_are_passed_over() -> None:
+    first, second, _ = lines_of(bundle([exchange(b"{}", b"{}")]))
+    more = json.loads(second)
+    del more["check"]
+    more["exchange"]["weather"] = "fine"
+    lines = [first, seal(json.dumps(more).encode())]
+    with pytest.raises(BadBundle, match=r"line 3 .* breaks off"):
+        read(lines)
+
+
+def test_the_same_run_gives_the_same_bytes() -> None:
+    assert lines_of(bundle(conversation(5))) == lines_of(bundle(conversation(5)))
+
+
+def test_repeated_history_is_stored_once_and_only_the_new_is_shown() -> None:
+    made = conversation(20)
+    lines = lines_of(bundle(made))
+    raw = sum(len(each.request.body.data) for each in made)
+    assert sum(len(line) for line in lines) < raw / 3
+    second = json.loads(lines[2])["exchange"]["request"]["body"]
+    assert second["prefix"][0] == second["suffix"][0] == 2
+    assert second["text"].startswith(',{"role":"assistant"')
+    assert second["text"].endswith('"}')
+    assert read(lines) == bundle(made)
+
+
+def test_agents_that_take_turns_each_refer_to_their_own_history() -> None:
+    one, two = conversation(4), conversation(4)
+    two = [exchange(b"{" + b'"x":1,' * 100 + each.request.body.data[1:], b"{}", n=n + 50) for n, each in enumerate(two)]
+    mixed = bundle([each for pair in zip(one, two, strict=True) for each in pair])
+    lines = lines_of(mixed)
+    referred = [json.loads(line)["exchange"]["request"]["body"].get("prefix", [0])[0] for line in lines[3:-1]]
+    assert referred == [2, 3, 4, 5, 6, 7]
+    assert read(lines) == mixed
+
+
+@given(st.lists(st.text(st.sampled_from("{}[]é€😀ab"), max_size=400), max_size=6))
+def test_references_never_cut_a_character_in_two(texts: list[str]) -> None:
+    shared = "é€{}" * 150
+    made = [exchange((shared + text + "]" + shared).encode(), b"", n=n) for n, text in enumerate(texts)]
+    again = bundle(made)
+    assert read(lines_of(again)) == again
+    assert b'"base64":"w' not in b"".join(lines_of(again))
+
+
+def test_text_stays_text_and_bytes_become_base64() -> None:
+    sse = 'event: message\ndata: {"text":"Grüße 😀"}\n\n'.encode()
+    lines = lines_of(bundle([exchange(b"\xff\x00", sse)]))
+    told = json.loads(lines[1])["exchange"]
+    assert told["response"]["body"]["text"] == sse.decode()
+    assert told["request"]["body"]["base64"] == "/wA="
+    assert "Grüße 😀".encode() in lines[1]
+
+
+def test_characters_that_hide_or_turn_text_are_escaped() -> None:
+    sly = "\u202eevil\u2066\u200b\x85\x7f\ufeff\u2028"
+    lines = lines_of(bundle([exchange(sly.encode(), b"")]))
+    assert not any(char.encode() in lines[1] for char in sly if char not in "evil")
+    assert json.loads(lines[1])["exchange"]["request"]["body"]["text"] == sly
+    assert read(lines).exchanges[0].request.body.data == sly.encode()
+
+
+def test_chunks_are_compact() -> None:
+    lines = lines_of(bundle([exchange(b"{}", b"abcdef")]))
+    assert json.loads(lines[1])["exchange"]["response"]["body"]["chunks"] == [[2_000_000, 0, 3], [3_000_000, 3, 3]]
+
+
+def test_a_call_is_told_in_short_beside_its_exchange() -> None:
+    entry = Entry(exchange=exchange(b"{}", b"{}"), call=CALL)
+    again = read(write(Bundle(run={"id": RUN}, profiles="sha256:00", entries=(entry,))))
+    assert again.entries[0].call == {name: value for name, value in CALL.items() if name != "request"}
+
+
+def test_numbers_in_a_call_keep_all_their_digits() -> None:
+    told = {"tool_calls": [{"id": "1", "name": "pay", "arguments": {"sum": Decimal("1.10"), "to": 10**30}}]}
+    entry = Entry(exchange=exchange(b"{}", b"{}"), call=told)
+    lines = list(write(Bundle(run={"id": RUN}, profiles="", entries=(entry,))))
+    assert b'"sum":1.10,"to":1000000000000000000000000000000' in lines[1]
+    assert read(lines).entries[0].call == told
+
+
+def test_a_gap_is_told_after_the_exchanges() -> None:
+    gap = Gap(RUN, STARTED, "the spool was full", None)
+    lines = lines_of(bundle([exchange(b"", b"")], [gap]))
+    assert json.loads(lines[2])["gap"] == {
+        "happened_at": "2026-11-21T22:26:40.123456789Z",
+        "reason": "the spool was full",
+        "run": RUN,
+    }
+    assert read(lines).gaps == (gap,)
+
+
+def test_a_truncated_body_says_what_passed() -> None:
+    made = exchange(b"", b"")
+    cut = Body(data=b"abc", chunks=body(b"abc").chunks, size=10**12, truncated=True)
+    lines = lines_of(bundle([exchange(b"", b"")]))
+    assert b'"truncated"' not in lines[1]
+    made = replace(made, request=replace(made.request, body=cut))
+    lines = lines_of(bundle([made]))
+    assert b'"truncated":true' in lines[1]
+    assert read(lines).exchanges == [made]
+
+
+def test_a_file_is_read_as_its_lines(tmp_path: Path) -> None:
+    path = tmp_path / "run.playhead"
+    path.write_bytes(b"".join(lines_of(bundle(conversation(2)))))
+    assert load(path) == bundle(conversation(2))
