@@ -9,20 +9,20 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from proxy.errors import Failure
 
-GRACE = 8.0
-"""Seconds that a process may take to stop before it is killed. Together they stay within the 10 s of the contract."""
+GRACE = 4.5
+"""Seconds that a process may take to stop before it is killed: doors, then the keeper, within the contract's 10 s."""
 
 
 class Child:
-    """One running process of ours. As a context manager it is stopped at the end."""
+    """One running process of ours."""
 
-    def __init__(self, name: str, process: asyncio.subprocess.Process, ready: Mapping[str, Any]) -> None:
-        self.name = name
+    def __init__(self, log: Path, process: asyncio.subprocess.Process, ready: Mapping[str, Any]) -> None:
+        self.name = log.stem
+        self.log = log
         self.ready = ready
         self._process = process
 
@@ -56,7 +56,7 @@ class Child:
         if "ready" not in said:
             await process.wait()
             raise Failure(said.get("failed") or f"{module} ended before it was ready; its last words are in {log}")
-        return cls(log.stem, process, said)
+        return cls(log, process, said)
 
     async def ended(self) -> int:
         """Wait until it ends, for whatever reason; its exit status."""
@@ -72,14 +72,6 @@ class Child:
         except TimeoutError:
             self._process.kill()
             return await self._process.wait()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
 
 
 def _parsed(line: bytes) -> dict[str, Any]:

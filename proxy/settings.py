@@ -64,6 +64,7 @@ class Settings(BaseSettings):
     upstreams: dict[str, str] = Field(default_factory=dict, description="contact another origin in place of a host")
     tunnel: Tunnel = Tunnel()
     profile: tuple[dict[str, Any], ...] = Field((), description="how requests to an API become keys (docs/keys.md)")
+    config: Path | None = Field(None, description="the file that was read")
 
     @field_validator("replay", "connect_ports", mode="before")
     @classmethod
@@ -122,7 +123,9 @@ def load(flags: Mapping[str, Any], config: Path | None) -> Settings:
             return init_settings, env_settings, InitSettingsSource(settings_cls, init_kwargs=file)
 
     try:
-        return Layered(**{name: value for name, value in flags.items() if value is not None})
+        return Layered(
+            **{name: value for name, value in flags.items() if value is not None}, config=path if file else None
+        )
     except (ValidationError, SettingsError) as error:
         raise Failure(_readable(error, path if file else None)) from error
 

@@ -69,7 +69,7 @@ class DataDir:
         (self.root / f"{name}.json").unlink(missing_ok=True)
 
     def redaction_key(self) -> bytes:
-        """The key of the placeholders: 32 random bytes, made once. Losing it only means that old placeholders match no new ones."""
+        """The key of the placeholders: 32 random bytes, made once. Lost, old placeholders match no new ones; no more."""
         path = self.keys / "redaction.key"
         try:
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -98,7 +98,8 @@ def opened(root: Path) -> DataDir:
                 raise PermissionError(13, "Permission denied", str(private))
     except OSError as error:
         raise DataDirError(
-            f"cannot use the data directory {root}: {error.strerror} ({error.filename}); choose another with --data DIR or PLAYHEAD_DATA"
+            f"cannot use the data directory {root}: {error.strerror} ({error.filename}); "
+            "choose another with --data DIR or PLAYHEAD_DATA"
         ) from error
     return directory
 

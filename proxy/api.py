@@ -1,0 +1,107 @@
+"""The keeper as the command line sees it: a few requests, and problems turned into sentences."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Self
+from urllib.parse import quote
+
+import httpx2
+
+from proxy.errors import Failure
+
+
+class NotFound(Failure):
+    """The keeper does not know what was asked for."""
+
+
+class Api:
+    """A client of the keeper's REST interface. As a context manager it closes its connections."""
+
+    def __init__(self, url: str, token: str | None = None) -> None:
+        self.url = url
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        # The environment's proxies are not for us: the keeper is our own.
+        self._http = httpx2.Client(base_url=url, headers=headers, timeout=30.0, trust_env=False)
+
+    def get(self, path: str, **query: Any) -> Any:
+        """The JSON at a path of `/v1`. Raises NotFound or Failure."""
+        return self._json("GET", path, params={name: value for name, value in query.items() if value is not None})
+
+    def put(self, path: str, body: Mapping[str, Any]) -> Any:
+        """Put JSON."""
+        return self._json("PUT", path, json=body)
+
+    def patch(self, path: str, body: Mapping[str, Any]) -> Any:
+        """Patch with JSON."""
+        return self._json("PATCH", path, json=body)
+
+    def post(self, path: str, **what: Any) -> Any:
+        """Post `json` or `content`."""
+        return self._json("POST", path, **what)
+
+    def each(self, path: str, **query: Any) -> Iterator[dict[str, Any]]:
+        """Every item of a list, page after page."""
+        cursor: str | None = None
+        while True:
+            page = self.get(path, **query, cursor=cursor)
+            yield from page["items"]
+            cursor = page["next"]
+            if cursor is None:
+                return
+
+    def raw(self, path: str) -> Iterator[bytes]:
+        """The bytes at a path, as they come."""
+        with _sentences(self.url), self._http.stream("GET", f"/v1{path}") as answer:
+            if answer.status_code >= 400:
+                answer.read()
+                raise _failure(answer)
+            yield from answer.iter_raw()
+
+    def healthy(self) -> bool:
+        """Whether it answers at all."""
+        try:
+            return self._http.get("/healthz", timeout=2.0).status_code == 200
+        except httpx2.HTTPError:
+            return False
+
+    def _json(self, method: str, path: str, **what: Any) -> Any:
+        with _sentences(self.url):
+            answer = self._http.request(method, f"/v1{path}", **what)
+        if answer.status_code >= 400:
+            raise _failure(answer)
+        return answer.json() if answer.content else None
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@contextmanager
+def _sentences(url: str) -> Iterator[None]:
+    """Rename the client library's exceptions at the border."""
+    try:
+        yield
+    except httpx2.TimeoutException as error:
+        raise Failure(f"the keeper at {url} took too long to answer; look at /readyz there") from error
+    except httpx2.HTTPError as error:
+        raise Failure(f"the keeper at {url} cannot be reached ({error}); is `playhead up` still running?") from error
+
+
+def _failure(answer: httpx2.Response) -> Failure:
+    try:
+        problem = answer.json()
+        words = str(problem.get("detail") or problem.get("title"))
+    except (ValueError, AttributeError):
+        words = f"the keeper answered {answer.status_code}"
+    return (NotFound if answer.status_code == 404 else Failure)(words)
+
+
+def segment(name: str) -> str:
+    """A name as one segment of a path."""
+    return quote(name, safe=":")

@@ -1,0 +1,41 @@
+"""What the commands share: options that become settings, and how results are printed."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from proxy.settings import Settings, load
+
+OwnFailure: Final = 125
+"""The exit code that says: not your command, Playhead failed."""
+
+type Command = Callable[..., Any]
+
+_SETTINGS = [
+    click.option("--data", type=click.Path(path_type=Path), metavar="DIR", help="Where recordings and keys live."),
+    click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Instead of ./playhead.toml."),
+    click.option("--database-url", metavar="URL", help="A PostgreSQL of yours instead of the embedded one."),
+]
+
+
+def with_settings(command: Command) -> Command:
+    """The options that every command has."""
+    for option in reversed(_SETTINGS):
+        command = option(command)
+    return command
+
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs instead of text for people.")
+
+
+def settings(config: Path | None = None, **flags: Any) -> Settings:
+    """The settings in force under these flags."""
+    return load(flags, config)
+
+
+def print_json(value: Any) -> None:
+    """One JSON value, readable."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))

@@ -1,0 +1,181 @@
+"""The commands that look at recordings and carry them about: ls, show, export, import, explain."""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from proxy.api import Api, NotFound, segment
+from proxy.cli.common import as_json, print_json, settings, with_settings
+from proxy.errors import Failure
+from proxy.house import House
+from proxy.text import print_table, printable, shortened
+
+
+def _asking[T](flags: dict[str, Any], question: Callable[[Api], T]) -> T:
+    """Ask the keeper: the running one, or one of our own for this moment."""
+
+    async def ask() -> T:
+        async with House(settings(**flags)) as house:
+            with await house.api() as api:
+                return await asyncio.to_thread(question, api)
+
+    answer: Awaitable[T] = ask()
+    return asyncio.run(answer)  # type: ignore[arg-type] # a coroutine, typed as what it is
+
+
+@click.command("ls")
+@with_settings
+@as_json
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, help="Default: 20, newest first.")
+@click.option("--label", metavar="k=v", help="Only runs with this label.")
+@click.option("--model", metavar="NAME", help="Only runs that used this model.")
+@click.option("--host", metavar="HOST", help="Only runs that asked this host.")
+@click.option("--since", metavar="TIME", help="Only runs since this RFC 3339 time.")
+@click.option("--incomplete", is_flag=True, default=None, help="Only runs with gaps or cut answers.")
+def ls_command(as_json: bool, limit: int, **flags: Any) -> None:
+    """List runs, newest first."""
+    filters = {name: flags.pop(name) for name in ("label", "model", "host", "since", "incomplete")}
+    found = _asking(flags, lambda api: api.get("/runs", limit=limit, **filters))
+    if as_json:
+        print_json(found)
+        return
+    if not found["items"]:
+        click.echo("no runs; record one with: playhead record -- COMMAND", err=True)
+        return
+    print_table(
+        ("RUN", "STARTED", "CALLS", "TOKENS", "MODELS", "LABELS"),
+        [_row(run) for run in found["items"]],
+    )
+
+
+def _row(run: dict[str, Any]) -> tuple[str, ...]:
+    tokens = run["tokens"] or {}
+    total = sum(count or 0 for count in tokens.values()) if isinstance(tokens, dict) else tokens
+    flag = "" if run["complete"] else " (incomplete)"
+    labels = " ".join(f"{name}={value}" for name, value in (run["labels"] or {}).items())
+    started = (run["started_at"] or "")[:19].replace("T", " ")
+    return run["id"], started, f"{run['calls']}{flag}", f"{total:,}", ", ".join(run["models"] or []), labels
+
+
+@click.command("show")
+@with_settings
+@as_json
+@click.argument("what", metavar="RUN|CALL|last")
+def show_command(what: str, as_json: bool, **flags: Any) -> None:
+    """Show a run and its calls in step order, or one call whole."""
+
+    def look(api: Api) -> tuple[dict[str, Any], list[dict[str, Any]] | None]:
+        run = _named(api, what)
+        try:
+            found = api.get(f"/runs/{segment(run)}")
+        except NotFound:
+            return api.get(f"/calls/{segment(what)}"), None
+        return found, list(api.each(f"/runs/{segment(run)}/calls"))
+
+    found, calls = _asking(flags, look)
+    if as_json or calls is None:
+        print_json(found if calls is None else {**found, "items": calls})
+        return
+    _show_run(found, calls)
+
+
+def _named(api: Api, what: str) -> str:
+    if what != "last":
+        return what
+    runs = api.get("/runs", limit=1)["items"]
+    if not runs:
+        raise Failure("nothing was recorded yet; start with: playhead record -- COMMAND")
+    return str(runs[0]["id"])
+
+
+def _show_run(run: dict[str, Any], calls: list[dict[str, Any]]) -> None:
+    click.echo(click.style(f"run {printable(run['id'])}", bold=True))
+    for label, value in (run["labels"] or {}).items():
+        click.echo(f"  {printable(label)} = {printable(value)}")
+    state = "complete" if run["complete"] else "INCOMPLETE: something is cut or could not be recorded"
+    click.echo(f"  {run['calls']} calls, {run['gaps']} gaps, {state}\n")
+    print_table(("STEP", "CALL", "STATUS", "MS", "TOKENS", "ANSWER"), [_call_row(call) for call in calls])
+    if calls:
+        click.echo(f"\none call whole: playhead show {calls[0]['id']}", err=True)
+
+
+def _call_row(call: dict[str, Any]) -> tuple[str, ...]:
+    usage = call["usage"]
+    tokens = f"{usage['input_tokens']}+{usage['output_tokens']}" if usage["input_tokens"] is not None else ""
+    name = (
+        f"{call['operation']} {call['model_requested']}"
+        if call["kind"] == "model"
+        else f"{call['method']} {_place(call)}"
+    )
+    status = str(call["status"] or "-") + ("" if call["complete"] else f" {call['outcome']}")
+    took = f"{call['duration_ms']:.0f}" if call["duration_ms"] is not None else ""
+    return str(call["step"]), shortened(name, 48), status, took, tokens, shortened(_said(call), 60)
+
+
+def _place(call: dict[str, Any]) -> str:
+    return f"{call['host']}{call['path']}"
+
+
+def _said(call: dict[str, Any]) -> str:
+    """The text of an answer, or the tools it asks for."""
+    asked = ", ".join(f"{tool['name']}(…)" for tool in call["tool_calls"] or [])
+    return asked or call["text"] or ""
+
+
+@click.command("export")
+@with_settings
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Default: standard output.")
+@click.option("--format", "form", type=click.Choice(["bundle"]), default="bundle", help="Default: bundle.")
+@click.argument("run", metavar="RUN|last")
+def export_command(run: str, output: Path | None, form: str, **flags: Any) -> None:  # noqa: ARG001 - one form so far
+    """Write a run as one file, which replays and verifies without Playhead's database."""
+
+    def write(api: Api) -> None:
+        pieces = api.raw(f"/runs/{segment(_named(api, run))}/bundle")
+        if output is None:
+            sys.stdout.buffer.writelines(pieces)
+            sys.stdout.buffer.flush()
+            return
+        part = output.with_name(output.name + ".part")
+        with part.open("wb") as file:
+            file.writelines(pieces)
+        part.replace(output)
+        click.echo(f"wrote {output} ({output.stat().st_size:,} bytes)", err=True)
+
+    try:
+        _asking(flags, write)
+    except OSError as error:
+        raise Failure(f"cannot write {output}: {error.strerror}") from error
+
+
+@click.command("import")
+@with_settings
+@as_json
+@click.option("--as", "name", metavar="RUN", help="Give the run this name, where its own is taken.")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE…")
+def import_command(files: tuple[Path, ...], as_json: bool, name: str | None, **flags: Any) -> None:
+    """Read bundles into the store. A bundle that was altered, or is of a newer format, is refused whole."""
+
+    def read(api: Api) -> list[dict[str, Any]]:
+        return [api.post("/import", content=_bytes(file), params={"as": name} if name else {}) for file in files]
+
+    runs = _asking(flags, read)
+    if as_json:
+        print_json(runs)
+        return
+    for file, run in zip(files, runs, strict=True):
+        click.echo(f"{file}: run {printable(str(run.get('id') or run.get('run')))}")
+
+
+def _bytes(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise Failure(f"cannot read {file}: {error.strerror}") from error
+
+
+COMMANDS = (ls_command, show_command, export_command, import_command)

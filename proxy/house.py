@@ -1,0 +1,127 @@
+"""The processes that a command needs, found running or started for as long as it lasts.
+
+One keeper serves a data directory, whoever started it; doors are as many as there are commands. What a command starts,
+it stops.
+"""
+
+import asyncio
+import secrets
+import time
+from typing import Any, Self
+
+from proxy.api import Api
+from proxy.children import Child
+from proxy.errors import Failure
+from proxy.settings import Settings
+from store.datadir import DataDir, DataDirError, opened
+
+
+class House:
+    """An async context manager around one data directory."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        try:
+            self.data: DataDir = opened(settings.data)
+        except DataDirError as error:
+            raise Failure(str(error)) from error
+        self.started = time.time_ns()
+        self._doors: list[Child] = []
+        self._keepers: list[Child] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        # Doors first: the keeper then drains what they left in their spools.
+        await self.close_doors()
+        if self._keepers:
+            self.data.withdraw("keeper")
+        await asyncio.gather(*(keeper.stop() for keeper in self._keepers))
+
+    async def close_doors(self) -> None:
+        """Stop our doors; all that they acknowledged is in their spools."""
+        await asyncio.gather(*(door.stop() for door in self._doors))
+        self._doors.clear()
+
+    @property
+    def token(self) -> str | None:
+        """What doors and API ask for, where they do."""
+        return self.settings.token.get_secret_value() if self.settings.token else None
+
+    async def api(self) -> Api:
+        """The running keeper of this data directory, or one of our own. Call it again when another's has gone."""
+        note = self.data.notice("keeper")
+        if note is not None:
+            api = Api(note["api"], self.token)
+            if await asyncio.to_thread(api.healthy):
+                return api
+            api.close()
+        keeper = await self.keeper(0)
+        return Api(f"http://127.0.0.1:{keeper.ready['port']}", self.token)
+
+    async def keeper(self, port: int) -> Child:
+        """Start the keeper; others find it by the data directory. It is stopped with the house."""
+        child = await Child.start("store", self._keeper_config(port), log=self.data.logs / "keeper.log")
+        self._keepers.append(child)
+        self.data.announce("keeper", {"api": f"http://{reachable(self.settings.listen)}:{child.ready['port']}"})
+        return child
+
+    def _keeper_config(self, port: int) -> dict[str, Any]:
+        url = self.settings.database_url
+        return {
+            "data": str(self.data.root),
+            "database_url": url.get_secret_value() if url else None,
+            "listen": self.settings.listen,
+            "port": port,
+            "mode": self.settings.mode,
+            "profiles_toml": self.profiles_toml(),
+            "tokens": [self.token] if self.token else [],
+            "started": self.started,
+        }
+
+    def profiles_toml(self) -> str | None:
+        """The user's own profiles, as the text they stand in, so that an error can name its line."""
+        return self.settings.config.read_text("utf-8") if self.settings.config and self.settings.profile else None
+
+    async def door(self, **differences: Any) -> Child:
+        """Start one door with a spool of its own. `differences` override its configuration."""
+        config = self.door_config() | differences
+        child = await Child.start("proxy.worker", config, log=self.data.logs / f"{config['name']}.log")
+        self._doors.append(child)
+        return child
+
+    def door_config(self) -> dict[str, Any]:
+        """What a door is told, in JSON's types. `proxy/worker.py` reads it."""
+        s = self.settings
+        return {
+            "name": f"door-{secrets.token_hex(4)}",
+            "data": str(self.data.root),
+            "started": self.started,
+            "mode": s.mode,
+            "listen": s.listen,
+            "port": 0,
+            "reuse_port": False,
+            "reverse": s.reverse,
+            "token": self.token,
+            "durability": s.durability,
+            "on_record_failure": s.on_record_failure,
+            "body_limit": s.body_limit,
+            "spool_limit": s.spool_limit,
+            "upstreams": s.upstreams,
+            "tunnel": list(s.tunnel.hosts),
+            "upstream_proxy": s.upstream_proxy,
+            "upstream_ca": str(s.upstream_ca) if s.upstream_ca else None,
+            "connect_ports": list(s.connect_ports),
+            "allow_private": s.allow_private,
+            "profiles_toml": self.profiles_toml(),
+            "replay": list(s.replay),
+            "replay_options": {},
+            "api": None,
+            "own_addresses": [],
+        }
+
+
+def reachable(listen: str) -> str:
+    """The host part of a URL that reaches a listening address from this machine."""
+    return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(listen, f"[{listen}]" if ":" in listen else listen)  # noqa: S104 - compared, not bound

@@ -1,0 +1,95 @@
+"""`playhead record -- CMD`: one command, one run."""
+
+import os
+import re
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from proxy.api import Api, segment
+from proxy.environ import variables
+from proxy.errors import Failure
+from proxy.house import House
+from proxy.settings import Settings
+from proxy.text import printable
+from proxy.wrap import present, wrapped
+
+RUN_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+async def record(
+    settings: Settings, command: Sequence[str], *, run: str | None, labels: Mapping[str, str], quiet: bool = False
+) -> int:
+    """Run the command under a run of its own and return its exit code."""
+    run = checked(run) if run else new_run(time.time())
+    present(command)
+    async with House(settings) as house:
+        api = await house.api()
+        api.put(f"/runs/{segment(run)}", {"labels": dict(labels)})
+        place = _running(house) or await _own(house, api)
+        code = await wrapped(command, environment(place, run, house.token, api.url))
+        await house.close_doors()
+        api = await house.api()
+        calls = list(api.each(f"/runs/{segment(run)}/calls", settled="true"))
+        whole = api.patch(f"/runs/{segment(run)}", {"ended": True})
+        if not quiet:
+            click.echo(summary(whole, calls), err=True)
+    return code
+
+
+def checked(run: str) -> str:
+    """The run id a user chose. Raises Failure when it cannot be one."""
+    if RUN_ID.fullmatch(run):
+        return run
+    raise Failure(f"{run!r} cannot be a run id: use 1 to 128 of the characters A-Z a-z 0-9 . _ : -")
+
+
+def new_run(now: float) -> str:
+    """A run id for a person to read and type: the time in UTC, and a few random letters."""
+    return time.strftime("%Y%m%d-%H%M%S-", time.gmtime(now)) + secrets.token_hex(2)
+
+
+def _running(house: House) -> dict[str, Any] | None:
+    """The running `up`, when it records."""
+    note = house.data.notice("up")
+    return note if note is not None and note["mode"] in ("record", "auto") else None
+
+
+async def _own(house: House, api: Api) -> dict[str, Any]:
+    door = await house.door(mode="record", own_addresses=[address(api.url)])
+    return {"proxy": f"http://127.0.0.1:{door.ready['port']}", **door.ready}
+
+
+def address(url: str) -> tuple[str, int]:
+    """Host and port of one of our own URLs, which agents may not reach through us."""
+    host, _, port = url.rpartition("://")[2].rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def environment(place: Mapping[str, Any], run: str, token: str | None, api: str | None) -> dict[str, str]:
+    """This process's environment with a command's whole traffic turned towards a door, under a run."""
+    proxy = str(place["proxy"]).replace("://", f"://{run}:{token or 'x'}@", 1)
+    return variables(proxy=proxy, ca=place["ca"], ca_bundle=place["ca_bundle"], run=run, api=api, base=os.environ)
+
+
+def summary(run: Mapping[str, Any], calls: Sequence[Mapping[str, Any]]) -> str:
+    """What was recorded, and what to type next."""
+    models = sum(call["kind"] == "model" for call in calls)
+    tools = len(calls) - models
+    tokens = sum((call["usage"]["input_tokens"] or 0) + (call["usage"]["output_tokens"] or 0) for call in calls)
+    facts = [f"{len(calls)} calls ({models} model, {tools} other)", f"{tokens:,} tokens"]
+    if run["gaps"]:
+        facts.append(f"{run['gaps']} gaps: not everything could be recorded")
+    name = printable(run["id"])
+    if not calls:
+        return (
+            f"playhead: recorded nothing under {name}: no call came through the proxy\n"
+            "          see which clients would escape: playhead doctor"
+        )
+    return (
+        f"playhead: recorded {name}: {', '.join(facts)}\n"
+        f"          look: playhead show {name}    replay: playhead replay {name} -- COMMAND"
+    )

@@ -1,0 +1,149 @@
+"""`playhead up`: one keeper and the doors, for as long as the terminal or the service manager wants them.
+
+A door or a keeper that dies is started again; its clients have seen a broken connection, so nothing passed unrecorded.
+"""
+
+import asyncio
+import fcntl
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from proxy.children import Child
+from proxy.errors import Failure
+from proxy.house import House, reachable
+from proxy.settings import Settings
+
+RESTARTS = 5
+"""How often in a row a process may die within a minute before we give up."""
+
+
+async def up(settings: Settings, say: Callable[[str], None]) -> None:
+    """Run until SIGTERM or Ctrl-C. Prints the contract's one ready line on stdout."""
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    async with House(settings) as house:
+        with _only_one(house.data.root), _held(settings.listen, settings.proxy_port) as port:
+            await _serve(house, port, stopped, say)
+
+
+async def _serve(house: House, port: int, stopped: asyncio.Event, say: Callable[[str], None]) -> None:
+    settings = house.settings
+    _free(settings.listen, settings.api_port)
+    say("starting the keeper" + ("" if settings.database_url else " and its Postgres"))
+    keeper = await house.keeper(settings.api_port)
+    api = int(keeper.ready["port"])
+    say(f"starting {settings.workers} door{'s' if settings.workers > 1 else ''}, mode {settings.mode}")
+    host = reachable(settings.listen)
+    facts: dict[str, Any] = {
+        "port": port,
+        "reuse_port": True,
+        "api": f"http://{host}:{api}",
+        "own_addresses": [[settings.listen, api]],
+    }
+    try:
+        async with asyncio.TaskGroup() as group:
+            first = asyncio.get_running_loop().create_future()
+            for _ in range(settings.workers):
+                group.create_task(_kept_up(lambda: house.door(**facts), first, say))
+            group.create_task(_kept_up(lambda: house.keeper(api), None, say, running=keeper))
+            door = await first
+            proxy = f"http://{host}:{port}"
+            trust = {"ca": door["ca"], "ca_bundle": door["ca_bundle"]}
+            house.data.announce("up", {"proxy": proxy, "api": facts["api"], "mode": settings.mode, **trust})
+            click.echo(f"ready proxy={proxy} api={facts['api']} ca={door['ca']}")
+            await stopped.wait()
+            say("stopping")
+            raise _Stopped
+    except* _Stopped:
+        house.data.withdraw("up")
+
+
+class _Stopped(Exception):  # noqa: N818 - not an error
+    """Ends the task group; nothing is wrong."""
+
+
+async def _kept_up(
+    start: Callable[[], Any],
+    first: asyncio.Future[Any] | None,
+    say: Callable[[str], None],
+    running: Child | None = None,
+) -> None:
+    """Start a process, and again when it ends by itself."""
+    deaths = 0
+    loop = asyncio.get_running_loop()
+    while True:
+        began = loop.time()
+        child = running or await start()
+        running = None
+        if first is not None and not first.done():
+            first.set_result(child.ready)
+        code = await child.ended()
+        deaths = deaths + 1 if loop.time() - began < 60 else 1
+        if deaths > RESTARTS:
+            raise Failure(
+                f"{child.name} died {deaths} times in a row (exit status {code}); its last words are in {child.log}"
+            )
+        say(f"{child.name} ended with status {code}; starting another")
+
+
+@contextmanager
+def _only_one(root: Path) -> Iterator[None]:
+    """Hold the data directory against a second `up`. The kernel lets go of it even when we are killed."""
+    handle = os.open(root / "up.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise Failure(
+                f"another `playhead up` runs on {root}; stop it first, or give this one its own directory with --data"
+            ) from error
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def _held(listen: str, port: int) -> Iterator[int]:
+    """Reserve the doors' port for as long as we run, so that nobody takes it while a door is started again.
+
+    The socket is bound and never listens, so the kernel gives it no connections.
+    """
+    _free(listen, port)
+    with _bound(listen, port, reuse=True) as held:
+        yield int(held.getsockname()[1])
+
+
+def _free(listen: str, port: int) -> None:
+    """Raise Failure where something else listens. With SO_REUSEPORT alone two services would share a port unnoticed."""
+    if port:
+        _bound(listen, port, reuse=False).close()
+
+
+def _bound(listen: str, port: int, *, reuse: bool) -> socket.socket:
+    family = socket.AF_INET6 if ":" in listen else socket.AF_INET
+    held = socket.socket(family, socket.SOCK_STREAM)
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if reuse:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        held.bind((listen, port))
+    except OSError as error:
+        held.close()
+        raise Failure(
+            f"cannot listen on {listen}:{port}: {error.strerror}; choose another port (0 takes a free one)"
+        ) from error
+    return held
+
+
+def say_on_stderr(words: str) -> None:
+    """Progress, for the person; stdout belongs to the ready line."""
+    click.echo(f"playhead: {words}", err=True)

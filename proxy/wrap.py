@@ -1,0 +1,62 @@
+"""Run somebody's command as if we were not there: its terminal, its signals, its exit code."""
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from proxy.errors import Failure
+
+FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH)
+
+
+def present(command: Sequence[str]) -> None:
+    """Raise Failure where the command cannot be found, before anything is started for it."""
+    if shutil.which(command[0]) is None:
+        raise Failure(f"cannot run {command[0]}: there is no such command; check its name and your PATH")
+
+
+async def wrapped(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """The command's exit code; 128 + n where signal n ended it, as a shell says it.
+
+    Raises Failure when it cannot be started.
+    """
+    try:
+        process = await asyncio.create_subprocess_exec(*command, env=dict(environment))
+    except OSError as error:
+        raise Failure(f"cannot run {command[0]}: {error.strerror}") from error
+    with _forwarding(process):
+        code = await process.wait()
+    return 128 - code if code < 0 else code
+
+
+@contextmanager
+def _forwarding(process: asyncio.subprocess.Process) -> Iterator[None]:
+    """While the command runs, what is sent to us goes to it, and Ctrl-C does not end us before it."""
+    loop = asyncio.get_running_loop()
+
+    def forward(number: int) -> None:
+        # A terminal's Ctrl-C has reached the command already: it is in the same process group.
+        if number == signal.SIGINT and _in_foreground():
+            return
+        if process.returncode is None:
+            process.send_signal(number)
+
+    signals = (*FORWARDED, signal.SIGINT)
+    for number in signals:
+        loop.add_signal_handler(number, forward, number)
+    try:
+        yield
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)
+
+
+def _in_foreground() -> bool:
+    try:
+        return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except (OSError, ValueError):
+        return False
