@@ -1,0 +1,139 @@
+"""A support agent: the kind of program that Playhead is for, and that knows nothing of Playhead.
+
+It asks a model, runs the two tools that the model wants (one over `requests`, one over `httpx2`) and asks again. It
+prints the conversation and, last, a digest of every byte that it received. Its prompt is its argument.
+"""
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx2
+import openai
+import requests
+
+MODEL_API = "https://api.model.example/v1"
+TICKETS_API = "https://tickets.example.com/v2"
+PROMPT = "Which refund tickets are open? Leave a note on the oldest."
+SYSTEM = "You are a support agent for an online shop. Use the tools; be brief."
+
+
+def tool(name: str, purpose: str, **properties: str) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": {key: {"type": kind} for key, kind in properties.items()}}
+    return {"type": "function", "function": {"name": name, "description": purpose, "parameters": parameters}}
+
+
+TOOLS: list[Any] = [
+    tool(
+        "search_tickets", "Find tickets by a word of their subject.", query="string", status="string", limit="integer"
+    ),
+    tool("add_note", "Leave a note on a ticket, for colleagues only.", ticket="string", text="string"),
+]
+
+
+class Received:
+    """Every byte of every answer, as it came from the network."""
+
+    def __init__(self) -> None:
+        self.digest = hashlib.sha256()
+        self.size = 0
+        self.answers = 0
+
+    def add(self, data: bytes) -> bytes:
+        self.digest.update(data)
+        self.size += len(data)
+        return data
+
+    def begin(self, status: int) -> None:
+        self.answers += 1
+        self.add(f"{status}\n".encode())
+
+    def watch(self, response: httpx2.Response) -> None:
+        """An event hook for httpx2: see the body's bytes pass, before anything decodes them."""
+        self.begin(response.status_code)
+        response.stream = Watched(response.stream, self)
+
+
+class Watched(httpx2.SyncByteStream):
+    def __init__(self, stream: Any, received: Received) -> None:
+        self.stream = stream
+        self.received = received
+
+    def __iter__(self) -> Iterator[bytes]:
+        for data in self.stream:
+            yield self.received.add(data)
+
+    def close(self) -> None:
+        self.stream.close()
+
+
+def search_tickets(received: Received, **arguments: Any) -> str:
+    response = requests.get(f"{TICKETS_API}/tickets", params=arguments, timeout=30)
+    received.begin(response.status_code)
+    response.raise_for_status()
+    return received.add(response.content).decode()
+
+
+def add_note(received: Received, ticket: str, text: str) -> str:
+    response = httpx2.post(f"{TICKETS_API}/tickets/{ticket}/notes", json={"text": text}, timeout=30)
+    received.begin(response.status_code)
+    response.raise_for_status()
+    return received.add(response.content).decode()
+
+
+RUN_TOOL: dict[str, Callable[..., str]] = {"search_tickets": search_tickets, "add_note": add_note}
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def ask(client: openai.OpenAI, messages: list[Any]) -> dict[str, Any]:
+    """Ask the model, print its words as they come, and return its message."""
+    say("model   ")
+    with client.chat.completions.stream(
+        model="example-large", messages=messages, tools=TOOLS, stream_options={"include_usage": True}
+    ) as stream:
+        for event in stream:
+            if event.type == "content.delta":
+                say(event.delta.replace("\n", "\n        "))
+        message = stream.get_final_completion().choices[0].message
+    say("\n")
+    return message.model_dump(include={"role", "content", "tool_calls"}, exclude_none=True)
+
+
+def work(client: openai.OpenAI, received: Received, prompt: str) -> None:
+    """The agent itself: ask, run what the model wants, until it wants nothing more."""
+    messages: list[Any] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": prompt}]
+    say(f"user    {prompt}\n")
+    while True:
+        message = ask(client, messages)
+        messages.append(message)
+        if not message.get("tool_calls"):
+            return
+        for call in message["tool_calls"]:
+            name, arguments = call["function"]["name"], call["function"]["arguments"]
+            result = RUN_TOOL[name](received, **json.loads(arguments))
+            say(f"tool    {name} {arguments}\n        {result}\n")
+            messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+
+
+def main() -> None:
+    received = Received()
+    watching = openai.DefaultHttpxClient(event_hooks={"response": [received.watch]})
+    key = os.environ.get("OPENAI_API_KEY") or "sk-demo-0123456789abcdefghijklmnopqrstuvwxyz"
+    client = openai.OpenAI(base_url=MODEL_API, api_key=key, http_client=watching)
+    try:
+        work(client, received, " ".join(sys.argv[1:]) or PROMPT)
+    except openai.APIStatusError as error:
+        say("\n")
+        sys.exit(f"agent   {type(error).__name__} {error.status_code}: {error.message}")
+    say(f"received {received.answers} answers, {received.size} bytes, sha256:{received.digest.hexdigest()}\n")
+
+
+if __name__ == "__main__":
+    main()
