@@ -1,0 +1,47 @@
+"""Recorded exchanges for tests: short to write, whole enough to be served."""
+
+from calls.model import Body, Chunk, Exchange, Headers, Outcome, Request, Response
+
+SECOND = 1_000_000_000
+JSON: Headers = (("Content-Type", "application/json"),)
+
+
+def body(*pieces: bytes, every: int = 1_000_000) -> Body:
+    """A body that arrived in these pieces, one each millisecond."""
+    chunks, offset = [], 0
+    for number, piece in enumerate(pieces, 1):
+        chunks.append(Chunk(number * every, offset, len(piece)))
+        offset += len(piece)
+    return Body(data=b"".join(pieces), chunks=tuple(chunks), size=offset)
+
+
+def post(url: str, data: bytes, headers: Headers = JSON) -> Request:
+    """A POST of JSON."""
+    return Request(method="POST", url=url, headers=headers, body=body(data) if data else Body())
+
+
+def ok(*pieces: bytes, status: int = 200, headers: Headers = JSON) -> Response:
+    """A response in pieces."""
+    return Response(status=status, reason="OK", headers=headers, body=body(*pieces))
+
+
+def exchange(
+    request: Request,
+    response: Response | None,
+    *,
+    number: int = 1,
+    outcome: Outcome = "completed",
+    started_at: int | None = None,
+    ended_at: int | None = SECOND // 2,
+) -> Exchange:
+    """The exchange of that number in a run, each a second after the last."""
+    return Exchange(
+        id=f"0199aaaa-0000-7000-8000-{number:012d}",
+        run="run-1",
+        request=request,
+        response=response,
+        outcome=outcome,
+        started_at=number * SECOND if started_at is None else started_at,
+        first_byte_at=SECOND // 1000 if response else None,
+        ended_at=ended_at,
+    )

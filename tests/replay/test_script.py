@@ -1,0 +1,179 @@
+"""The script against a model that looks at everything each time."""
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from replay.script import Index, Policy, Recorded, Script, index
+from tests.replay.strategies import SECOND, exchange, ok, post
+
+KEYS = ("k1", "k2", "k3")
+RAWS = {"k1": ("r1a", "r1b"), "k2": ("r2a", "r2b", "r2c"), "k3": ("r3a",)}
+
+
+def recorded(step: int, key: str, raw: str, *, started_at: int | None = None, ended_at: int | None = 1) -> Recorded:
+    told = exchange(post("https://api.test/", b"{}"), ok(b"{}"), number=step, started_at=started_at, ended_at=ended_at)
+    return Recorded(step=step, key=key, raw=raw, exchange=told)
+
+
+def script_of(*pairs: tuple[str, str], policy: Policy = "miss") -> Script:
+    return Script(index([recorded(step, key, raw) for step, (key, raw) in enumerate(pairs, 1)]), policy)
+
+
+def step_of(script: Script, key: str, raw: str) -> int | None:
+    taken = script.take(key, raw)
+    return taken and taken.recorded.step
+
+
+def test_equal_requests_are_answered_in_recorded_order_and_then_not_at_all():
+    script = script_of(("k", "r"), ("k", "r"), ("k", "r"))
+    assert [step_of(script, "k", "r") for _ in range(4)] == [1, 2, 3, None]
+
+
+def test_different_requests_may_come_in_any_order():
+    script = script_of(("a", "ra"), ("b", "rb"), ("a", "ra"))
+    assert [step_of(script, "b", "rb"), step_of(script, "a", "ra"), step_of(script, "a", "ra")] == [2, 1, 3]
+
+
+def test_requests_that_differ_outside_their_key_do_not_trade_answers():
+    script = script_of(("k", "as user 1"), ("k", "as user 2"))
+    assert [step_of(script, "k", "as user 2"), step_of(script, "k", "as user 1")] == [2, 1]
+
+
+def test_a_request_that_changed_outside_its_key_takes_the_next_in_recorded_order():
+    script = script_of(("k", "old 1"), ("k", "old 2"))
+    taken = script.take("k", "new")
+    assert taken
+    assert (taken.recorded.step, taken.exact) == (1, False)
+
+
+def test_repeat_last_gives_the_last_for_ever():
+    script = script_of(("k", "r"), ("k", "r"), policy="repeat-last")
+    assert [step_of(script, "k", "r") for _ in range(4)] == [1, 2, 2, 2]
+
+
+def test_cycle_begins_again():
+    script = script_of(("k", "r"), ("k", "r"), policy="cycle")
+    assert [step_of(script, "k", "r") for _ in range(5)] == [1, 2, 1, 2, 1]
+
+
+def test_an_answer_that_was_given_before_says_so_and_is_not_left_over_again():
+    script = script_of(("k", "r"), policy="cycle")
+    first, second = script.take("k", "r"), script.take("k", "r")
+    assert first
+    assert second
+    assert (first.again, second.again, script.left) == (False, True, 0)
+
+
+def test_no_policy_invents_an_answer_for_an_unknown_request():
+    for policy in ("miss", "repeat-last", "cycle"):
+        assert script_of(("k", "r"), policy=policy).take("other", "other") is None
+
+
+def test_two_scripts_of_one_recording_do_not_share_a_position():
+    shared = index([recorded(1, "k", "r"), recorded(2, "k", "r")])
+    one, other = Script(shared), Script(shared)
+    assert [step_of(one, "k", "r"), step_of(other, "k", "r"), step_of(one, "k", "r")] == [1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("spans", "ambiguous"),
+    [
+        ([(0, 10), (10, 20)], set()),
+        ([(0, 10), (9, 20)], {0, 1}),
+        ([(0, 100), (10, 20), (50, 60), (200, 210)], {0, 1, 2}),
+        ([(0, 5), (6, 50), (7, 8)], {1, 2}),
+    ],
+)
+def test_equal_keys_that_overlapped_in_time_are_ambiguous(spans: list[tuple[int, int]], ambiguous: set[int]):
+    entries = [recorded(n, "k", "r", started_at=a, ended_at=b - a) for n, (a, b) in enumerate(spans, 1)]
+    assert index(entries).overlapping == ambiguous
+
+
+def test_different_keys_that_overlapped_are_not_ambiguous():
+    entries = [recorded(1, "a", "ra", started_at=0, ended_at=9), recorded(2, "b", "rb", started_at=5, ended_at=9)]
+    assert not index(entries).overlapping
+
+
+def test_an_exchange_without_an_end_lasted_until_its_last_sign_of_life():
+    entries = [recorded(1, "k", "r", started_at=0, ended_at=None), recorded(2, "k", "r", started_at=SECOND)]
+    assert not index(entries).overlapping
+
+
+@dataclass
+class Model:
+    """What the script promises, said in the slowest way."""
+
+    pairs: list[tuple[str, str]]
+    policy: Policy
+    taken: set[int] = field(default_factory=set)
+    played: set[int] = field(default_factory=set)
+
+    def take(self, key: str, raw: str) -> int | None:
+        place = self._first(key, raw)
+        if place is None and self.policy == "cycle":
+            self.taken -= {place for place, (of, _) in enumerate(self.pairs) if of == key}
+            place = self._first(key, raw)
+        elif place is None and self.policy == "repeat-last":
+            same = [place for place, pair in enumerate(self.pairs) if pair == (key, raw)]
+            place = next(
+                iter(reversed(same or [place for place, pair in enumerate(self.pairs) if pair[0] == key])), None
+            )
+        if place is not None:
+            self.taken.add(place)
+            self.played.add(place)
+        return place
+
+    def _first(self, key: str, raw: str) -> int | None:
+        free = [place for place, pair in enumerate(self.pairs) if pair[0] == key and place not in self.taken]
+        return next((place for place in free if self.pairs[place][1] == raw), free[0] if free else None)
+
+
+PAIRS = st.sampled_from([(key, raw) for key in KEYS for raw in RAWS[key]])
+
+
+class ScriptAgainstModel(RuleBasedStateMachine):
+    script: Script
+    model: Model
+
+    @initialize(pairs=st.lists(PAIRS, max_size=12), policy=st.sampled_from(["miss", "repeat-last", "cycle"]))
+    def begin(self, pairs: list[tuple[str, str]], policy: Policy) -> None:
+        self.script = script_of(*pairs, policy=policy)
+        self.model = Model(pairs, policy)
+
+    @rule(pair=PAIRS)
+    def ask_as_recorded(self, pair: tuple[str, str]) -> None:
+        self._ask(*pair)
+
+    @rule(key=st.sampled_from([*KEYS, "k-unknown"]))
+    def ask_something_changed(self, key: str) -> None:
+        self._ask(key, f"{key} in a new form")
+
+    def _ask(self, key: str, raw: str) -> None:
+        wanted = self.model.take(key, raw)
+        taken = self.script.take(key, raw)
+        assert (taken and taken.recorded.step) == (None if wanted is None else wanted + 1)
+        if taken:
+            assert taken.exact == (taken.recorded.raw == raw)
+
+    @invariant()
+    def left_over_is_what_never_answered(self) -> None:
+        if not hasattr(self, "script"):
+            return
+        left = [place + 1 for place in range(len(self.model.pairs)) if place not in self.model.played]
+        assert [recorded.step for recorded in self.script.unplayed()] == left
+        assert self.script.left == len(left)
+
+    @invariant()
+    def a_recorded_raw_request_tells_its_key(self) -> None:
+        if hasattr(self, "script"):
+            assert all(self.script.key_of(raw) == key for key, raw in self.model.pairs)
+
+
+TestScriptAgainstModel = ScriptAgainstModel.TestCase
+
+
+def test_an_index_of_nothing_is_no_trouble():
+    assert Script(Index((), {}, {}, frozenset())).take("k", "r") is None
