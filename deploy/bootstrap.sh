@@ -1,6 +1,6 @@
 # Sourced by ./playhead and ./check: makes .venv from uv.lock, once, on a machine that has any Python 3 and nothing of ours.
 # It leaves nothing outside the checkout but what an already installed uv keeps in its own cache.
-# shellcheck shell=sh
+# shellcheck shell=sh disable=SC2154 # the sourcing script sets root
 
 bootstrap_say() { printf 'playhead: %s\n' "$*" >&2; }
 

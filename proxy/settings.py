@@ -44,6 +44,7 @@ class Settings(BaseSettings):
     proxy_port: int = Field(8080, ge=0, le=65535, description="port of the proxy; 0 takes a free one")
     api_port: int = Field(8081, ge=0, le=65535, description="port of the REST API; 0 takes a free one")
     workers: int = Field(1, ge=1, le=64, description="door processes that share the proxy port")
+    part: Literal["all", "keeper", "doors"] = Field("all", description="what `up` runs; the images run one part each")
     engine: Engine = Field("mitmproxy", description="the wire engine")
     reverse: str | None = Field(None, description="serve this one origin in reverse mode, e.g. https://api.openai.com")
     database_url: SecretStr | None = Field(None, description="a PostgreSQL to use instead of the embedded one")

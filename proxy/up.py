@@ -8,7 +8,7 @@ import fcntl
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,41 +30,53 @@ async def up(settings: Settings, say: Callable[[str], None]) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    async with House(settings) as house:
-        with _only_one(house.data.root), _held(settings.listen, settings.proxy_port) as port:
-            await _serve(house, port, stopped, say)
+    house = House(settings)
+    with _only_one(house.data.root / f"up-{settings.part}.lock"), _held(settings.listen, settings.proxy_port) as port:
+        async with house:
+            try:
+                await _serve(house, port, stopped, say)
+            finally:
+                house.data.withdraw("up")
 
 
 async def _serve(house: House, port: int, stopped: asyncio.Event, say: Callable[[str], None]) -> None:
     settings = house.settings
-    _free(settings.listen, settings.api_port)
-    say("starting the keeper" + ("" if settings.database_url else " and its Postgres"))
-    keeper = await house.keeper(settings.api_port)
-    api = int(keeper.ready["port"])
-    say(f"starting {settings.workers} door{'s' if settings.workers > 1 else ''}, mode {settings.mode}")
     host = reachable(settings.listen)
-    facts: dict[str, Any] = {
-        "port": port,
-        "reuse_port": True,
-        "api": f"http://{host}:{api}",
-        "own_addresses": [[settings.listen, api]],
+    api_port = _free(settings.listen, settings.api_port)
+    own = {"api": f"http://{host}:{api_port}", "own_addresses": [[settings.listen, api_port]]}
+    starts = {
+        "keeper": lambda: house.keeper(api_port),
+        "doors": lambda: house.door(**own, port=port, reuse_port=True),
     }
+    wanted = [settings.part] if settings.part != "all" else ["keeper", "doors"]
+    say(f"starting, mode {settings.mode}, data in {house.data.root}")
+    ready: dict[str, asyncio.Future[Mapping[str, Any]]] = {part: asyncio.Future() for part in wanted}
     try:
         async with asyncio.TaskGroup() as group:
-            first = asyncio.get_running_loop().create_future()
-            for _ in range(settings.workers):
-                group.create_task(_kept_up(lambda: house.door(**facts), first, say))
-            group.create_task(_kept_up(lambda: house.keeper(api), None, say, running=keeper))
-            door = await first
-            proxy = f"http://{host}:{port}"
-            trust = {"ca": door["ca"], "ca_bundle": door["ca_bundle"]}
-            house.data.announce("up", {"proxy": proxy, "api": facts["api"], "mode": settings.mode, **trust})
-            click.echo(f"ready proxy={proxy} api={facts['api']} ca={door['ca']}")
+            for part in wanted:
+                for _ in range(settings.workers if part == "doors" else 1):
+                    group.create_task(_kept_up(starts[part], ready[part], say))
+            heard = {part: await first for part, first in ready.items()}
+            _announce(house, f"http://{host}:{port}", own["api"], heard)
             await stopped.wait()
             say("stopping")
             raise _Stopped
     except* _Stopped:
-        house.data.withdraw("up")
+        pass
+
+
+def _announce(house: House, proxy: str, api: object, heard: Mapping[str, Mapping[str, Any]]) -> None:
+    """Say where we listen: on stdout once, and in the data directory for other commands."""
+    words = ["ready"]
+    if door := heard.get("doors"):
+        words += [f"proxy={proxy}"]
+    if "keeper" in heard:
+        words += [f"api={api}"]
+    if door:
+        words += [f"ca={door['ca']}"]
+        trust = {"ca": door["ca"], "ca_bundle": door["ca_bundle"]}
+        house.data.announce("up", {"proxy": proxy, "api": api, "mode": house.settings.mode, **trust})
+    click.echo(" ".join(words))
 
 
 class _Stopped(Exception):  # noqa: N818 - not an error
@@ -72,19 +84,15 @@ class _Stopped(Exception):  # noqa: N818 - not an error
 
 
 async def _kept_up(
-    start: Callable[[], Any],
-    first: asyncio.Future[Any] | None,
-    say: Callable[[str], None],
-    running: Child | None = None,
+    start: Callable[[], Awaitable[Child]], first: asyncio.Future[Mapping[str, Any]], say: Callable[[str], None]
 ) -> None:
     """Start a process, and again when it ends by itself."""
     deaths = 0
     loop = asyncio.get_running_loop()
     while True:
         began = loop.time()
-        child = running or await start()
-        running = None
-        if first is not None and not first.done():
+        child = await start()
+        if not first.done():
             first.set_result(child.ready)
         code = await child.ended()
         deaths = deaths + 1 if loop.time() - began < 60 else 1
@@ -96,15 +104,15 @@ async def _kept_up(
 
 
 @contextmanager
-def _only_one(root: Path) -> Iterator[None]:
+def _only_one(lock: Path) -> Iterator[None]:
     """Hold the data directory against a second `up`. The kernel lets go of it even when we are killed."""
-    handle = os.open(root / "up.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise Failure(
-                f"another `playhead up` runs on {root}; stop it first, or give this one its own directory with --data"
+                f"another `playhead up` runs on {lock.parent}; stop it first, or give this one its own directory with --data"
             ) from error
         yield
     finally:
@@ -122,10 +130,13 @@ def _held(listen: str, port: int) -> Iterator[int]:
         yield int(held.getsockname()[1])
 
 
-def _free(listen: str, port: int) -> None:
-    """Raise Failure where something else listens. With SO_REUSEPORT alone two services would share a port unnoticed."""
-    if port:
-        _bound(listen, port, reuse=False).close()
+def _free(listen: str, port: int) -> int:
+    """The port, or a free one for 0. Raises Failure where something else listens.
+
+    With SO_REUSEPORT alone two services would share a port unnoticed.
+    """
+    with _bound(listen, port, reuse=False) as probe:
+        return int(probe.getsockname()[1])
 
 
 def _bound(listen: str, port: int, *, reuse: bool) -> socket.socket:

@@ -24,6 +24,7 @@ _RUN_ID = "[A-Za-z0-9._:-]{1,128}"
 @click.option("--listen", metavar="ADDR", help="Default: 127.0.0.1. Beyond loopback a token is required.")
 @click.option("--reverse", metavar="ORIGIN", help="Serve this origin in reverse mode, for clients with a base_url.")
 @click.option("--replay", multiple=True, metavar="RUN|BUNDLE", help="What answers in replay mode. May be repeated.")
+@click.option("--part", type=click.Choice(["all", "keeper", "doors"]), help="Run one half alone, as the images do.")
 @click.option("--engine", type=click.Choice(["mitmproxy"]), help="The wire engine.")
 @click.option("--durability", type=click.Choice(["process", "fsync"]), help="What the end of an answer waits for.")
 @click.option(
@@ -39,7 +40,10 @@ def up_command(**flags: Any) -> None:
         python agent.py
     """
     flags["replay"] = flags["replay"] or None
-    asyncio.run(up(settings(**flags), say_on_stderr))
+    try:
+        asyncio.run(up(settings(**flags), say_on_stderr))
+    except* Failure as failures:
+        raise failures.exceptions[0] from None
 
 
 @click.command("record", context_settings={"ignore_unknown_options": False})
