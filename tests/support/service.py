@@ -1,0 +1,60 @@
+"""`playhead up` as a user runs it: a process of its own, with its ready line read from stdout."""
+
+import asyncio
+import os
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+READY = re.compile(r"ready proxy=(\S+) api=(\S+) ca=(\S+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """A running `playhead up`."""
+
+    proxy: str
+    api: str
+    ca: Path
+    process: asyncio.subprocess.Process
+
+    @property
+    def proxy_port(self) -> int:
+        """The door's port."""
+        return urlsplit(self.proxy).port or 0
+
+
+@asynccontextmanager
+async def running(data: Path, *flags: str, config: str = "") -> AsyncIterator[Service]:
+    """Start `playhead up` on free ports; stop it with SIGTERM and require a clean end within the contract's 10 s."""
+    file = data.with_suffix(".toml")
+    file.write_text(config)
+    process = await asyncio.create_subprocess_exec(
+        *command("up", "--data", str(data), "--config", str(file), "--proxy-port", "0", "--api-port", "0", *flags),
+        stdout=asyncio.subprocess.PIPE,
+        env={name: value for name, value in os.environ.items() if not name.startswith("PLAYHEAD_")},
+    )
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(60):
+            line = (await process.stdout.readline()).decode()
+        match = READY.match(line)
+        assert match, f"not ready: {line!r}, exit status {process.returncode}"
+        proxy, api, ca = match.groups()
+        yield Service(proxy=proxy, api=api, ca=Path(ca), process=process)
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(10):
+            code = await process.wait()
+    assert code == 0, f"playhead up ended with {code}"
+
+
+def command(*arguments: str) -> list[str]:
+    """The command line of this checkout's Playhead."""
+    return [str(Path(sys.executable).parent / "playhead"), *arguments]
