@@ -14,7 +14,18 @@ import pytest
 CORPUS = Path(__file__).resolve().parents[3] / "shared" / "corpus"
 
 HOP_BY_HOP = frozenset(
-    "connection keep-alive proxy-connection te trailer transfer-encoding upgrade content-length proxy-authenticate proxy-authorization".split()
+    [
+        "connection",
+        "keep-alive",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "content-length",
+        "proxy-authenticate",
+        "proxy-authorization",
+    ]
 )
 """RFC 9110, 7.6.1; and content-length, which each hop may make anew."""
 

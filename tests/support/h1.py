@@ -133,6 +133,6 @@ def _send(connection: h11.Connection, writer: asyncio.StreamWriter, given: Messa
     length = [] if bodiless else [("Content-Length", str(len(given.body)))]
     head = h11.Response(status_code=given.status, reason=b"Recorded", headers=[*given.headers, *length])
     writer.write(connection.send(head) or b"")
-    if connection.their_http_version and given.body and not bodiless and given.method != "HEAD":
+    if given.body and not bodiless and given.method != "HEAD":
         writer.write(connection.send(h11.Data(data=given.body)) or b"")
     writer.write(connection.send(h11.EndOfMessage()) or b"")
