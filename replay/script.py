@@ -106,11 +106,11 @@ class Script:
         """How many exchanges have not answered yet."""
         return self._left
 
-    def unplayed(self) -> Iterator[Recorded]:
-        """The exchanges that have not answered yet, in the order of their steps."""
+    def unplayed(self) -> Iterator[int]:
+        """The places among the entries of those that have not answered yet, in the order of their steps."""
         place = self._played.find(0)
         while place >= 0:
-            yield self.index.entries[place]
+            yield place
             place = self._played.find(0, place + 1)
 
     def _next(self, fronts: dict[str, int], name: str, groups: Mapping[str, Sequence[int]]) -> int | None:

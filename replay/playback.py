@@ -1,0 +1,85 @@
+"""A recorded exchange as the answer that it was: the same head, the same bytes in the same pieces, the same end."""
+
+from calls.model import Exchange, Headers, Response, header
+from replay.answer import Answer, End
+from replay.pacing import Pace
+
+GRACE = 10_000_000_000
+"""How much longer than in the recording a client that left then may stay, in nanoseconds."""
+
+# RFC 9110 7.6.1, and our own mark from a recording that was itself a replay. The engine makes its own framing.
+_HOP_BY_HOP = frozenset(
+    {
+        *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection"),
+        *("te", "trailer", "transfer-encoding", "upgrade", "playhead"),
+    }
+)
+
+_ENDS: dict[str, End] = {
+    "completed": "complete",
+    "refused": "complete",
+    "client_closed": "hold",
+    "server_closed": "cut",
+    "timed_out": "cut",
+}
+
+
+def lacking(exchange: Exchange) -> str | None:
+    """Why an exchange cannot be given as it was; None when it can."""
+    if is_websocket(exchange):
+        return "it is a WebSocket: those are recorded, but cannot be replayed yet"
+    if exchange.truncated:
+        return "it is larger than what was kept of a body (setting body_limit), so bytes of it are lacking"
+    if exchange.ended_at is None:
+        return "the recorder died before it ended, so nobody knows what followed"
+    if exchange.response is None and exchange.outcome in ("completed", "refused"):
+        return f"no response was recorded ({exchange.error or exchange.outcome})"
+    return None
+
+
+def is_websocket(exchange: Exchange) -> bool:
+    """Whether the exchange left HTTP for WebSocket messages."""
+    response = exchange.response
+    return response is not None and (response.status == 101 or any(c.kind != "data" for c in response.body.chunks[:1]))
+
+
+def answer(exchange: Exchange, pace: Pace, mark: tuple[str, str]) -> Answer:
+    """The answer that the client of the recording got."""
+    end = _ENDS[exchange.outcome]
+    response = exchange.response
+    patience = (exchange.ended_at or 0) + GRACE if end == "hold" else 0
+    if response is None:
+        return Answer(status=0, end=end, end_at=pace.end(exchange), patience=patience)
+    # RFC 9110 8.6: these may state the length of a body that they do not have.
+    bodiless = exchange.request.method == "HEAD" or response.status in (204, 304)
+    return Answer(
+        status=response.status,
+        reason=response.reason,
+        http_version=response.http_version,
+        headers=(*headers(response, whole=end == "complete" and not bodiless), mark),
+        pieces=() if bodiless else tuple(pace.pieces(response.body)),
+        trailers=response.trailers,
+        end=end,
+        at=pace.at(exchange.first_byte_at),
+        end_at=pace.end(exchange),
+        patience=patience,
+    )
+
+
+def headers(response: Response, *, whole: bool) -> Headers:
+    """The recorded headers without the hop-by-hop ones. A length that redaction made wrong is mended, a broken-off body
+    keeps the length that it never reached."""
+    dropped = _HOP_BY_HOP | _named_by_connection(response.headers)
+    kept = tuple(pair for pair in response.headers if pair[0].lower() not in dropped)
+    length = header(kept, "content-length")
+    size = str(len(response.body.data))
+    if not whole or length is None or length == size:
+        return kept
+    return tuple((name, size if name.lower() == "content-length" else value) for name, value in kept)
+
+
+def _named_by_connection(headers: Headers) -> frozenset[str]:
+    value = header(headers, "connection")
+    if value is None:
+        return frozenset()
+    return frozenset(token.strip().lower() for token in value.split(","))
