@@ -39,6 +39,7 @@ class StandinDoor:
         ready.set()
         await stop.wait()
         server.close()
+        await cancel_rest()
 
     async def client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, asyncio.IncompleteReadError, ssl.SSLError):
@@ -90,12 +91,11 @@ def standing(upstream: int, directory: Path) -> Iterator[StandinDoor]:
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join()
-        loop.run_until_complete(cancel_rest(loop))
         loop.close()
 
 
-async def cancel_rest(loop: asyncio.AbstractEventLoop) -> None:
-    rest = asyncio.all_tasks(loop) - {asyncio.current_task()}
+async def cancel_rest() -> None:
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
     for task in rest:
         task.cancel()
     await asyncio.gather(*rest, return_exceptions=True)
