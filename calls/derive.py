@@ -1,0 +1,101 @@
+"""An exchange to the call that it means. What is derived can be derived again, by a later version that knows more."""
+
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Final
+
+from calls.dialects import Asked, Assembly, Told
+from calls.dialects.table import BY_NAME
+from calls.encoding import Undecodable, decode
+from calls.key import Keyed, keyed
+from calls.model import Call, Exchange, Json, Response, header
+from calls.profile import Profiles
+from calls.shape import members
+
+LIMIT: Final = 256 * 1024 * 1024
+"""A compressed answer that opens to more than this is not read."""
+
+_SCALAR: Final = (str, int, float, Decimal)
+
+_GZIP: Final = b"\x1f\x8b\x08"
+
+
+def derive(exchange: Exchange, profiles: Profiles) -> Call:
+    """The call that an exchange means. Total: every exchange means one."""
+    return derived(exchange, keyed(exchange.request, profiles))
+
+
+def derived(exchange: Exchange, key: Keyed) -> Call:
+    """The call that an exchange means, where its request's key is known already."""
+    dialect = BY_NAME[key.dialect]
+    asked = dialect.asked(key.request)
+    assembly = _assembled(exchange.response, key.dialect)
+    told = dialect.told(assembly.answer) if assembly else Told()
+    return _call(exchange, key, asked, assembly, told)
+
+
+def _call(exchange: Exchange, key: Keyed, asked: Asked, assembly: Assembly | None, told: Told) -> Call:
+    return Call(
+        exchanges=(exchange.id,),
+        kind=key.kind,
+        provider=key.route.provider,
+        dialect=key.dialect,
+        operation=key.operation,
+        key=key.key,
+        profile=key.profile,
+        warnings=key.warnings,
+        model_requested=asked.model,
+        model_returned=told.model,
+        system_fingerprint=told.fingerprint,
+        params=_params(key),
+        request=key.request,
+        answer=assembly.answer if assembly else None,
+        text=told.text,
+        tool_calls=told.tool_calls,
+        tool_results=asked.tool_results,
+        finish_reason=told.finish_reason,
+        usage=told.usage,
+        streamed=assembly.streamed if assembly else False,
+        complete=_complete(exchange, assembly),
+    )
+
+
+def _assembled(response: Response | None, dialect: str) -> Assembly | None:
+    if response is None:
+        return None
+    assembly = BY_NAME[dialect].assemble((header(response.headers, "content-type") or "").lower())
+    data = _opened(response)
+    if data is None:
+        return None
+    assembly.feed(data)
+    assembly.finish()
+    return assembly
+
+
+def _opened(response: Response) -> bytes | None:
+    """The body without its content encoding; the bytes are believed before the label."""
+    data = response.body.data
+    encoding = header(response.headers, "content-encoding") or ""
+    if data.startswith(_GZIP):
+        encoding = encoding or "gzip"
+    if encoding.strip().lower() == "gzip" and not data.startswith(_GZIP):
+        return data
+    try:
+        return decode(data, encoding, LIMIT) if encoding and data else data
+    except Undecodable:
+        return None
+
+
+def _complete(exchange: Exchange, assembly: Assembly | None) -> bool:
+    """By the answer's own end mark, else by HTTP's; never with bytes missing."""
+    if assembly is None or exchange.truncated:
+        return False
+    return exchange.outcome == "completed" if assembly.complete is None else assembly.complete
+
+
+def _params(key: Keyed) -> Mapping[str, Json]:
+    """The scalars of a model request that are in its key: how it was to be answered."""
+    if key.kind != "model":
+        return {}
+    body = members(members(key.selected).get("body"))
+    return {name: value for name, value in body.items() if name != "model" and isinstance(value, _SCALAR)}

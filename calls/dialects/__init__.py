@@ -1,0 +1,90 @@
+"""Dialects: the wire shapes in which models and tools are asked and answer.
+
+A dialect is one module in this folder that has the members of `Dialect`. To add one:
+
+1. write the module (its stream as an `Accumulator`, see `assembly`);
+2. add its line to `table`, before `generic`;
+3. classify its request fields in `calls/profiles/NAME.toml`;
+4. put a captured stream and the answer that it must become into `tests/calls/captures/NAME/`: the conformance suite takes
+   it from there, in any pieces.
+
+Dialects do not import one another. They read what a provider sent, so nothing in it may surprise them: what they
+do not know passes by, because the bytes stay and can be read again by a later version.
+"""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from calls.model import Headers, Json, Kind, ToolCall, Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A dialect's word that a request is its own."""
+
+    dialect: str
+    operation: str
+    kind: Kind | None
+    """None where the shape does not tell, and the host must."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a request says."""
+
+    model: str | None = None
+    tool_results: tuple[Json, ...] = ()
+    """What tools answered since the model spoke last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What an answer says."""
+
+    model: str | None = None
+    fingerprint: str | None = None
+    text: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    finish_reason: str | None = None
+    usage: Usage = field(default_factory=Usage)
+
+
+class Assembly(Protocol):
+    """One answer while its bytes come in. Total: no bytes make it raise."""
+
+    def feed(self, data: bytes) -> None:
+        """Take more bytes of the decoded body."""
+
+    def finish(self) -> None:
+        """No more bytes will come."""
+
+    @property
+    def answer(self) -> Json:
+        """The answer so far, in the shape of the API's own non-streamed response."""
+
+    @property
+    def complete(self) -> bool | None:
+        """Whether the answer's own end mark has come; None where it has none and only HTTP can tell."""
+
+    @property
+    def streamed(self) -> bool:
+        """Whether the body is a stream of messages."""
+
+
+class Dialect(Protocol):
+    """One wire shape. A module of this folder is one."""
+
+    @property
+    def NAME(self) -> str: ...  # noqa: N802 # a module's constant
+
+    def claims(self, method: str, host: str, path: str, headers: Headers) -> Claim | None:
+        """This dialect's claim on a request with such a head, if it has one."""
+
+    def asked(self, body: Json) -> Asked:
+        """What a request says."""
+
+    def assemble(self, content_type: str) -> Assembly:
+        """A new assembly for a response body of this media type."""
+
+    def told(self, answer: Json) -> Told:
+        """What an answer says."""

@@ -1,0 +1,380 @@
+"""OpenAI Chat Completions, and what everybody else made of it.
+
+Azure, Groq, Mistral, DeepSeek, OpenRouter, Together, vLLM, Ollama, LiteLLM and many more answer in this shape, each with
+habits of its own (reference: wire B.1). The rules below hold for all of them:
+
+- who and what (role, id, name, model) is said once and may be repeated: the first value that says anything counts;
+- text comes in pieces: content, refusal, reasoning, arguments are joined;
+- everything else is a state: the last value that is not null counts.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Final
+
+from calls.dialects import Asked, Assembly, Claim, Told
+from calls.dialects.assembly import Reading
+from calls.json import NotLossless, dumps, lenient, parse
+from calls.model import Headers, Json, ToolCall, Usage
+from calls.shape import count, elements, members, some, text
+
+NAME: Final = "openai_chat"
+
+_JOINED: Final = frozenset(("content", "refusal", "reasoning", "reasoning_content", "thinking"))
+_FIRST: Final = frozenset(("id", "created", "model", "role"))
+
+# Padding against traffic analysis (OpenAI, Mistral) and an echo of the request (LiteLLM): not part of an answer.
+_NOISE: Final = frozenset(("obfuscation", "p", "stream_options", "object", "choices"))
+
+
+def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:  # noqa: ARG001 # as the protocol has it
+    """Any host's `…/chat/completions`."""
+    if method == "POST" and path.endswith("/chat/completions"):
+        return Claim(dialect=NAME, operation="chat", kind="model")
+    return None
+
+
+def asked(body: Json) -> Asked:
+    """The model, and the tool messages that follow the last word of the assistant."""
+    request = members(body)
+    results: list[Json] = []
+    for message in reversed(elements(request.get("messages"))):
+        said = members(message)
+        if said.get("role") not in ("tool", "function"):
+            if said.get("role") == "assistant":
+                break
+            continue
+        results.append({"id": said.get("tool_call_id"), "name": said.get("name"), "content": said.get("content")})
+    return Asked(model=some(request.get("model")), tool_results=tuple(reversed(results)))
+
+
+def told(answer: Json) -> Told:
+    """What the first choice says; tool calls and text of several choices would not be one answer."""
+    completion = members(answer)
+    choices = elements(completion.get("choices"))
+    choice = members(choices[0]) if choices else {}
+    message = members(choice.get("message"))
+    return Told(
+        model=some(completion.get("model")),
+        fingerprint=some(completion.get("system_fingerprint")),
+        text=_text(message.get("content")),
+        tool_calls=_tool_calls(message),
+        finish_reason=some(choice.get("finish_reason")),
+        usage=_usage(completion),
+    )
+
+
+def assemble(content_type: str) -> Assembly:
+    """An assembly for a completion, streamed or not."""
+    return Reading(content_type, Stream())
+
+
+class Stream:
+    """The chunks of one streamed completion."""
+
+    def __init__(self) -> None:
+        self._state: dict[str, Json] = {}
+        self._groq: dict[str, Json] = {}
+        self._choices: dict[int, _Choice] = {}
+        self._error: Json = None
+        self._done = False
+
+    def take(self, event: str, data: str) -> None:
+        """Take one chunk, an error, or `[DONE]`."""
+        if data.strip() == "[DONE]":
+            self._done = True
+            return
+        chunk = _chunk(data)
+        # Groq names the event `error`; OpenRouter and others put the error in a chunk. All under HTTP 200.
+        if event == "error" or chunk.get("error") is not None:
+            self._error = chunk.get("error") or dict(chunk)
+        self._merge(chunk)
+        for entry in elements(chunk.get("choices")):
+            choice = members(entry)
+            index = count(choice.get("index")) or 0
+            self._choices.setdefault(index, _Choice()).take(choice)
+
+    @property
+    def answer(self) -> Json:
+        """The completion so far; where there is only an error, the error's own body."""
+        if self._error is not None and not self._choices:
+            return {"error": self._error}
+        if not self._state and not self._choices:
+            return None
+        answer: dict[str, Json] = {"object": "chat.completion", **self._state}
+        answer["choices"] = [self._choices[index].whole(index) for index in sorted(self._choices)]
+        if self._groq:
+            answer["x_groq"] = self._groq
+        if self._error is not None:
+            answer["error"] = self._error
+        return answer
+
+    @property
+    def complete(self) -> bool:
+        """Whether `[DONE]` came, and no error before it."""
+        return self._done and self._error is None
+
+    def _merge(self, chunk: Mapping[str, Json]) -> None:
+        for name, value in chunk.items():
+            if name == "x_groq":
+                self._groq.update(members(value))
+            elif name not in _NOISE and name != "error":
+                _settle(self._state, name, value)
+
+
+def _chunk(data: str) -> Mapping[str, Json]:
+    try:
+        return members(lenient(data.encode("utf-8", "replace")))
+    except NotLossless:
+        return {}
+
+
+def _settle(state: dict[str, Json], name: str, value: Json) -> None:
+    """Azure's first chunk has an empty id and model, and zero for `created`: nothing was said yet."""
+    if name in _FIRST:
+        state[name] = state.get(name) or value
+    elif value is not None or name not in state:
+        state[name] = value
+
+
+class _Choice:
+    """One choice while its deltas come."""
+
+    def __init__(self) -> None:
+        self._state: dict[str, Json] = {"logprobs": None, "finish_reason": None}
+        self._logprobs: dict[str, list[Json] | None] = {}
+        self._token_ids: list[Json] = []
+        self._message = _Message()
+
+    def take(self, choice: Mapping[str, Json]) -> None:
+        """Take one entry of a chunk's `choices`."""
+        for name, value in choice.items():
+            match name:
+                case "index":
+                    pass
+                case "delta":
+                    self._message.take(members(value))
+                case "logprobs":
+                    self._take_logprobs(members(value))
+                case "token_ids":
+                    self._token_ids.extend(elements(value))
+                case _:
+                    _settle(self._state, name, value)
+
+    def whole(self, index: int) -> Json:
+        """The choice as a completion has it."""
+        choice: dict[str, Json] = {"index": index, "message": self._message.whole(), **self._state}
+        if self._logprobs:
+            choice["logprobs"] = dict(self._logprobs)
+        if self._token_ids:
+            choice["token_ids"] = list(self._token_ids)
+        return choice
+
+    def _take_logprobs(self, logprobs: Mapping[str, Json]) -> None:
+        for name, entries in logprobs.items():
+            kept = self._logprobs.setdefault(name, None)
+            if entries is not None:
+                self._logprobs[name] = kept = kept if kept is not None else []
+                kept.extend(elements(entries))
+
+
+class _Message:
+    """One message while its deltas come."""
+
+    def __init__(self) -> None:
+        self._state: dict[str, Json] = {"role": "assistant", "content": None}
+        self._pieces: dict[str, list[Json]] = {}
+        self._lists: dict[str, _Entries] = {}
+        self._records: dict[str, _Record] = {}
+        self._calls = _ToolCalls()
+
+    def take(self, delta: Mapping[str, Json]) -> None:
+        """Take one delta."""
+        for name, value in delta.items():
+            match name, value:
+                case "tool_calls", _:
+                    self._calls.take(elements(value))
+                case (("function_call" | "audio"), Mapping()):
+                    self._records.setdefault(name, _Record()).take(members(value))
+                case _, str() if name in _JOINED:
+                    self._pieces.setdefault(name, []).append(value)
+                case "content", Sequence():
+                    self._pieces.setdefault(name, []).extend(elements(value))
+                case _, list():
+                    self._lists.setdefault(name, _Entries()).take(value)
+                case _:
+                    _settle(self._state, name, value)
+
+    def whole(self) -> Json:
+        """The message as a completion has it."""
+        message = {**self._state}
+        for name, pieces in self._pieces.items():
+            message[name] = _joined(pieces)
+        for name, entries in self._lists.items():
+            message[name] = entries.whole()
+        for name, record in self._records.items():
+            message[name] = record.whole()
+        if self._calls:
+            message["tool_calls"] = self._calls.whole()
+        return message
+
+
+class _Record:
+    """An object whose long texts come in pieces: `function_call`, `audio`, a tool call's `function`."""
+
+    _JOINED: Final = frozenset(("arguments", "input", "data", "transcript", "text", "summary"))
+
+    def __init__(self) -> None:
+        self._state: dict[str, Json] = {}
+        self._pieces: dict[str, list[str]] = {}
+
+    def __getitem__(self, name: str) -> str | None:
+        return some(self._state.get(name))
+
+    def take(self, entry: Mapping[str, Json]) -> None:
+        """Take what one delta says of it."""
+        for name, value in entry.items():
+            if name in self._JOINED and value is not None:
+                # Some servers send arguments as the object itself.
+                piece = value if isinstance(value, str) else dumps(value).decode()
+                self._pieces.setdefault(name, []).append(piece)
+            elif name in ("id", "name", "type"):
+                self._state[name] = self._state.get(name) or value
+            elif value is not None:
+                self._state[name] = value
+
+    def whole(self) -> dict[str, Json]:
+        """The object."""
+        return {**self._state, **{name: "".join(pieces) for name, pieces in self._pieces.items()}}
+
+
+class _Entries:
+    """A list: entries with an index are records in pieces (OpenRouter's `reasoning_details`), others just follow."""
+
+    def __init__(self) -> None:
+        self._entries: list[Json | _Record] = []
+        self._indexed: dict[tuple[int, str], _Record] = {}
+
+    def take(self, entries: Sequence[Json]) -> None:
+        """Take what one delta says of it."""
+        for entry in entries:
+            place = count(members(entry).get("index"))
+            if place is None:
+                self._entries.append(entry)
+                continue
+            at = (place, text(members(entry).get("type")))
+            if at not in self._indexed:
+                self._indexed[at] = _Record()
+                self._entries.append(self._indexed[at])
+            self._indexed[at].take(members(entry))
+
+    def whole(self) -> Json:
+        """The list."""
+        return [entry.whole() if isinstance(entry, _Record) else entry for entry in self._entries]
+
+
+class _ToolCalls:
+    """The tool calls of one message.
+
+    OpenAI gives each an index and says its id and name once. Others repeat both in every chunk (Kimi), leave the
+    index out (Mistral), or give every call the index 0 (gateways). So: another id together with a name begins a new call; so does an
+    id, or a name, where there is no index; anything else goes on with the call of its index, or else the last one.
+    """
+
+    def __init__(self) -> None:
+        self._calls: list[tuple[_Record, _Record]] = []
+        self._at: dict[int | None, int] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._calls)
+
+    def take(self, entries: Sequence[Json]) -> None:
+        """Take what one delta says of them."""
+        for entry in map(members, entries):
+            head, inner = self._call(entry)
+            head.take({name: value for name, value in entry.items() if name not in ("index", "function", "custom")})
+            inner.take(_inner(entry))
+
+    def whole(self) -> Json:
+        """The calls as a message has them."""
+        return [_whole_call(head.whole(), inner.whole()) for head, inner in self._calls]
+
+    def _call(self, entry: Mapping[str, Json]) -> tuple[_Record, _Record]:
+        index = count(entry.get("index"))
+        at = self._at.get(index)
+        if at is None or self._begins(entry, index, *self._calls[at]):
+            at = len(self._calls)
+            self._calls.append((_Record(), _Record()))
+        self._at[index] = self._at[None] = at
+        return self._calls[at]
+
+    def _begins(self, entry: Mapping[str, Json], index: int | None, head: _Record, inner: _Record) -> bool:
+        call, name = some(entry.get("id")), some(_inner(entry).get("name"))
+        other = call is not None and call != head["id"]
+        if index is None:
+            return other or (call is None and name is not None and inner["name"] is not None)
+        return other and head["id"] is not None and name is not None
+
+
+def _inner(entry: Mapping[str, Json]) -> Mapping[str, Json]:
+    return members(entry.get("custom") or entry.get("function"))
+
+
+def _whole_call(head: dict[str, Json], inner: dict[str, Json]) -> Json:
+    kind = text(head.get("type")) or ("custom" if "input" in inner else "function")
+    call: dict[str, Json] = {"id": None, **head, "type": kind}
+    call["custom" if kind == "custom" else "function"] = inner
+    return call
+
+
+def _joined(pieces: Sequence[Json]) -> Json:
+    """Text pieces as one text; where Mistral sends parts among them, all as parts."""
+    texts = [piece for piece in pieces if isinstance(piece, str)]
+    if len(texts) == len(pieces):
+        return "".join(texts)
+    parts: list[Json] = []
+    for is_text, group in groupby(pieces, key=lambda piece: isinstance(piece, str)):
+        run = list(group)
+        parts.extend([{"type": "text", "text": "".join(map(text, run))}] if is_text else run)
+    return parts
+
+
+def _text(content: Json) -> str | None:
+    if isinstance(content, str):
+        return content
+    texts = [text(members(part).get("text")) for part in elements(content)]
+    return "".join(texts) or None
+
+
+def _tool_calls(message: Mapping[str, Json]) -> tuple[ToolCall, ...]:
+    calls = [_tool_call(members(call)) for call in elements(message.get("tool_calls"))]
+    legacy = members(message.get("function_call"))
+    if legacy:
+        calls.append(ToolCall(id=None, name=text(legacy.get("name")), arguments=_value(legacy.get("arguments"))))
+    return tuple(calls)
+
+
+def _tool_call(call: Mapping[str, Json]) -> ToolCall:
+    inner = _inner(call)
+    arguments = _value(inner.get("arguments")) if "arguments" in inner else inner.get("input")
+    return ToolCall(id=some(call.get("id")), name=text(inner.get("name")), arguments=arguments)
+
+
+def _value(arguments: Json) -> Json:
+    try:
+        return parse(arguments.encode()) if isinstance(arguments, str) else arguments
+    except (NotLossless, UnicodeEncodeError):
+        return arguments
+
+
+def _usage(completion: Mapping[str, Json]) -> Usage:
+    usage = members(completion.get("usage") or members(completion.get("x_groq")).get("usage"))
+    prompt, answer = members(usage.get("prompt_tokens_details")), members(usage.get("completion_tokens_details"))
+    cached = count(prompt.get("cached_tokens"))
+    return Usage(
+        input_tokens=count(usage.get("prompt_tokens")),
+        output_tokens=count(usage.get("completion_tokens")),
+        # DeepSeek counts cache hits by a name of its own.
+        cached_tokens=cached if cached is not None else count(usage.get("prompt_cache_hit_tokens")),
+        reasoning_tokens=count(answer.get("reasoning_tokens")),
+    )

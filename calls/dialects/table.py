@@ -1,0 +1,15 @@
+"""The dialects, in the order in which they are asked whether a request is theirs."""
+
+from typing import Final
+
+from calls.dialects import Claim, Dialect, anthropic, generic, openai_chat
+
+DIALECTS: Final[tuple[Dialect, ...]] = (
+    openai_chat,
+    anthropic,
+    generic,
+)
+
+GENERIC: Final = Claim(dialect=generic.NAME, operation=generic.OPERATION, kind=None)
+
+BY_NAME: Final = {dialect.NAME: dialect for dialect in DIALECTS}

@@ -1,0 +1,1 @@
+"""How a body is cut into messages. A framing knows bytes and boundaries, never what a message means."""

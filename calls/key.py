@@ -1,0 +1,165 @@
+"""A request's key: the digest of what is load-bearing in it, under the rules of its profile.
+
+The key is SHA-256 under the domain `key/1` of the canonical list [profile, dialect, operation, selected]. `selected` is
+all that went in: method, upstream, path, query, declared headers, and what the profile keeps of the body. Everything
+that did not go in as it came is noted with its rule, so that `explain` can show it.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from calls import body, placeholder
+from calls.canonical import canonical, digest
+from calls.json import parse
+from calls.model import Headers, Json, Kind, Request
+from calls.profile import NEVER_KEYS, HeaderRules, Profile, Profiles
+from calls.route import Route, route_of, target
+from calls.selection import Folded, LeftOut, Renamed, Selection, tree
+
+DOMAIN: Final = "key/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keyed:
+    """A key, and how it came about."""
+
+    key: str
+    profile: str
+    route: Route
+    selected: Json
+    """What went in."""
+    left_out: tuple[LeftOut, ...] = ()
+    renamed: tuple[Renamed, ...] = ()
+    folded: tuple[Folded, ...] = ()
+    unknown: tuple[str, ...] = ()
+    """Pointers of fields that no rule classifies."""
+    warnings: tuple[str, ...] = ()
+    request: Json = None
+    """The whole body as it was read, also what did not go in."""
+
+    @property
+    def dialect(self) -> str:
+        """The wire shape of the request."""
+        return self.route.dialect
+
+    @property
+    def operation(self) -> str:
+        """What was asked for, in the dialect's words."""
+        return self.route.operation
+
+    @property
+    def kind(self) -> Kind:
+        """What is asked: a model, a tool, …"""
+        return self.route.kind
+
+
+def keyed(request: Request, profiles: Profiles) -> Keyed:
+    """The key of a (redacted) request. Total: there is no request without a key."""
+    route = route_of(request)
+    profile = profiles.find(route)
+    read = body.read(request, is_json=route.dialect != "generic")
+    selection = Selection(keep_unknown=profile.unknown == "key")
+    selected = {
+        "method": route.method,
+        "upstream": route.upstream,
+        "path": route.path,
+        "query": _query(request, profile, selection),
+        "headers": _headers(request.headers, profile.headers),
+        "form": read.form,
+        "body": _body(read, profile, selection),
+    }
+    text = canonical([profile.name, route.dialect, route.operation, selected])
+    text, whole = _without_redaction(text, selected)
+    return Keyed(
+        key=digest(DOMAIN, text),
+        profile=profile.name,
+        route=route,
+        selected=whole,
+        left_out=tuple(selection.left_out),
+        renamed=tuple(selection.renamed),
+        folded=tuple(selection.folded),
+        unknown=tuple(selection.unknown),
+        warnings=(*_unclassified(selection.unknown, profile), *([read.warning] if read.warning else ())),
+        request=read.value,
+    )
+
+
+def _body(read: body.Read, profile: Profile, selection: Selection) -> Json:
+    match read.form:
+        case "none":
+            return None
+        case "json" | "form" | "multipart":
+            return selection.body(read.value, tree(profile.plan, read.value, read.text), "/body")
+        case _:
+            return read.value  # rules on fields have nothing to hold on to
+
+
+def _query(request: Request, profile: Profile, selection: Selection) -> Json:
+    _, _, query = target(request.url)
+    kept: list[Json] = []
+    for name, value in body.pairs(query) if query else ():
+        field_class = profile.query.field_class(name)
+        if selection.takes(field_class, f"/query/{name}"):
+            kept.append([name, value])
+    return kept
+
+
+def _headers(headers: Headers, rules: HeaderRules) -> Json:
+    if not (rules.key or rules.sets or rules.media):
+        return {}
+    given: dict[str, list[str]] = {}
+    for name, value in headers:
+        given.setdefault(name.lower(), []).append(value.strip())
+    kept: dict[str, Json] = {name: ", ".join(given[name]) for name in rules.key if name in given}
+    kept |= {name: sorted(_items(given[name])) for name in rules.sets if name in given}
+    kept |= {name: media for name in rules.media if (media := _media(given.get(name, ())))}
+    return kept
+
+
+def _items(values: Iterable[str]) -> set[str]:
+    return {item.strip() for value in values for item in value.split(",") if item.strip()}
+
+
+_ANY: Final = frozenset(("*/*", "application/*", "application/json"))
+
+
+def _media(values: Iterable[str]) -> list[Json]:
+    """The media types that select a form of the answer; none where the client takes anything, or JSON."""
+    types = {item.partition(";")[0].strip().lower() for item in _items(values)}
+    return [] if types & _ANY else [*sorted(types - {"text/event-stream"})]
+
+
+def _without_redaction(text: bytes, selected: Json) -> tuple[bytes, Json]:
+    """Placeholders by type and first occurrence: their own text hangs on a secret that another machine does not have."""
+    if placeholder.MARK not in text:
+        return text, selected
+    folded = placeholder.fold(text.decode()).encode()
+    return folded, parse(folded)[-1]  # type: ignore[index] # it is the list that was just written
+
+
+def _unclassified(pointers: Iterable[str], profile: Profile) -> Iterable[str]:
+    went = "went into" if profile.unknown == "key" else "was left out of"
+    for pointer in pointers:
+        yield (
+            f"{pointer} is not classified by the profile {profile.name} and {went} the key: "
+            "list it as key, transient or identity in a profile of your own"
+        )
+
+
+def raw_digest(request: Request) -> str:
+    """The digest of a request as it stands: equal digests have equal keys, under any profiles.
+
+    Headers that no profile may declare are skipped, because they change with every sending.
+    """
+    seen = hashlib.sha256(b"raw/1\0")
+    for part in (request.method, request.url, *_telling(request.headers)):
+        seen.update(part.encode("utf-8", "surrogatepass") + b"\0")
+    seen.update(b"\0" + request.body.data)
+    return "sha256:" + seen.hexdigest()
+
+
+def _telling(headers: Headers) -> list[str]:
+    lowered = ((name.lower(), value) for name, value in headers)
+    return sorted(f"{name}:{value}" for name, value in lowered if not NEVER_KEYS.fullmatch(name))

@@ -1,0 +1,144 @@
+"""Which way a request goes: who is asked, in which dialect, for what. Known from its head alone."""
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+from urllib.parse import urlsplit
+
+from calls.dialects import Claim
+from calls.dialects.table import DIALECTS, GENERIC
+from calls.model import Headers, Kind, Request
+
+PROVIDERS: Final[dict[str, str]] = {
+    "api.openai.com": "openai",
+    "api.anthropic.com": "anthropic",
+    "generativelanguage.googleapis.com": "gcp.gemini",
+    "api.groq.com": "groq",
+    "api.mistral.ai": "mistral_ai",
+    "api.cohere.com": "cohere",
+    "api.cohere.ai": "cohere",
+    "api.deepseek.com": "deepseek",
+    "api.perplexity.ai": "perplexity",
+    "api.x.ai": "x_ai",
+    "openrouter.ai": "openrouter",
+    "api.together.xyz": "together",
+    "api.together.ai": "together",
+    "api.fireworks.ai": "fireworks",
+    "api.cerebras.ai": "cerebras",
+    "api.voyageai.com": "voyage",
+    "api.writer.com": "writer",
+    "api.replicate.com": "replicate",
+    "router.huggingface.co": "huggingface",
+}
+"""Hosts that are one service each, and OpenTelemetry's `gen_ai.provider.name` of it (a name of its kind where it has none)."""
+
+_FAMILIES: Final = (
+    (re.compile(r".+\.(openai|cognitiveservices)\.azure\.com"), "azure.ai.openai"),
+    (re.compile(r".+\.(services\.ai|inference\.ai)\.azure\.com"), "azure.ai.inference"),
+    (re.compile(r"(.+-)?aiplatform\.googleapis\.com"), "gcp.vertex_ai"),
+    (re.compile(r"bedrock[\w-]*\..+\.amazonaws\.com(\.cn)?"), "aws.bedrock"),
+    (re.compile(r".+\.ml\.cloud\.ibm\.com"), "ibm.watsonx.ai"),
+    (re.compile(r".+\.api\.openai\.com"), "openai"),
+    (re.compile(r".+\.endpoints\.huggingface\.cloud"), "huggingface"),
+)
+
+_RETRIEVAL: Final = re.compile(
+    r".+\.(pinecone\.io|weaviate\.network|weaviate\.cloud|qdrant\.io|trychroma\.com)"
+    r"|api\.(tavily\.com|exa\.ai|firecrawl\.dev|search\.brave\.com)|google\.serper\.dev"
+)
+"""Vector stores and search services."""
+
+_TELEMETRY: Final = re.compile(
+    r"api\.smith\.langchain\.com|(.+\.)?(datadoghq\.com|datad0g\.com|posthog\.com|langfuse\.com|sentry\.io|honeycomb\.io)"
+    r"|telemetry\..+"
+)
+"""What an agent reports to; nobody's answer depends on it."""
+
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """Which way a request goes."""
+
+    provider: str
+    """OpenTelemetry's `gen_ai.provider.name` where the host is a known service, else the host itself."""
+    dialect: str
+    operation: str
+    kind: Kind
+    method: str
+    host: str
+    upstream: str
+    """Whom the key names: the service where the host stands for one, else the authority that was asked."""
+    path: str
+
+
+def route(method: str, host: str, path: str, headers: Headers = ()) -> Route:
+    """The way of a request with this head. The host may carry a port."""
+    method, host = method.upper(), host.lower()
+    name, _, port = host.rpartition(":") if re.search(r":\d*$", host) else (host, "", "")
+    claim = _claim(method, name, path, headers)
+    return Route(
+        provider=_provider(name),
+        dialect=claim.dialect,
+        operation=claim.operation,
+        kind=claim.kind or _kind(name, method),
+        method=method,
+        host=name,
+        upstream=PROVIDERS.get(name) or (f"{name}:{port}" if port else name),
+        path=path,
+    )
+
+
+def route_of(request: Request) -> Route:
+    """The way of a request."""
+    host, path, _ = target(request.url)
+    return route(request.method, host, path, request.headers)
+
+
+@lru_cache(maxsize=256)
+def target(url: str) -> tuple[str, str, str]:
+    """A URL's authority (without a default port), normal path and raw query. A URL that cannot be read is all path."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        return "", url, ""
+    default = _DEFAULT_PORTS.get(parts.scheme)
+    return host if port in (None, default) else f"{host}:{port}", normal_path(parts.path) or "/", parts.query
+
+
+_ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
+
+
+def normal_path(path: str) -> str:
+    """A path in which every character that may stand for itself does (RFC 3986 6.2.2.2, and the other `pchar`s)."""
+    return _ESCAPE.sub(_unescaped, path) if "%" in path else path
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    character = chr(int(match[1], 16))
+    plain = character.isascii() and (character.isalnum() or character in "-._~!$&'()*+,;=:@")
+    return character if plain else match[0].upper()
+
+
+def _claim(method: str, host: str, path: str, headers: Headers) -> Claim:
+    claims = (dialect.claims(method, host, path, headers) for dialect in DIALECTS)
+    return next((claim for claim in claims if claim is not None), GENERIC)
+
+
+def _provider(host: str) -> str:
+    known = PROVIDERS.get(host) or next((name for shape, name in _FAMILIES if shape.fullmatch(host)), None)
+    return known or host
+
+
+def _kind(host: str, method: str) -> Kind:
+    """What a request is that no dialect knows."""
+    if _RETRIEVAL.fullmatch(host):
+        return "retrieval"
+    if _TELEMETRY.fullmatch(host):
+        return "other"
+    if _provider(host) != host:
+        return "model" if method == "POST" else "other"
+    return "tool"

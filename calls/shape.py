@@ -1,0 +1,33 @@
+"""Read foreign JSON without trusting its shape: what is not what it should be is empty."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from calls.model import Json
+
+_NOTHING: Final[Mapping[str, Json]] = {}
+
+
+def members(value: Json) -> Mapping[str, Json]:
+    """The object that the value should be."""
+    return value if isinstance(value, Mapping) else _NOTHING
+
+
+def elements(value: Json) -> Sequence[Json]:
+    """The array that the value should be."""
+    return value if isinstance(value, Sequence) and not isinstance(value, str) else ()
+
+
+def text(value: Json) -> str:
+    """The text that the value should be."""
+    return value if isinstance(value, str) else ""
+
+
+def some(value: Json) -> str | None:
+    """The text that the value should be; None for an empty one."""
+    return value if isinstance(value, str) and value else None
+
+
+def count(value: Json) -> int | None:
+    """The whole number that the value should be."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

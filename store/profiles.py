@@ -1,0 +1,22 @@
+"""The profiles in force: the user's own, then the ones that come with Playhead, in the order of the dialects."""
+
+from functools import lru_cache
+from pathlib import Path
+
+import calls.profiles
+from calls.profile import Profile, Profiles, parse
+
+_SHIPPED = ("openai_chat", "anthropic", "rest")
+"""The last one matches everything."""
+
+
+def shipped(extra_toml: str | None = None) -> Profiles:
+    """All profiles, the `[[profile]]` tables of the user's TOML first. Raises `BadProfile` with the line of a mistake."""
+    own = parse(extra_toml) if extra_toml else ()
+    return Profiles((*own, *_ours()))
+
+
+@lru_cache(maxsize=1)
+def _ours() -> tuple[Profile, ...]:
+    folder = Path(calls.profiles.__path__[0])
+    return tuple(profile for name in _SHIPPED for profile in parse((folder / f"{name}.toml").read_text("utf-8")))
