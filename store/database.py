@@ -1,0 +1,178 @@
+"""The way to Postgres: connections, migration, and the border at which foreign exceptions become ours.
+
+`Unavailable` means: not now, try again; nothing is wrong with us. `Unusable` means: a person must change something.
+Anything else that comes out of here is our own mistake.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import asyncpg
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+OLDEST_SERVER = 14
+MIGRATION_LOCK = 0x706C6179  # "play"
+CONNECT_TIMEOUT = 10.0
+COMMAND_TIMEOUT = 60.0
+
+
+class DatabaseError(Exception):
+    """Postgres did not do what it was asked."""
+
+
+class Unavailable(DatabaseError):  # noqa: N818 - it says what Postgres is
+    """Postgres is away, starting, full or overloaded: the same may work later."""
+
+
+class Unusable(DatabaseError):  # noqa: N818 - likewise
+    """Postgres answers, but not to us: wrong password, missing rights, another version of the tables."""
+
+
+AWAY = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.PostgresSystemError,
+    asyncpg.ReadOnlySQLTransactionError,
+)
+FORBIDDEN = (
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.InvalidCatalogNameError,
+    asyncpg.InsufficientPrivilegeError,
+    asyncpg.ClientConfigurationError,
+)
+
+
+BadValue: type[Exception] = asyncpg.exceptions._base.DataError
+"""asyncpg's complaint about a value that does not fit its column; of the same name as the server's, and another class."""
+
+
+@contextlib.contextmanager
+def border() -> Iterator[None]:
+    """Rename the exceptions of asyncpg and SQLAlchemy that say something about the world."""
+    try:
+        yield
+    except (*AWAY, asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError) as error:
+        if (renamed := _renamed(_root(error))) is None:
+            raise
+        raise renamed from error
+
+
+def _root(error: BaseException) -> BaseException:
+    """What asyncpg raised, under the two wrappings of SQLAlchemy."""
+    while isinstance(error, SQLAlchemyError) or type(error).__module__.startswith("sqlalchemy."):
+        if (inner := getattr(error, "orig", None) or error.__cause__) is None:
+            return error
+        error = inner
+    return error
+
+
+def _renamed(error: BaseException) -> DatabaseError | None:
+    if isinstance(error, FORBIDDEN):
+        return Unusable(f"Postgres refuses us: {_sentence(error)}.")
+    if isinstance(error, AWAY) or _is_closed(error):
+        return Unavailable(f"Postgres is not available: {_sentence(error)}.")
+    return None
+
+
+def _is_closed(error: BaseException) -> bool:
+    # asyncpg has one class for a connection that broke and for our own misuse of one; only the words differ.
+    return isinstance(error, asyncpg.InterfaceError) and "clos" in str(error)
+
+
+def _sentence(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).strip().rstrip(".").replace("\n", " ")
+
+
+def address(url: str) -> str:
+    """A database URL in words that may be shown: without the password."""
+    parts = urlsplit(url)
+    host = (parts.hostname or "") + (f":{parts.port}" if parts.port else "")
+    return f"{parts.scheme}://{host}{parts.path}"
+
+
+def _plain(url: str) -> str:
+    """The URL as asyncpg wants it, also of one that was written for SQLAlchemy."""
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme.partition("+")[0] not in ("postgresql", "postgres"):
+        raise Unusable("A database URL looks like postgresql://user:password@host:5432/name; this one does not.")
+    return f"postgresql://{rest}"
+
+
+class Database:
+    """One Postgres database. `prepare` before use; `close` after."""
+
+    def __init__(self, url: str) -> None:
+        self.url = _plain(url)
+        self.engine: AsyncEngine = create_async_engine(
+            "postgresql+asyncpg://", async_creator=self._connect, pool_pre_ping=True, pool_size=4
+        )
+        self._pool: asyncpg.Pool | None = None
+
+    async def _connect(self) -> asyncpg.Connection:
+        return await asyncpg.connect(self.url, timeout=CONNECT_TIMEOUT)
+
+    async def prepare(self) -> None:
+        """Bring the tables to our version. Raises `Unavailable`, and `Unusable` for a server or tables that are not for us."""
+        async with self.transaction() as connection:
+            await _check_server(connection)
+            await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": MIGRATION_LOCK})
+            await connection.run_sync(migrate)
+        if self._pool is None:
+            with border():
+                self._pool = await asyncpg.create_pool(
+                    self.url, min_size=0, max_size=4, timeout=CONNECT_TIMEOUT, command_timeout=COMMAND_TIMEOUT
+                )
+
+    async def close(self) -> None:
+        if self._pool is not None:
+            self._pool.terminate()
+        await self.engine.dispose()
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncConnection]:
+        """A transaction for statements of SQLAlchemy Core."""
+        with border():
+            async with self.engine.begin() as connection:
+                yield connection
+
+    @contextlib.asynccontextmanager
+    async def raw(self) -> AsyncIterator[asyncpg.Connection]:
+        """A connection of asyncpg itself, for the hot path."""
+        if self._pool is None:
+            raise Unavailable("The database has not been prepared yet.")
+        with border():
+            async with self._pool.acquire() as connection:
+                yield connection
+
+
+async def _check_server(connection: AsyncConnection) -> None:
+    version = int(await connection.scalar(text("SHOW server_version_num")) or 0) // 10000
+    if version < OLDEST_SERVER:
+        raise Unusable(f"This server is PostgreSQL {version}; Playhead needs {OLDEST_SERVER} or newer.")
+
+
+def migrate(connection: Connection) -> None:
+    """Run the migrations that these tables lack. Raises `Unusable` when a newer Playhead made them."""
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).with_name("migrations")).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    found = MigrationContext.configure(connection).get_current_revision()
+    if found is not None and found not in known:
+        raise Unusable(
+            f"The tables are of version {found}, which this Playhead does not know (its newest is {max(known)}):"
+            " upgrade Playhead, or give it another database."
+        )
+    command.upgrade(config, "head")

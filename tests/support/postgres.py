@@ -1,0 +1,83 @@
+"""A real Postgres for tests: one embedded server for each test process, one fresh migrated database for each test.
+
+A conftest.py imports the fixtures: `from tests.support.postgres import database, database_url, postgres_server`.
+"""
+
+import asyncio
+import itertools
+import shutil
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from store.database import Database
+from store.postgres import NoPostgres, Server, ensure, find_bindir
+
+TEMPLATE = "migrated"
+# Nothing here outlives its test, so nothing has to reach the disk.
+CARELESS = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off", "log_min_messages": "fatal"}
+
+_serial = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Server]:
+    """The server of this test process. It stops, and its files go, when the session ends or the process dies."""
+    try:
+        find_bindir()
+    except NoPostgres as error:
+        pytest.skip(str(error))
+    # Not pytest's own directory: that is closed to the account as which Postgres runs for root.
+    base = Path(tempfile.mkdtemp(prefix="playhead-test-"))
+    base.chmod(0o711)
+    try:
+        with ensure(base / "pg", CARELESS) as server:
+            create(server, TEMPLATE)
+            asyncio.run(_migrate(url(server, TEMPLATE)))
+            yield server
+    finally:
+        shutil.rmtree(base)
+
+
+@pytest.fixture
+def database_url(postgres_server: Server) -> Iterator[str]:
+    """The URL of a database of its own, with all tables and no rows."""
+    name = f"test_{next(_serial)}"
+    create(postgres_server, name, template=TEMPLATE)
+    yield url(postgres_server, name)
+    run(postgres_server, "dropdb", "--force", name)
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    """A prepared `Database` of its own."""
+    opened = Database(database_url)
+    await opened.prepare()
+    yield opened
+    await opened.close()
+
+
+def url(server: Server, name: str) -> str:
+    """The URL of another database of this server."""
+    return server.dsn.replace("///postgres?", f"///{name}?")
+
+
+def create(server: Server, name: str, template: str = "template0") -> None:
+    """Make a database."""
+    run(server, "createdb", f"--template={template}", name)
+
+
+def run(server: Server, program: str, *arguments: str) -> str:
+    """Run one of Postgres' own programs against the server."""
+    host = server.dsn.partition("host=")[2].partition("&")[0]
+    command = [server.bindir / program, "-h", host, "-U", "playhead", *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+async def _migrate(dsn: str) -> None:
+    opened = Database(dsn)
+    await opened.prepare()
+    await opened.close()
