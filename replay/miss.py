@@ -32,7 +32,7 @@ class Nearest:
 
     call: str
     step: int
-    differences: tuple[Difference, ...]
+    differences: tuple[Difference, ...] = ()
     more: int = 0
     """How many differences are not listed."""
 
@@ -44,19 +44,21 @@ class Miss:
     replay: str
     run: str | None
     reason: Reason
-    asked: str
-    """Method and URL, after redaction."""
-
     detail: str
     fix: str
+    asked: str | None = None
+    """Method and URL, after redaction."""
+
     key: str | None = None
     number: int | None = None
     """Which request of the replay this was, from 1."""
 
     nearest: Nearest | None = None
+    head_only: bool = False
+    """The request was a HEAD: its answer has no body."""
 
 
-def answer(miss: Miss, *, head_only: bool = False) -> Answer:
+def answer(miss: Miss) -> Answer:
     """What the agent gets."""
     body = dumps(problem(miss))
     headers = (
@@ -65,7 +67,7 @@ def answer(miss: Miss, *, head_only: bool = False) -> Answer:
         ("x-should-retry", "false"),
         mark("miss", run=miss.run or "", step=miss.number),
     )
-    pieces = () if head_only else (Piece(0, body),)
+    pieces = () if miss.head_only else (Piece(0, body),)
     return Answer(status=STATUS, reason="Failed Dependency", headers=headers, pieces=pieces)
 
 
@@ -85,6 +87,19 @@ def problem(miss: Miss) -> dict[str, Json]:
             "nearest": None if miss.nearest is None else nearest(miss.nearest),
             "fix": miss.fix,
         },
+    }
+
+
+def noted(miss: Miss) -> dict[str, Json]:
+    """The miss in the report of its replay."""
+    return {
+        "number": miss.number,
+        "reason": miss.reason,
+        "asked": miss.asked,
+        "detail": miss.detail,
+        "key": miss.key,
+        "nearest": None if miss.nearest is None else nearest(miss.nearest),
+        "fix": miss.fix,
     }
 
 

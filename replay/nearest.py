@@ -12,7 +12,10 @@ from heapq import nlargest
 from itertools import islice
 from urllib.parse import urlsplit
 
+from calls.key import keyed
 from calls.model import Json, Request
+from calls.profile import Profiles
+from calls.shape import elements, members, text
 from replay.divergence import differences, distance
 from replay.miss import Nearest
 from replay.script import Recorded
@@ -54,14 +57,19 @@ class Finder:
                 if len(holders) <= _COMMON:
                     holders.append(number)
 
-    def nearest(self, request: Request, turn: Iterable[int]) -> Nearest | None:
+    def nearest(self, request: Request, turn: Iterable[int]) -> Recorded | None:
         """The most similar call, None where nothing was recorded. `turn`: whose turn it is, as places among the entries."""
         pool = next((place for place in places(request) if place in self._pools), None)
         if pool is None:
             return None
-        wanted = self.document(request)
-        best = self._closest(wanted, self._candidates(request, pool, turn))
-        return _told(self.entries[best], self.document(self.entries[best].exchange.request), wanted)
+        return self.entries[self._closest(self.document(request), self._candidates(request, pool, turn))]
+
+    def compared(self, recorded: Recorded, request: Request) -> Nearest:
+        """A recorded call beside a request."""
+        both = self.document(recorded.exchange.request), self.document(request)
+        found = list(islice(differences(*both), _COUNTED))
+        shown = tuple(found[:SHOWN])
+        return Nearest(call=recorded.exchange.id, step=recorded.step, differences=shown, more=len(found) - len(shown))
 
     def _candidates(self, request: Request, pool: Place, turn: Iterable[int]) -> list[int]:
         """Those whose turn it is come first: of two that are equally near, it is the one."""
@@ -104,7 +112,11 @@ def pieces(request: Request) -> set[int]:
     return {hash(piece) for piece in cut if len(piece) >= _SHORTEST}
 
 
-def _told(entry: Recorded, recorded: Json, now: Json) -> Nearest:
-    found = list(islice(differences(recorded, now), _COUNTED))
-    shown = tuple(found[:SHOWN])
-    return Nearest(call=entry.exchange.id, step=entry.step, differences=shown, more=len(found) - len(shown))
+def document(request: Request, profiles: Profiles) -> Json:
+    """What goes into a request's key, with its query by name."""
+    selected = members(keyed(request, profiles).selected)
+    query: dict[str, Json] = {}
+    for pair in elements(selected.get("query")):
+        name, value = map(text, elements(pair))
+        query[name] = [*elements(query.get(name)), value]
+    return {**selected, "query": query}

@@ -43,6 +43,9 @@ class Taken:
     again: bool = False
     """It has answered before: the policy lets it."""
 
+    ambiguous: bool = False
+    """Another one of its key was under way with it, so it may be the other one's answer."""
+
 
 @dataclass(frozen=True, slots=True)
 class Index:
@@ -129,7 +132,7 @@ class Script:
         self._left -= not self._played[place]
         self._played[place] = 1
         recorded = self.index.entries[place]
-        return Taken(recorded, recorded.raw == raw, again)
+        return Taken(recorded, recorded.raw == raw, again, place in self.index.overlapping)
 
     def _after_the_last(self, key: str, raw: str) -> Taken | None:
         group = self.index.by_key.get(key)

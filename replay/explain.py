@@ -1,0 +1,223 @@
+"""Why a request is not answered from the recording: which reason it is, in which words, and what mends it."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from calls.json import dumps
+from calls.model import Json, Request, header
+from calls.placeholder import fold
+from calls.route import route_of
+from replay.divergence import Difference
+from replay.miss import Miss, Nearest, Reason
+from replay.recording import Recording
+from replay.script import Recorded
+
+_LONGEST_URL = 200
+_LONGEST_VALUE = 80
+_IN_A_SENTENCE = 3
+
+_AGAIN = "record the run again: playhead record -- CMD"
+_RULES = f"{_AGAIN}; or take back the change of [[profile]] in playhead.toml"
+_NAME_A_RUN = (
+    "name a recorded run in the proxy's credentials (http://RUN:TOKEN@host:port) or in X-Playhead-Run "
+    "(`playhead ls` lists them), or let Playhead do it: playhead replay RUN -- CMD"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A request, and in which replay of which run it came."""
+
+    request: Request
+    number: int
+    """Its place among the requests of the replay, from 1."""
+
+    replay: str
+    run: str
+
+    @property
+    def words(self) -> str:
+        """Method and URL, short enough for a sentence."""
+        url = self.request.url
+        return f"{self.request.method} {url if len(url) <= _LONGEST_URL else url[:_LONGEST_URL] + '…'}"
+
+
+def unanswered(asked: Asked, recording: Recording, key: str, turn: Sequence[int]) -> Miss:
+    """The miss of a request for which the script has nothing (left). `turn`: what has not answered yet."""
+    group = recording.index.by_key.get(key)
+    if group:
+        return _used_up(asked, recording, key, [recording.index.entries[place] for place in group], turn)
+    found = recording.finder.nearest(asked.request, turn)
+    if found is None:
+        detail = f"{asked.words} has no recorded answer: run {asked.run} holds no call."
+        return _miss(asked, "no_match", detail, _AGAIN, key)
+    return _unknown(asked, recording, key, found)
+
+
+def incomplete(asked: Asked, recorded: Recorded, why: str) -> Miss:
+    """The miss of a request whose recorded answer is not there whole."""
+    detail = f"{asked.words} is step {recorded.step} of run {asked.run}, but the recording cannot answer it: {why}."
+    return _miss(
+        asked, "incomplete", detail, _AGAIN, recorded.key, Nearest(call=recorded.exchange.id, step=recorded.step)
+    )
+
+
+def stayed(asked: Asked, recorded: Recorded) -> Miss:
+    """The miss of a client that waits for what the recorded one did not wait for."""
+    return incomplete(
+        asked, recorded, "the client of the recording left before the answer ended, this one waits for more"
+    )
+
+
+def unknown_run(run: str | None, known: Iterable[str]) -> Miss:
+    """The miss of a request that names no recording that we have."""
+    what = (
+        "The request does not say which recording answers it" if run is None else f"There is no recording of run {run}"
+    )
+    loaded = ", ".join(known)
+    return Miss(
+        replay="none",
+        run=run,
+        reason="unknown_run",
+        asked=None,
+        detail=f"{what}; loaded are {loaded}." if loaded else f"{what}.",
+        fix=_NAME_A_RUN,
+    )
+
+
+def _used_up(asked: Asked, recording: Recording, key: str, group: Sequence[Recorded], turn: Sequence[int]) -> Miss:
+    last = group[-1]
+    nearest = Nearest(call=last.exchange.id, step=last.step)
+    then = f"{asked.words} was recorded {_times(len(group))} in run {asked.run}"
+    if recording.rekeyed and _was_one(group, (recording.index.entries[place] for place in turn)):
+        detail = (
+            f"{then} under today's key rules, and more often under those of the recording: the rules changed since."
+        )
+        return _miss(asked, "profile_changed", detail, _RULES, key, nearest)
+    detail = f"{then} and every answer was given already: it is asked more often now than it was then."
+    return _miss(asked, "consumed", detail, f"{_AGAIN}; or {_let_through(asked)}", key, nearest)
+
+
+def _was_one(group: Iterable[Recorded], waiting: Iterable[Recorded]) -> bool:
+    """Whether something that still waits had the key of this group under the rules of the recording."""
+    then = {entry.recorded_key for entry in group}
+    return any(entry.recorded_key in then for entry in waiting)
+
+
+def _unknown(asked: Asked, recording: Recording, key: str, found: Recorded) -> Miss:
+    nearest = recording.finder.compared(found, asked.request)
+    if recording.rekeyed and found.recorded_key != found.key:
+        detail = (
+            f"{asked.words} is not in run {asked.run} under today's key rules, which are not those of the recording."
+        )
+        return _miss(asked, "profile_changed", f"{detail} {_unlike(nearest)}", _RULES, key, nearest)
+    if nearest.differences and not nearest.more and all(map(_only_redaction, nearest.differences)):
+        detail = f"{asked.words} differs from step {found.step} of run {asked.run} only in what redaction replaces."
+        return _miss(asked, "redaction_changed", f"{detail} {_unlike(nearest)}", _AGAIN, key, nearest)
+    detail = f"{asked.words} was not recorded in run {asked.run}. {_unlike(nearest)}{_websocket(asked.request)}"
+    return _miss(asked, "no_match", detail, _fix_no_match(asked, nearest), key, nearest)
+
+
+def _miss(asked: Asked, reason: Reason, detail: str, fix: str, key: str, nearest: Nearest | None = None) -> Miss:
+    return Miss(
+        replay=asked.replay,
+        run=asked.run,
+        reason=reason,
+        asked=asked.words,
+        detail=detail,
+        fix=fix,
+        key=key,
+        number=asked.number,
+        nearest=nearest,
+        head_only=asked.request.method == "HEAD",
+    )
+
+
+def _fix_no_match(asked: Asked, nearest: Nearest) -> str:
+    explain = "see what makes its key: playhead explain --request FILE"
+    return "; or ".join([_AGAIN, _let_through(asked), explain, *_rule(asked.request, nearest)])
+
+
+def _let_through(asked: Asked) -> str:
+    return f"let what is new go out: playhead replay {asked.run} --on-miss live -- CMD"
+
+
+def _websocket(request: Request) -> str:
+    if (header(request.headers, "upgrade") or "").lower() != "websocket":
+        return ""
+    return " It asks for a WebSocket: those are recorded, but cannot be replayed yet."
+
+
+_PLACEHOLDER = re.compile(r"PLAYHEAD:[A-Z]:\d+|PLAYHEAD_[A-Z2-7]+|\*{4,}")
+
+
+def _only_redaction(difference: Difference) -> bool:
+    """Whether one side is the other one with something redacted."""
+    match difference:
+        case Difference(_, str(recorded), str(now)):
+            return _covers(recorded, now) or _covers(now, recorded)
+        case _:
+            return False
+
+
+def _covers(redacted: str, plain: str) -> bool:
+    kept = _PLACEHOLDER.split(fold(redacted))
+    return len(kept) > 1 and re.fullmatch(".+".join(map(re.escape, kept)), plain, re.DOTALL) is not None
+
+
+def _unlike(nearest: Nearest) -> str:
+    """How a request and its nearest recorded call differ, in words."""
+    step = f"The nearest recorded call is step {nearest.step}"
+    if not nearest.differences:
+        return f"{step}; only the raw bytes of the two differ."
+    shown = nearest.differences[:_IN_A_SENTENCE]
+    more = len(nearest.differences) + nearest.more - len(shown)
+    rest = f", and at {more} more places" if more else ""
+    return f"{step}; it differs at {'; '.join(map(_in_words, shown))}{rest}."
+
+
+def _in_words(difference: Difference) -> str:
+    told = difference.told()
+    recorded = "not recorded" if difference.only == "now" else f"recorded {_value(told['recorded'])}"
+    now = "now absent" if difference.only == "recorded" else f"now {_value(told['now'])}"
+    return f"{difference.pointer} ({recorded}, {now})"
+
+
+def _value(value: Json) -> str:
+    words = f'"{value}"' if isinstance(value, str) else str(value)
+    return words if len(words) <= _LONGEST_VALUE else words[:_LONGEST_VALUE] + "…"
+
+
+def _times(times: int) -> str:
+    return {1: "once", 2: "twice"}.get(times, f"{times} times")
+
+
+def _rule(request: Request, nearest: Nearest) -> list[str]:
+    """The rule under which the differences would not matter: for an API that has no profile of ours, where they are few
+    and in the body."""
+    paths = [path for difference in nearest.differences if (path := _json_path(difference.path))]
+    few = 0 < len(paths) == len(nearest.differences) + nearest.more <= _IN_A_SENTENCE
+    if not few or route_of(request).dialect != "generic":
+        return []
+    url = urlsplit(request.url)
+    return [
+        "where that does not matter, say so in playhead.toml: "
+        f'[[profile]] name = "{url.hostname}/1", match = {{ host = "{url.hostname}", path = "{url.path}" }}, '
+        f"transient = {dumps(paths).decode()}"
+    ]
+
+
+def _json_path(path: Sequence[str | int]) -> str | None:
+    """A place in the body by RFC 9535; None for one elsewhere."""
+    if len(path) < 2 or path[0] != "body":
+        return None
+    return "$" + "".join(f"[{token}]" if isinstance(token, int) else _member(token) for token in path[1:])
+
+
+def _member(name: str) -> str:
+    if name.isidentifier() and name.isascii():
+        return f".{name}"
+    escaped = name.replace("\\", "\\\\").replace("'", "\\'")
+    return f"['{escaped}']"

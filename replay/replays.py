@@ -1,0 +1,139 @@
+"""Which recording answers a request, and the answer: what stands behind the door in place of every upstream.
+
+A process that was started with one recording answers everything from it, whatever run is named. With several, and with
+none (then recordings come from the store), the run that our own credentials or header name selects; ids that an agent
+sends for purposes of its own never do. Each replay has a position and a report of its own.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from calls.redact import Redactor
+
+from calls.model import Json, Request, header
+from calls.profile import Profiles
+from replay import explain, miss
+from replay.answer import Answer
+from replay.recording import recording
+from replay.session import Options, Session
+from store.bundle import Bundle
+
+type Load = Callable[[str], Awaitable[Bundle | None]]
+"""The recording of a run or of a replay, by its id; None where there is none."""
+
+_HEAVY = 256 << 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A recording that the process was started with."""
+
+    replay: str
+    """The id of its replay."""
+
+    bundle: Bundle
+
+
+@dataclass(slots=True, kw_only=True)
+class Replays:
+    """The replays of one door. Answers instead of the network (`Answerer` in proxy/door.py)."""
+
+    redactor: Redactor
+    profiles: Profiles
+    options: Options
+    load: Load | None = None
+    """Where recordings come from when the process was started with none."""
+
+    changed: Callable[[str], None]
+    """Called with a replay's id after each change of its report: often, so it should do little."""
+
+    _sessions: dict[str, Session] = field(init=False, default_factory=dict)
+    _by_run: dict[str, Session] = field(init=False, default_factory=dict)
+    _only: Session | None = field(init=False, default=None)
+    _loading: dict[str, asyncio.Event] = field(init=False, default_factory=dict)
+
+    async def start(self, sources: Iterable[Source]) -> None:
+        """Make ready what the process was started with."""
+        for source in sources:
+            session = await self._open(source.replay, source.bundle)
+            self._by_run.setdefault(session.recording.run, session)
+        sessions = list(self._sessions.values())
+        self._only = sessions[0] if len(sessions) == 1 else None
+
+    async def answer(self, request: Request, *, run: str | None, owner: str) -> Answer | None:  # noqa: ARG002 - an owner selects nothing
+        """Answer a raw request. `run` is what our own credentials or header name. None: it goes live."""
+        session = self._only or await self._named(run)
+        if session is None:
+            return self._unknown(run)
+        return await session.answer(await self._redacted(request))
+
+    def report(self, replay: str) -> dict[str, Json]:
+        """The report of a replay, so far."""
+        return self._sessions[replay].report()
+
+    def reports(self) -> list[dict[str, Json]]:
+        """The reports of all replays, so far."""
+        return [session.report() for session in self._sessions.values()]
+
+    def alpn(self, authority: str) -> tuple[str, ...] | None:
+        """What to offer a client that connects to this host and port: HTTP/2 only where it was spoken when recorded.
+        None for a host that was not recorded."""
+        name = authority.lower().removesuffix(":443")
+        spoken = [session.recording.over_http2.get(name) for session in self._sessions.values()]
+        if True in spoken:
+            return "h2", "http/1.1"
+        return ("http/1.1",) if False in spoken else None
+
+    async def _named(self, run: str | None) -> Session | None:
+        """The replay of this name, loaded at its first request: once, however many come at the same time."""
+        if run is None:
+            return None
+        while (session := self._sessions.get(run) or self._by_run.get(run)) is None and self.load and not self._by_run:
+            if waiting := self._loading.get(run):
+                await waiting.wait()
+            elif not await self._loaded(run, self.load):
+                return None
+        return session
+
+    async def _loaded(self, run: str, load: Load) -> bool:
+        arrived = self._loading[run] = asyncio.Event()
+        try:
+            bundle = await load(run)
+            if bundle is not None:
+                await self._open(run, bundle)
+            return bundle is not None
+        finally:
+            del self._loading[run]
+            arrived.set()
+
+    async def _open(self, replay: str, bundle: Bundle) -> Session:
+        """Keys and digests are made on a thread: a long recording takes a while."""
+        ready = partial(recording, bundle, self.profiles, from_step=self.options.from_step)
+        session = Session(replay, await asyncio.to_thread(ready), self.options, self.changed)
+        self._sessions[replay] = session
+        return session
+
+    def _unknown(self, run: str | None) -> Answer | None:
+        if self.options.on_miss == "live":
+            return None
+        return miss.answer(explain.unknown_run(run, self._by_run))
+
+    async def _redacted(self, request: Request) -> Request:
+        """The request as the recorder would have kept it: a secret never reaches a message, and keys agree."""
+        if len(request.body.data) > _HEAVY:
+            return await asyncio.to_thread(redacted, request, self.redactor)
+        return redacted(request, self.redactor)
+
+
+def redacted(request: Request, redactor: Redactor) -> Request:
+    """A request with its secrets replaced."""
+    url, _ = redactor.url(request.url)
+    headers, _ = redactor.request_headers(request.headers)
+    body = request.body
+    if body.data:
+        media, encoding = header(request.headers, "content-type"), header(request.headers, "content-encoding")
+        data, _, reencoded = redactor.whole(body.data, media, encoding)
+        body = replace(body, data=data, reencoded=reencoded)
+    return replace(request, url=url, headers=headers, body=body)

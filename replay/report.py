@@ -1,0 +1,172 @@
+"""What a replay came to: the contract's report as JSON, and the same in a few lines for a person."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from calls.model import Json
+from replay.script import Taken
+
+type Verdict = Literal["right", "diverged", "unknown"]
+
+LISTED = 20
+"""Misses, left-over recordings and text lines that are listed. The counts are always whole."""
+
+DRIFTS = 1000
+
+
+@dataclass(slots=True)
+class Tally:
+    """What happened in a replay so far."""
+
+    served: int = 0
+    missed: int = 0
+    live: int = 0
+    edited: int = 0
+    ambiguous: int = 0
+    again: int = 0
+    """Answers that were given a second time, because the policy lets them."""
+
+    reframed: int = 0
+    drifted: int = 0
+    drift: list[Json] = field(default_factory=list)
+    """[{call, pointers}] of the first `DRIFTS` answers that drifted."""
+
+    misses: list[Json] = field(default_factory=list)
+    """The first `LISTED` requests that were missed or went live."""
+
+    def hit(self, taken: Taken, *, reframed: bool) -> None:
+        """A request was answered from the recording."""
+        self.served += 1
+        self.ambiguous += taken.ambiguous
+        self.again += taken.again
+        self.reframed += reframed
+
+    def differed(self, call: str, pointers: list[str]) -> None:
+        """It differed from the recorded one outside its key."""
+        self.drifted += 1
+        if len(self.drift) < DRIFTS:
+            self.drift.append({"call": call, "pointers": pointers})
+
+    def miss(self, noted: Json, *, live: bool = False) -> None:
+        """A request was not answered from the recording."""
+        self.live += live
+        self.missed += not live
+        if len(self.misses) < LISTED:
+            self.misses.append(noted)
+
+
+def verdict(tally: Tally, unused: int, *, allow_unused: bool) -> Verdict:
+    """Right: everything was served from the recording and nothing is left over. Unknown: nothing was asked at all."""
+    if tally.missed or tally.live or (unused and not allow_unused):
+        return "diverged"
+    return "right" if tally.served or tally.edited else "unknown"
+
+
+def report(
+    tally: Tally, *, replay: str, run: str, recorded: int, left_over: list[Json], unused: int, allow_unused: bool
+) -> dict[str, Json]:
+    """The report of the contract, and what else a person wants to know."""
+    first: Json = tally.misses[0] if tally.misses else None
+    if first is None and left_over and not allow_unused:
+        first = {"reason": "unused", **left_over[0]} if isinstance(left_over[0], Mapping) else None
+    return {
+        "id": replay,
+        "run": run,
+        "served": tally.served,
+        "missed": tally.missed,
+        "unused": unused,
+        "live": tally.live,
+        "edited": tally.edited,
+        "ambiguous": tally.ambiguous,
+        "drift": list(tally.drift),
+        "first_divergence": first,
+        "verdict": verdict(tally, unused, allow_unused=allow_unused),
+        "recorded": recorded,
+        "again": tally.again,
+        "reframed": tally.reframed,
+        "drifted": tally.drifted,
+        "misses": list(tally.misses),
+        "left_over": left_over,
+        "allow_unused": allow_unused,
+    }
+
+
+def text(report: Mapping[str, Any]) -> str:
+    """The report for a person, with what to do next."""
+    return "\n".join(_lines(report))
+
+
+def _lines(report: Mapping[str, Any]) -> Iterator[str]:
+    yield f"playhead: {_headline(report)}"
+    yield f"          {_counts(report)}"
+    yield from _notes(report)
+    yield from _first(report)
+    yield from _left_over(report)
+    if fix := _next(report):
+        yield f"          next: {fix}"
+
+
+def _headline(report: Mapping[str, Any]) -> str:
+    run = report["run"]
+    match report["verdict"]:
+        case "right":
+            return f"replay of {run} was right: every call was answered from the recording"
+        case "diverged":
+            return f"replay of {run} DIVERGED from the recording"
+        case _:
+            return f"replay of {run}: nothing was asked, so nothing can be said"
+
+
+def _counts(report: Mapping[str, Any]) -> str:
+    shown = ["served", "missed", "live", "edited", "unused", "ambiguous"]
+    always = {"served", "missed", "live", "unused"}
+    counts = ", ".join(f"{report[name]} {name}" for name in shown if report[name] or name in always)
+    return f"{counts}; the recording has {report['recorded']}"
+
+
+def _notes(report: Mapping[str, Any]) -> Iterator[str]:
+    if report["ambiguous"]:
+        yield "          ambiguous: equal requests were under way at once when recorded; which answer was whose is a guess"
+    if report["reframed"]:
+        yield f"          reframed: {report['reframed']} answers were asked as a stream but recorded whole, or the reverse"
+    if report["drifted"]:
+        counts = Counter(pointer for drift in report["drift"] for pointer in drift["pointers"])
+        places = ", ".join(f"{pointer or 'the body'} ({count})" for pointer, count in counts.most_common(5))
+        yield f"          drift: {report['drifted']} answered requests differ from the recorded ones outside their key: {places}"
+
+
+def _first(report: Mapping[str, Any]) -> Iterator[str]:
+    first = report["first_divergence"]
+    if not first or first["reason"] == "unused":
+        return
+    yield f"          first: request {first['number']}, {first['reason']}: {first['detail']}"
+    for difference in ((first["nearest"] or {}).get("differences") or ())[:LISTED]:
+        yield f"            {difference['pointer'] or 'the body'}"
+        yield f"              - {_side(difference, 'recorded')}"
+        yield f"              + {_side(difference, 'now')}"
+
+
+def _side(difference: Mapping[str, Any], side: str) -> str:
+    return "(absent)" if difference.get("only") not in (None, side) else repr(difference[side])
+
+
+def _left_over(report: Mapping[str, Any]) -> Iterator[str]:
+    for entry in report["left_over"][:5]:
+        yield f"          left over: step {entry['step']}, {entry['asked']}"
+    if report["unused"] > 5:
+        yield f"          left over: and {report['unused'] - 5} more"
+
+
+def _next(report: Mapping[str, Any]) -> str | None:
+    first = report["first_divergence"]
+    if report["verdict"] == "unknown":
+        return "playhead doctor -- CMD shows whether its requests reach the proxy"
+    if not first:
+        return None
+    if first["reason"] != "unused":
+        return str(first["fix"])
+    if not report["served"]:
+        return "playhead doctor -- CMD shows whether its requests reach the proxy"
+    return "if it may ask less than it did then: playhead replay --allow-unused; else record the run again"

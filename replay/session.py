@@ -1,0 +1,137 @@
+"""One replay: a recording, a position in it, and an account of what happened."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from typing import Literal
+
+from calls.key import keyed, raw_digest
+from calls.model import Exchange, Json, Request
+from replay import explain, miss, playback
+from replay.answer import Answer, mark
+from replay.explain import Asked
+from replay.fit import fitted
+from replay.miss import Miss
+from replay.pacing import INSTANT, Pace
+from replay.recording import Recording
+from replay.report import LISTED, Tally, report
+from replay.script import Policy, Recorded, Script, Taken
+
+_HEAVY = 256 << 10
+"""A body beyond this many bytes is parsed on a thread: the answers to others do not wait for it."""
+
+_TURN = 256
+"""How many of the exchanges that have not answered yet are considered in a search for the nearest one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a replay answers."""
+
+    pace: Pace = INSTANT
+    on_miss: Literal["fail", "live"] = "fail"
+    after_last: Policy = "miss"
+    from_step: int = 1
+    """Exchanges before this step are not expected."""
+
+    allow_unused: bool = False
+
+
+@dataclass(slots=True)
+class Session:
+    """Answers the requests of one replay."""
+
+    id: str
+    recording: Recording
+    options: Options
+    changed: Callable[[str], None]
+    """Called with the id after each change of the report."""
+
+    _tally: Tally = field(init=False, default_factory=Tally)
+    _script: Script = field(init=False)
+    _number: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        self._script = Script(self.recording.index, self.options.after_last)
+
+    async def answer(self, request: Request) -> Answer | None:
+        """Answer a redacted request. None: it was not recorded, and goes live."""
+        self._number += 1
+        asked = Asked(request=request, number=self._number, replay=self.id, run=self.recording.run)
+        raw = raw_digest(request)
+        key = self._script.key_of(raw) or await self._key(request)
+        taken = self._script.take(key, raw)
+        if taken is None:
+            given = await self._unanswered(asked, key)
+        elif taken.exact:
+            given = self._given(asked, taken, taken.recorded.exchange)
+        else:
+            given = await self._fitted(asked, taken)
+        self.changed(self.id)
+        return given
+
+    def report(self) -> dict[str, Json]:
+        """The report so far."""
+        entries = self.recording.index.entries
+        return report(
+            self._tally,
+            replay=self.id,
+            run=self.recording.run,
+            recorded=len(entries),
+            unused=self._script.left,
+            left_over=[_left_over(entries[place]) for place in islice(self._script.unplayed(), LISTED)],
+            allow_unused=self.options.allow_unused,
+        )
+
+    async def _key(self, request: Request) -> str:
+        return (await _aside(request, partial(keyed, request, self.recording.profiles))).key
+
+    def _given(self, asked: Asked, taken: Taken, exchange: Exchange, *, reframed: bool = False) -> Answer | None:
+        """The recorded answer, if it is there whole."""
+        recorded = taken.recorded
+        if why := playback.lacking(exchange):
+            return self._refused(explain.incomplete(asked, recorded, why))
+        self._tally.hit(taken, reframed=reframed)
+        stands = mark("replayed", run=asked.run, step=recorded.step, reframed=reframed)
+        given = playback.answer(exchange, self.options.pace, stands)
+        return replace(given, stayed=partial(self._stayed, asked, recorded)) if given.end == "hold" else given
+
+    async def _fitted(self, asked: Asked, taken: Taken) -> Answer | None:
+        """The recorded answer to a request that differs from the recorded one outside its key."""
+        recorded = taken.recorded
+        fit = await _aside(asked.request, partial(fitted, recorded.exchange, asked.request, self.recording.profiles))
+        if fit.drift:
+            self._tally.differed(recorded.exchange.id, fit.drift)
+        if fit.misfit:
+            return self._refused(explain.incomplete(asked, recorded, fit.misfit))
+        return self._given(asked, taken, fit.exchange, reframed=fit.reframed)
+
+    async def _unanswered(self, asked: Asked, key: str) -> Answer | None:
+        """A thread looks for the nearest recorded call: in a long recording that takes a while."""
+        turn = list(islice(self._script.unplayed(), _TURN))
+        return self._refused(await asyncio.to_thread(explain.unanswered, asked, self.recording, key, turn))
+
+    def _refused(self, why: Miss) -> Answer | None:
+        live = self.options.on_miss == "live"
+        self._tally.miss(miss.noted(why), live=live)
+        return None if live else miss.answer(why)
+
+    def _stayed(self, asked: Asked, recorded: Recorded) -> Answer:
+        """The client waits for more than was recorded: no hit after all."""
+        why = explain.stayed(asked, recorded)
+        self._tally.served -= 1
+        self._tally.miss(miss.noted(why))
+        self.changed(self.id)
+        return miss.answer(why)
+
+
+async def _aside[T](request: Request, work: Callable[[], T]) -> T:
+    """Do what takes long for a large body on a thread, and at once for a small one."""
+    return await asyncio.to_thread(work) if len(request.body.data) > _HEAVY else work()
+
+
+def _left_over(recorded: Recorded) -> Json:
+    request = recorded.exchange.request
+    return {"call": recorded.exchange.id, "step": recorded.step, "asked": f"{request.method} {request.url}"}
