@@ -131,7 +131,8 @@ def main() -> None:
         work(client, received, " ".join(sys.argv[1:]) or PROMPT)
     except openai.APIStatusError as error:
         say("\n")
-        sys.exit(f"agent   {type(error).__name__} {error.status_code}: {error.message}")
+        told = error.body.get("message") if isinstance(error.body, dict) else None
+        sys.exit(f"agent: stopped by status {error.status_code}: {told or error.message}")
     say(f"received {received.answers} answers, {received.size} bytes, sha256:{received.digest.hexdigest()}\n")
 
 
