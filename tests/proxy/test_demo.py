@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.demo import model, offline
+from proxy.demo import model, offline, service
 from proxy.demo.demo import Story, prepared, told
 from proxy.demo.screen import Screen
 from proxy.demo.servers import ModelHandler, TicketHandler, start
@@ -123,7 +123,8 @@ async def test_an_agent_that_fails_while_it_is_recorded_is_quoted(tmp_path: Path
         await told(story(tmp_path, screen, agent="echo broken >&2; exit 3"))
 
 
-async def test_ctrl_c_ends_what_was_started(tmp_path: Path) -> None:
+async def test_ctrl_c_ends_what_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "STOP_WITHIN", 0.5)
     terminal = Watched("waiting for a model")
     hanging = story(tmp_path, Screen(terminal, {}), agent="echo $$ > agent.pid; echo waiting for a model; sleep 600")
 
