@@ -1,0 +1,136 @@
+"""What a door is told, and what it asks: the part of a wire engine that every engine shares.
+
+A door stands between clients and upstreams. It reports what passes to a recorder, or takes answers from an answerer.
+"""
+
+import asyncio
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+from urllib.parse import urlsplit
+
+from calls.model import Request
+from proxy.ca import Authority
+from proxy.errors import Failure
+from replay.answer import Answer
+
+type Mode = Literal["record", "replay", "auto", "passthrough"]
+
+DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Whom to contact: a scheme, a host and a port."""
+
+    scheme: str
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Origin":
+        """From `https://host` or `http://host:port`. Raises Failure on anything else."""
+        parts = urlsplit(text)
+        try:
+            port = parts.port
+        except ValueError:
+            port = -1
+        if parts.scheme not in DEFAULT_PORTS or not parts.hostname or parts.path.strip("/") or port == -1:
+            raise Failure(f"{text!r} is not an origin; write it as https://host or http://host:port")
+        return cls(parts.scheme, parts.hostname, port or DEFAULT_PORTS[parts.scheme])
+
+    @property
+    def authority(self) -> str:
+        """Host and port as they stand in a URL and in a Host header: without the scheme's own port."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == DEFAULT_PORTS.get(self.scheme) else f"{host}:{self.port}"
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.authority}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Where a door stops waiting or buffering. Sizes are bytes, times are seconds."""
+
+    buffered_request: int = 1 << 20
+    """A longer request, or one of unknown length, passes piece by piece."""
+
+    answered_request: int = 256 << 20
+    """An answerer sees requests whole; a longer one is refused."""
+
+    connect: float = 30.0
+    idle: float = 600.0
+    """How long a client may keep a connection on which nothing is under way."""
+
+    silence: float | None = None
+    """How long an upstream may say nothing while it is asked. None: as long as the client waits."""
+
+    grace: float = 3.0
+    """How long a stopping door lets requests in flight end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoorConfig:
+    """Everything that a door is told. Checked when it is made; raises Failure."""
+
+    authority: Authority
+    mode: Mode = "record"
+    host: str = "127.0.0.1"
+    port: int = 0
+    reuse_port: bool = False
+    reverse: str | None = None
+    """Serve this one origin instead of being a forward proxy."""
+
+    upstreams: Mapping[str, str] = field(default_factory=dict)
+    """Contact an origin (value) in place of a host, or of a host:port (key)."""
+
+    tunnel: tuple[str, ...] = ()
+    """Hosts that pass undecrypted; `*.example.com` means all below it."""
+
+    upstream_proxy: str | None = None
+    """The proxy above us, e.g. `http://user:secret@proxy.corp:3128`."""
+
+    upstream_ca: str | None = None
+    """A PEM file with private CAs that upstreams may use, beside the system's."""
+
+    token: str | None = None
+    own_addresses: tuple[tuple[str, int], ...] = ()
+    """Where our own API listens: never reached through the door."""
+
+    connect_ports: tuple[int, ...] = (80, 443)
+    allow_private: bool = False
+    """Let agents reach loopback, private and link-local addresses."""
+
+    owner: str = "local"
+    """Begins the name of a run that nobody named: one per process start and owner of a connection."""
+
+    limits: Limits = Limits()
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set it, and the door lets requests in flight end and returns."""
+
+    def __post_init__(self) -> None:
+        if not loopback(self.host) and not self.token:
+            raise Failure(f"listening on {self.host} lets other machines in: set a token (PLAYHEAD_TOKEN) first")
+        for origin in (*self.upstreams.values(), *filter(None, [self.reverse])):
+            Origin.parse(origin)
+
+
+def loopback(host: str) -> bool:
+    """Whether only this machine reaches a listening address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class Answerer(Protocol):
+    """Who answers requests in the upstream's place.
+
+    It may have a method `alpn(host: str) -> str | None` that tells which protocol was recorded for a host
+    (`h2` or `http/1.1`): the door then offers the same.
+    """
+
+    async def answer(self, request: Request, *, run: str | None, owner: str) -> Answer | None:
+        """The answer to one whole, unredacted request without our own headers; None: ask the upstream (auto only)."""
