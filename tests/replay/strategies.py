@@ -1,8 +1,14 @@
 """Recorded exchanges for tests: short to write, whole enough to be served."""
 
-from calls.model import Body, Chunk, Exchange, Headers, Outcome, Request, Response
+from calls.json import dumps
+from calls.key import keyed
+from calls.model import Body, Chunk, Exchange, Headers, Json, Outcome, Request, Response
+from calls.profile import Profiles
+from store.bundle import Bundle, Entry
+from store.profiles import shipped
 
 SECOND = 1_000_000_000
+PROFILES = shipped(None)
 JSON: Headers = (("Content-Type", "application/json"),)
 
 
@@ -45,3 +51,26 @@ def exchange(
         first_byte_at=SECOND // 1000 if response else None,
         ended_at=ended_at,
     )
+
+
+CHAT = "https://api.openai.com/v1/chat/completions"
+
+
+def chat(prompt: str, **more: Json) -> Request:
+    """A chat completion request."""
+    return post(CHAT, dumps({"model": "gpt-test", "messages": [{"role": "user", "content": prompt}], **more}))
+
+
+def said(text: str) -> Response:
+    """What a model said, whole."""
+    message: Json = {"role": "assistant", "content": text}
+    choice: Json = {"index": 0, "message": message, "finish_reason": "stop"}
+    usage: Json = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+    answer = {"id": "c1", "object": "chat.completion", "created": 1, "model": "gpt-test", "choices": [choice]}
+    return ok(dumps({**answer, "usage": usage}))
+
+
+def run_of(*exchanges: Exchange, profiles: Profiles = PROFILES, run: str = "run-1") -> Bundle:
+    """A bundle of these exchanges, keyed under these profiles."""
+    entries = [Entry(exchange=exchange, call={"key": keyed(exchange.request, profiles).key}) for exchange in exchanges]
+    return Bundle(run={"id": run}, profiles=profiles.digest, entries=tuple(entries))

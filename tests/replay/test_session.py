@@ -1,0 +1,280 @@
+"""A replay from the first request to its report."""
+
+import json
+from typing import Any
+
+import pytest
+
+from calls.model import Exchange, Request
+from calls.profile import Profiles, parse
+from replay.answer import Answer
+from replay.pacing import RECORDED
+from replay.recording import recording
+from replay.session import Options, Session
+from store.bundle import Bundle
+from tests.replay.strategies import CHAT, JSON, PROFILES, SECOND, chat, exchange, ok, post, run_of, said
+
+TICKETS = "https://tickets.example.com/v2/search"
+
+
+def session_of(
+    *exchanges: Exchange, bundle: Bundle | None = None, profiles: Profiles = PROFILES, **options: Any
+) -> Session:
+    ready = recording(bundle or run_of(*exchanges), profiles, from_step=options.get("from_step", 1))
+    return Session("replay-1", ready, Options(**options), lambda _: None)
+
+
+async def answered(session: Session, request: Request) -> Answer:
+    answer = await session.answer(request)
+    assert answer is not None
+    return answer
+
+
+async def missed(session: Session, request: Request) -> dict[str, Any]:
+    answer = await answered(session, request)
+    assert answer.status == 424
+    problem: dict[str, Any] = json.loads(answer.body)
+    return problem
+
+
+def mark_of(answer: Answer) -> str:
+    (value,) = [value for name, value in answer.headers if name == "Playhead"]
+    return value
+
+
+async def test_an_unchanged_request_gets_the_recorded_bytes_in_the_recorded_pieces():
+    session = session_of(exchange(chat("Paris?"), ok(b'{"a"', b":1", b"}")))
+    answer = await answered(session, chat("Paris?"))
+    assert [piece.data for piece in answer.pieces] == [b'{"a"', b":1", b"}"]
+    assert (answer.status, answer.end, mark_of(answer)) == (200, "complete", 'replayed; run="run-1"; step=1')
+
+
+async def test_a_right_replay_is_reported_as_right():
+    session = session_of(exchange(chat("a"), said("A")), exchange(chat("b"), said("B"), number=2))
+    for prompt in ("b", "a"):
+        await answered(session, chat(prompt))
+    report = session.report()
+    assert report["verdict"] == "right"
+    assert (report["served"], report["missed"], report["unused"], report["live"]) == (2, 0, 0, 0)
+    assert report["first_divergence"] is None
+
+
+async def test_a_changed_prompt_misses_and_says_where():
+    session = session_of(exchange(chat("Paris?"), said("Yes")))
+    problem = await missed(session, chat("Rome?"))
+    told = problem["playhead"]
+    assert (told["run"], told["reason"], told["nearest"]["step"]) == ("run-1", "no_match", 1)
+    assert told["nearest"]["differences"] == [
+        {"pointer": "/body/messages/0/content", "recorded": "Paris?", "now": "Rome?"}
+    ]
+    assert problem["error"]["type"] == "replay_miss"
+    assert "/body/messages/0/content" in problem["error"]["message"]
+    assert session.report()["verdict"] == "diverged"
+
+
+async def test_one_request_too_many_is_a_miss_of_its_own_kind():
+    session = session_of(exchange(chat("a"), said("A")))
+    await answered(session, chat("a"))
+    assert (await missed(session, chat("a")))["playhead"]["reason"] == "consumed"
+
+
+async def test_repeat_last_goes_on_and_is_counted():
+    session = session_of(exchange(chat("a"), said("A")), after_last="repeat-last")
+    answers = [await answered(session, chat("a")) for _ in range(3)]
+    assert {answer.body for answer in answers} == {said("A").body.data}
+    assert session.report()["again"] == 2
+
+
+async def test_a_recording_left_over_is_a_divergence_unless_it_is_allowed():
+    both = exchange(chat("a"), said("A")), exchange(chat("b"), said("B"), number=2)
+    strict, lenient = session_of(*both), session_of(*both, allow_unused=True)
+    for session in (strict, lenient):
+        await answered(session, chat("a"))
+    assert (strict.report()["verdict"], lenient.report()["verdict"]) == ("diverged", "right")
+    first: Any = strict.report()["first_divergence"]
+    assert (first["reason"], first["step"]) == ("unused", 2)
+
+
+async def test_of_a_replay_that_nobody_asked_nothing_can_be_said():
+    assert session_of(exchange(chat("a"), said("A")), allow_unused=True).report()["verdict"] == "unknown"
+    assert session_of().report()["verdict"] == "unknown"
+
+
+async def test_on_miss_live_lets_it_go_and_says_so():
+    session = session_of(exchange(chat("a"), said("A")), on_miss="live")
+    assert await session.answer(chat("b")) is None
+    report = session.report()
+    assert (report["live"], report["missed"], report["verdict"]) == (1, 0, "diverged")
+
+
+async def test_a_field_outside_the_key_may_change_and_is_shown_as_drift():
+    session = session_of(exchange(chat("a", user="ann"), said("A")))
+    answer = await answered(session, chat("a", user="bob"))
+    assert answer.status == 200
+    report = session.report()
+    assert report["drift"] == [{"call": exchange(chat("a"), None).id, "pointers": ["/body/user"]}]
+    assert report["verdict"] == "right"
+
+
+async def test_a_header_outside_the_key_may_change_and_is_shown_as_drift():
+    recorded, now = (post(TICKETS, b"{}", (*JSON, ("X-Tenant", tenant))) for tenant in ("5", "6"))
+    session = session_of(exchange(recorded, ok(b"{}")))
+    await answered(session, now)
+    assert session.report()["drift"] == [{"call": exchange(now, None).id, "pointers": ["/headers/x-tenant"]}]
+
+
+async def test_what_changes_with_every_sending_is_no_drift():
+    recorded = post(TICKETS, b"{}", (*JSON, ("traceparent", "00-1"), ("x-stainless-retry-count", "0")))
+    now = post(TICKETS, b"{}", (*JSON, ("traceparent", "00-2"), ("x-stainless-retry-count", "1")))
+    session = session_of(exchange(recorded, ok(b"{}")))
+    await answered(session, now)
+    assert session.report()["drift"] == []
+
+
+async def test_spelling_is_no_drift_and_no_miss():
+    spaced = post(CHAT, b'{ "messages": [{"content": "a", "role": "user"}], "model": "gpt-test" }')
+    session = session_of(exchange(chat("a"), said("A")))
+    assert (await answered(session, spaced)).status == 200
+    assert session.report()["drift"] == []
+
+
+async def test_an_upstream_that_broke_off_breaks_off_again_at_the_same_byte():
+    session = session_of(exchange(chat("a"), ok(b"abc", b"de"), outcome="server_closed"))
+    answer = await answered(session, chat("a"))
+    assert (answer.body, answer.end) == (b"abcde", "cut")
+
+
+async def test_an_upstream_that_never_answered_does_not_answer():
+    session = session_of(exchange(chat("a"), None, outcome="server_closed"))
+    answer = await answered(session, chat("a"))
+    assert (answer.status, answer.pieces, answer.end) == (0, (), "cut")
+
+
+async def test_where_the_client_left_we_wait_for_it_to_leave():
+    session = session_of(exchange(chat("a"), ok(b"abc"), outcome="client_closed"))
+    answer = await answered(session, chat("a"))
+    assert (answer.body, answer.end) == (b"abc", "hold")
+    assert answer.patience > SECOND // 2
+    assert session.report()["verdict"] == "right"
+
+
+async def test_a_client_that_stays_where_the_recorded_one_left_is_a_miss():
+    session = session_of(exchange(chat("a"), ok(b"abc"), outcome="client_closed"))
+    answer = await answered(session, chat("a"))
+    assert answer.stayed
+    assert json.loads(answer.stayed().body)["playhead"]["reason"] == "incomplete"
+    report = session.report()
+    assert (report["served"], report["missed"], report["verdict"]) == (0, 1, "diverged")
+
+
+@pytest.mark.parametrize("lacking", ["truncated", "no end", "websocket", "refused"])
+async def test_an_answer_that_is_not_there_whole_is_refused(lacking: str):
+    told = {
+        "truncated": exchange(chat("a"), truncated(ok(b"abc"))),
+        "no end": exchange(chat("a"), ok(b"abc"), outcome="server_closed", ended_at=None),
+        "websocket": exchange(chat("a"), ok(status=101)),
+        "refused": exchange(chat("a"), None, outcome="refused"),
+    }[lacking]
+    session = session_of(told)
+    assert (await missed(session, chat("a")))["playhead"]["reason"] == "incomplete"
+    assert session.report()["unused"] == 0
+
+
+def truncated(response: Any) -> Any:
+    from dataclasses import replace
+
+    return replace(response, body=replace(response.body, truncated=True))
+
+
+async def test_errors_of_the_provider_are_answers_like_others():
+    session = session_of(
+        exchange(chat("a"), ok(b"{}", status=429)), exchange(chat("a"), said("A"), number=2, started_at=2 * SECOND)
+    )
+    statuses = [(await answered(session, chat("a"))).status for _ in range(2)]
+    assert statuses == [429, 200]
+
+
+async def test_hedged_requests_are_called_ambiguous():
+    session = session_of(
+        exchange(chat("a"), said("A"), started_at=0, ended_at=10),
+        exchange(chat("a"), said("B"), number=2, started_at=5),
+    )
+    for _ in range(2):
+        await answered(session, chat("a"))
+    assert session.report()["ambiguous"] == 2
+
+
+async def test_a_recorded_pace_keeps_the_times_of_head_and_pieces():
+    session = session_of(exchange(chat("a"), ok(b"x", b"y")), pace=RECORDED)
+    answer = await answered(session, chat("a"))
+    assert answer.at == SECOND // 1000
+    assert [piece.at for piece in answer.pieces] == [1_000_000, 2_000_000]
+    assert answer.end_at == SECOND // 2
+
+
+async def test_what_came_before_a_step_can_be_left_out():
+    session = session_of(exchange(chat("a"), said("A")), exchange(chat("b"), said("B"), number=2), from_step=2)
+    assert mark_of(await answered(session, chat("b"))) == 'replayed; run="run-1"; step=2'
+    assert session.report()["verdict"] == "right"
+
+
+async def test_a_recording_under_other_rules_is_keyed_again():
+    rule = '[[profile]]\nname = "tickets/1"\nmatch = { host = "tickets.example.com" }\ntransient = ["$.sent_at"]\n'
+    tickets = Profiles((*parse(rule), *PROFILES.profiles))
+    recorded = exchange(post(TICKETS, b'{"query":"x","sent_at":1}'), ok(b"{}"))
+    now = post(TICKETS, b'{"query":"x","sent_at":2}')
+    assert (await missed(session_of(recorded), now))["playhead"]["reason"] == "no_match"
+    assert (await answered(session_of(bundle=run_of(recorded), profiles=tickets), now)).status == 200
+
+
+async def test_a_miss_that_a_change_of_rules_explains_says_so():
+    rule = '[[profile]]\nname = "tickets/1"\nmatch = { host = "tickets.example.com" }\ntransient = ["$.sent_at"]\n'
+    tickets = Profiles((*parse(rule), *PROFILES.profiles))
+    recorded = exchange(post(TICKETS, b'{"query":"x","sent_at":1}'), ok(b"{}"))
+    session = session_of(bundle=run_of(recorded, profiles=tickets), profiles=PROFILES)
+    problem = await missed(session, post(TICKETS, b'{"query":"x","sent_at":2}'))
+    assert problem["playhead"]["reason"] == "profile_changed"
+    assert "[[profile]]" in problem["playhead"]["fix"]
+
+
+async def test_a_miss_in_an_api_that_nobody_described_proposes_the_rule():
+    session = session_of(exchange(post(TICKETS, b'{"query":"x","sent at":1}'), ok(b"{}")))
+    fix = (await missed(session, post(TICKETS, b'{"query":"x","sent at":2}')))["playhead"]["fix"]
+    proposed = fix.partition("playhead.toml: ")[2]
+    assert "$['sent at']" in proposed
+    assert parse(
+        proposed.replace("[[profile]] ", "[[profile]]\n").replace(", match", "\nmatch").replace(", trans", "\ntrans")
+    )
+
+
+async def test_a_secret_that_redaction_no_longer_finds_is_named_as_the_cause():
+    session = session_of(exchange(chat("my key is PLAYHEAD_KABCDEFGH, ok?"), said("A")))
+    problem = await missed(session, chat("my key is sk-live-0123456789, ok?"))
+    assert problem["playhead"]["reason"] == "redaction_changed"
+
+
+async def test_a_websocket_is_refused_in_plain_words():
+    asked = Request(method="GET", url="https://api.openai.com/v1/realtime", headers=(("Upgrade", "websocket"),))
+    problem = await missed(session_of(exchange(chat("a"), said("A"))), asked)
+    assert "WebSocket" in problem["detail"]
+
+
+async def test_a_head_request_gets_a_miss_without_a_body():
+    session = session_of(exchange(chat("a"), said("A")))
+    answer = await answered(session, Request(method="HEAD", url=TICKETS))
+    assert (answer.status, answer.body) == (424, b"")
+
+
+async def test_two_replays_of_one_recording_do_not_share_a_position():
+    ready = recording(run_of(exchange(chat("a"), said("A"))), PROFILES)
+    sessions = [Session(f"replay-{n}", ready, Options(), lambda _: None) for n in range(2)]
+    for session in sessions:
+        assert (await answered(session, chat("a"))).status == 200
+
+
+async def test_every_change_is_announced():
+    seen: list[str] = []
+    session = Session("replay-1", recording(run_of(exchange(chat("a"), said("A"))), PROFILES), Options(), seen.append)
+    await session.answer(chat("a"))
+    await session.answer(chat("b"))
+    assert seen == ["replay-1", "replay-1"]
