@@ -7,9 +7,11 @@ ECMAScript would print itself, the two agree, so 1, 1.0 and 1e0 are all `1`.
 """
 
 import hashlib
+import json
 import math
 from collections.abc import Mapping
 from decimal import Decimal
+from typing import Final
 
 from calls.json import written
 from calls.model import Json
@@ -21,6 +23,40 @@ _SAFE = 10**15
 def canonical(value: Json) -> bytes:
     """The canonical bytes of a JSON value."""
     return written(value, _sorted, _number).encode()
+
+
+def canonical_parsed(value: Json) -> bytes:
+    """The canonical bytes of a value that `json.parse` gave, at the speed of C.
+
+    Such a value has no floats and no integers of more than 21 digits, so only its decimals need our spelling, and
+    Python's order of names is that of RFC 8785 unless one leaves the Basic Multilingual Plane.
+    """
+    try:
+        data = _encoder.encode(value).encode()
+    except _OwnSpelling:
+        return canonical(value)
+    return data if data.isascii() or len(data.translate(None, _ASTRAL)) == len(data) else canonical(value)
+
+
+class _OwnSpelling(Exception):  # noqa: N818 # a signal, not an error
+    """A number that Python's encoder would spell differently."""
+
+
+def _plain(value: object) -> int | float:
+    """A decimal as the number that Python's encoder spells as we do."""
+    if isinstance(value, Decimal) and _number(value) == repr(plain := float(value)):
+        return plain
+    if isinstance(value, Decimal) and value == value.to_integral_value() and abs(value) < _SAFE:
+        return int(value)
+    raise _OwnSpelling
+
+
+_ASTRAL: Final = bytes(range(0xF0, 0xF5))
+"""The bytes with which a character beyond the Basic Multilingual Plane may begin."""
+
+_encoder: Final = json.JSONEncoder(
+    check_circular=False, default=_plain, ensure_ascii=False, separators=(",", ":"), sort_keys=True
+)
 
 
 def digest(domain: str, data: bytes) -> str:

@@ -6,7 +6,7 @@ a key is never made from a guess; `lenient` reads such a text as most clients do
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from json.encoder import encode_basestring
 from typing import Any
@@ -16,8 +16,9 @@ from calls.model import Json
 MAX_DEPTH = 128
 """Deeper values are refused: a limit of ours holds everywhere, one of the interpreter's stack depends on who calls."""
 
-# Python refuses to turn longer digits into an int (CVE-2020-10735); a Decimal takes them in linear time.
-_LONGEST_INT = 4000
+_LONGEST_INT = 21
+"""Integers of more digits are Decimals: their canonical spelling has an exponent, and a Decimal takes any length in linear
+time, where Python refuses to make an int of 4,300 digits (CVE-2020-10735)."""
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -38,18 +39,15 @@ def _refuse(constant: str) -> Json:
 
 
 def _integer(digits: str) -> int | Decimal:
-    return int(digits) if len(digits) < _LONGEST_INT else Decimal(digits)
+    return int(digits) if len(digits) <= _LONGEST_INT else Decimal(digits)
 
 
-_strict = json.JSONDecoder(object_pairs_hook=_unique, parse_float=Decimal, parse_constant=_refuse)
-_strict_long = json.JSONDecoder(
-    object_pairs_hook=_unique, parse_float=Decimal, parse_int=_integer, parse_constant=_refuse
-)
+_strict = json.JSONDecoder(object_pairs_hook=_unique, parse_float=Decimal, parse_int=_integer, parse_constant=_refuse)
 _lenient = json.JSONDecoder(parse_float=Decimal, parse_int=_integer, parse_constant=str)
 
 
 def parse(data: bytes) -> Json:
-    """The value of a JSON text. Raises `NotLossless`."""
+    """The value of a JSON text; numbers are int, or Decimal where they are no integers or long ones. Raises `NotLossless`."""
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -82,12 +80,7 @@ def dumps(value: Json) -> bytes:
 
 def _decoded(text: str) -> Json:
     try:
-        try:
-            value: Json = _strict.decode(text)
-        except ValueError as error:
-            if isinstance(error, NotLossless | json.JSONDecodeError):
-                raise
-            value = _strict_long.decode(text)
+        value: Json = _strict.decode(text)
     except (json.JSONDecodeError, RecursionError, InvalidOperation) as error:
         raise NotLossless(f"the text is not JSON: {_why(error)}") from error
     return value
@@ -104,7 +97,7 @@ def _why(error: Exception) -> str:
 
 
 def _check_surrogates(text: str, value: Json) -> None:
-    if _SURROGATE.search(text) is None:
+    if "\\u" not in text or _SURROGATE.search(text) is None:
         return
     try:
         dumps(value)
@@ -115,18 +108,16 @@ def _check_surrogates(text: str, value: Json) -> None:
 def _check_depth(text: str, value: Json) -> None:
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return
-    level: list[Any] = [value]
+    level = [value]
     for _ in range(MAX_DEPTH + 1):
-        inner: list[Any] = []
-        for item in level:
-            if type(item) is dict:
-                inner.extend(item.values())
-            elif type(item) is list:
-                inner.extend(item)
-        level = [item for item in inner if type(item) is dict or type(item) is list]
+        level = [item for outer in level for item in _items(outer) if type(item) is dict or type(item) is list]
         if not level:
             return
     raise NotLossless(f"it is nested deeper than {MAX_DEPTH} levels")
+
+
+def _items(value: Any) -> Iterable[Json]:
+    return value.values() if type(value) is dict else value if type(value) is list else ()
 
 
 def _without_surrogates(value: Json) -> Json:

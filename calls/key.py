@@ -7,16 +7,17 @@ that did not go in as it came is noted with its rule, so that `explain` can show
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from calls import body, placeholder
-from calls.canonical import canonical, digest
+from calls.canonical import canonical_parsed, digest
 from calls.json import parse
 from calls.model import Headers, Json, Kind, Request
 from calls.profile import NEVER_KEYS, HeaderRules, Profile, Profiles
 from calls.route import Route, route_of, target
-from calls.selection import Folded, LeftOut, Renamed, Selection, tree
+from calls.rules import tree
+from calls.selection import Folded, LeftOut, Notes, Renamed, Selection
 
 DOMAIN: Final = "key/1"
 
@@ -30,14 +31,26 @@ class Keyed:
     route: Route
     selected: Json
     """What went in."""
-    left_out: tuple[LeftOut, ...] = ()
-    renamed: tuple[Renamed, ...] = ()
-    folded: tuple[Folded, ...] = ()
-    unknown: tuple[str, ...] = ()
-    """Pointers of fields that no rule classifies."""
+    notes: Notes = field(compare=False, repr=False)
+    """What was left out, renamed, folded or is unknown."""
     warnings: tuple[str, ...] = ()
     request: Json = None
     """The whole body as it was read, also what did not go in."""
+
+    @property
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """What did not go in."""
+        return self.notes.left_out
+
+    @property
+    def renamed(self) -> tuple[Renamed, ...]:
+        """Ids that went in by where they occur first."""
+        return self.notes.renamed
+
+    @property
+    def folded(self) -> tuple[Folded, ...]:
+        """What went in in the one spelling of several that are equal."""
+        return self.notes.folded
 
     @property
     def dialect(self) -> str:
@@ -70,18 +83,15 @@ def keyed(request: Request, profiles: Profiles) -> Keyed:
         "form": read.form,
         "body": _body(read, profile, selection),
     }
-    text = canonical([profile.name, route.dialect, route.operation, selected])
+    text = canonical_parsed([profile.name, route.dialect, route.operation, selected])
     text, whole = _without_redaction(text, selected)
     return Keyed(
         key=digest(DOMAIN, text),
         profile=profile.name,
         route=route,
         selected=whole,
-        left_out=tuple(selection.left_out),
-        renamed=tuple(selection.renamed),
-        folded=tuple(selection.folded),
-        unknown=tuple(selection.unknown),
-        warnings=(*_unclassified(selection.unknown, profile), *([read.warning] if read.warning else ())),
+        notes=selection.notes,
+        warnings=(*_unclassified(selection.notes.unknown, profile), *([read.warning] if read.warning else ())),
         request=read.value,
     )
 
@@ -101,7 +111,7 @@ def _query(request: Request, profile: Profile, selection: Selection) -> Json:
     kept: list[Json] = []
     for name, value in body.pairs(query) if query else ():
         field_class = profile.query.field_class(name)
-        if selection.takes(field_class, f"/query/{name}"):
+        if selection.takes(field_class, ("/query", name)):
             kept.append([name, value])
     return kept
 

@@ -17,7 +17,7 @@ from jsonpath import JSONPathError
 from calls.canonical import canonical, digest
 from calls.model import Request
 from calls.route import Route, route_of
-from calls.selection import FieldClass, Plan, Ruling, compiled, path_of
+from calls.rules import FieldClass, Plan, Ruling, compiled, path_of
 
 type Unknown = Literal["key", "transient"]
 

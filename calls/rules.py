@@ -1,0 +1,175 @@
+"""Rules at places of a body, compiled into a tree that is walked beside it.
+
+A rule stands at an RFC 9535 path. Paths of names, indexes and wildcards become a tree (`Node`), so that the walk is linear in
+the body and not in the rules. Paths with filters, slices or descendants are found by python-jsonpath first and join the
+tree for that one body.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from jsonpath import JSONPath, JSONPathEnvironment
+from jsonpath.segments import JSONPathChildSegment
+from jsonpath.selectors import IndexSelector, JSONPathSelector, NameSelector, WildcardSelector
+
+from calls.model import Json
+
+type FieldClass = Literal["key", "transient", "identity", "secret"]
+
+type Rule = Literal[FieldClass, "null", "text", "json", "id", "nonce"]
+"""What happens at a place: a class, or a fold: null is absent, a single text part is its text, a string holds JSON, an
+id is renamed, a text that begins with a nonce loses that line."""
+
+type Place = tuple[str | int | None, ...]
+"""Member names and indexes from the root down; None is every member or element."""
+
+_environment: Final = JSONPathEnvironment(strict=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ruling:
+    """One rule of a profile at one path."""
+
+    path: str
+    rule: Rule
+    starts: str = ""
+    """Of a nonce: how the line begins that changes with every request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """The rules at one place, and the places below it."""
+
+    field_class: FieldClass | None = None
+    folds: frozenset[Rule] = frozenset()
+    starts: str = ""
+    named: dict[str | int, "Node"] = field(default_factory=dict)
+    each: "Node | None" = None
+    keeps: bool = False
+    """Whether something at or below this place is in the key by a rule of its own."""
+    renames: bool = False
+    """Whether ids are renamed below, so that the order of the walk matters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """All rulings of a profile, ready to be walked."""
+
+    root: Node
+    queries: tuple[tuple[JSONPath, Ruling], ...] = ()
+
+
+def compiled(rulings: Iterable[Ruling]) -> Plan:
+    """The plan of these rulings. Raises `jsonpath.JSONPathError` for what is not an RFC 9535 path."""
+    root, queries = Node(), []
+    for ruling in rulings:
+        path = path_of(ruling.path)
+        place = _place(path)
+        if place is None:
+            queries.append((path, ruling))
+        else:
+            root = _united(root, _single(place, ruling))
+    return Plan(root=_closed(root), queries=tuple(queries))
+
+
+def path_of(text: str) -> JSONPath:
+    """An RFC 9535 path. Raises `jsonpath.JSONPathError`."""
+    path = _environment.compile(text)
+    assert isinstance(path, JSONPath), "a strict environment has no compound paths"
+    return path
+
+
+def _place(path: JSONPath) -> Place | None:
+    """The place that a plain path names; None when it takes a search to find it."""
+    place: list[str | int | None] = []
+    for segment in path.segments:
+        if not isinstance(segment, JSONPathChildSegment) or len(segment.selectors) != 1:
+            return None
+        step = _step(segment.selectors[0])
+        if step == -1:
+            return None
+        place.append(step)
+    return tuple(place)
+
+
+def _step(selector: JSONPathSelector) -> str | int | None:
+    match selector:
+        case NameSelector():
+            return selector.name
+        case IndexSelector() if selector.index >= 0:
+            return selector.index
+        case WildcardSelector():
+            return None
+        case _:
+            return -1
+
+
+def _single(place: Sequence[str | int | None], ruling: Ruling) -> Node:
+    if not place:
+        return _ruled(ruling)
+    below = _single(place[1:], ruling)
+    step = place[0]
+    named, each = ({}, below) if step is None else ({step: below}, None)
+    return Node(named=named, each=each, keeps=below.keeps, renames=below.renames)
+
+
+def _ruled(ruling: Ruling) -> Node:
+    match ruling.rule:
+        case "key" | "transient" | "identity" | "secret":
+            return Node(field_class=ruling.rule, keeps=ruling.rule == "key")
+        case fold:
+            return Node(folds=frozenset((fold,)), starts=ruling.starts, renames=fold == "id")
+
+
+def _united(first: Node, second: Node) -> Node:
+    """The rules of both; where both rule on a place, the first."""
+    named = {name: _either(first.named.get(name), second.named.get(name)) for name in {**first.named, **second.named}}
+    return _with(first, second, named, _either(first.each, second.each) if first.each or second.each else None)
+
+
+def _closed(node: Node) -> Node:
+    """The same rules, where every named place has those of the wildcard beside it too, but its own before them."""
+    named = {name: _closed(_either(below, node.each)) for name, below in node.named.items()}
+    return _with(node, node, named, _closed(node.each) if node.each else None)
+
+
+def _laid(found: Node, base: Node) -> Node:
+    """A closed tree with the rules of places that were found in one body laid over it."""
+    named = dict(base.named)
+    for name, below in found.named.items():
+        named[name] = _laid(below, base.named.get(name) or base.each or Node())
+    return _with(found, base, named, base.each)
+
+
+def _either(first: Node | None, second: Node | None) -> Node:
+    if first and second:
+        return _united(first, second)
+    return first or second or Node()
+
+
+def _with(first: Node, second: Node, named: dict[str | int, Node], each: Node | None) -> Node:
+    return Node(
+        field_class=first.field_class or second.field_class,
+        folds=first.folds | second.folds,
+        starts=first.starts or second.starts,
+        named=named,
+        each=each,
+        keeps=first.keeps or second.keeps,
+        renames=first.renames or second.renames,
+    )
+
+
+def tree(plan: Plan, body: Json, text: bytes) -> Node:
+    """The plan's rules for this body, with the places that take a search."""
+    places = Node()
+    for path, ruling in plan.queries:
+        if _may_occur(ruling, text):
+            for match in path.finditer(body):  # type: ignore[arg-type] # the library's type leaves out bare scalars
+                places = _united(places, _single(match.parts, ruling))
+    return _laid(places, plan.root) if places.named else plan.root
+
+
+def _may_occur(ruling: Ruling, text: bytes) -> bool:
+    """A nonce's own beginning saves the search. Nobody escapes its plain letters; who did would miss, loudly."""
+    return not ruling.starts or ruling.starts.encode() in text
