@@ -115,6 +115,7 @@ class House:
             "connect_ports": list(s.connect_ports),
             "allow_private": s.allow_private,
             "profiles_toml": self.profiles_toml(),
+            "spooled": True,
             "replay": list(s.replay),
             "replay_options": {},
             "api": None,

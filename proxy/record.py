@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from proxy.api import Api, segment
-from proxy.environ import variables
+from proxy.environ import addressed, variables
 from proxy.errors import Failure
 from proxy.house import House
 from proxy.settings import Settings
@@ -30,7 +30,7 @@ async def record(
         api = await house.api()
         api.put(f"/runs/{segment(run)}", {"labels": dict(labels)})
         place = _running(house) or await _own(house, api)
-        code = await wrapped(command, environment(place, run, house.token, api.url))
+        code = await wrapped(command, environment(place, run, house.token, api=api.url, bypass=True))
         await house.close_doors()
         api = await house.api()
         calls = list(api.each(f"/runs/{segment(run)}/calls", settled="true"))
@@ -69,10 +69,15 @@ def address(url: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def environment(place: Mapping[str, Any], run: str, token: str | None, api: str | None) -> dict[str, str]:
+def environment(
+    place: Mapping[str, Any], run: str, token: str | None, *, api: str | None, bypass: bool
+) -> dict[str, str]:
     """This process's environment with a command's whole traffic turned towards a door, under a run."""
-    proxy = str(place["proxy"]).replace("://", f"://{run}:{token or 'x'}@", 1)
-    return variables(proxy=proxy, ca=place["ca"], ca_bundle=place["ca_bundle"], run=run, api=api, base=os.environ)
+    proxy = addressed(str(place["proxy"]), run, token)
+    turned = variables(
+        proxy=proxy, ca=place["ca"], ca_bundle=place["ca_bundle"], run=run, api=api, base=os.environ, bypass=bypass
+    )
+    return {**os.environ, **turned}
 
 
 def summary(run: Mapping[str, Any], calls: Sequence[Mapping[str, Any]]) -> str:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from replay.report import text
 
 from proxy.api import NotFound, segment
 from proxy.errors import Failure
@@ -18,6 +17,7 @@ from proxy.house import House
 from proxy.record import checked, environment
 from proxy.settings import Settings
 from proxy.wrap import present, wrapped
+from replay.report import text
 
 DIVERGED = 1
 UNKNOWN = 3
@@ -40,10 +40,10 @@ async def replay(settings: Settings, command: Sequence[str], wanted: Wanted) -> 
         report_file = house.data.replays / f"{identity}.json"
         bundle = await _bundle(house, wanted.recording, house.data.replays / f"{identity}.jsonl")
         options = {**wanted.options, "id": identity, "report": str(report_file)}
-        door = await house.door(mode="replay", replay=[str(bundle)], replay_options=options)
+        door = await house.door(mode="replay", spooled=False, replay=[str(bundle)], replay_options=options)
         place = {"proxy": f"http://127.0.0.1:{door.ready['port']}", **door.ready}
         try:
-            code = await wrapped(command, environment(place, identity, house.token, None))
+            code = await wrapped(command, environment(place, identity, house.token, api=None, bypass=False))
         finally:
             await house.close_doors()
             if bundle.parent == house.data.replays:

@@ -7,7 +7,7 @@ import click
 
 from proxy.ca import ensure
 from proxy.cli.common import as_json, print_json, settings, with_settings
-from proxy.environ import render, variables
+from proxy.environ import Form, addressed, render, variables
 from proxy.errors import Failure
 from proxy.house import House
 from proxy.settings import Settings
@@ -19,7 +19,7 @@ from proxy.settings import Settings
 @click.option(
     "--format", "form", type=click.Choice(["sh", "fish", "json", "dotenv"]), default="sh", help="Default: sh."
 )
-def env_command(run_id: str | None, form: str, **flags: Any) -> None:
+def env_command(run_id: str | None, form: Form, **flags: Any) -> None:
     """Print what makes a shell's programs go through the running `playhead up`.
 
     \b
@@ -31,17 +31,11 @@ def env_command(run_id: str | None, form: str, **flags: Any) -> None:
         raise Failure(
             "no `playhead up` runs on this data directory; start one, or wrap a command: playhead record -- CMD"
         )
-    credentials = f"{run_id}:{house.token or 'x'}@" if run_id else f":{house.token}@" if house.token else ""
-    proxy = note["proxy"].replace("://", f"://{credentials}", 1)
-    click.echo(
-        render(
-            variables(
-                proxy=proxy, ca=note["ca"], ca_bundle=note["ca_bundle"], run=run_id, api=note["api"], base=os.environ
-            ),
-            form,
-        ),
-        nl=False,
+    proxy = addressed(note["proxy"], run_id, house.token) if run_id else note["proxy"]
+    turned = variables(
+        proxy=proxy, ca=note["ca"], ca_bundle=note["ca_bundle"], run=run_id, api=note["api"], base=os.environ
     )
+    click.echo(render(turned, form), nl=False)
 
 
 @click.command("ca")

@@ -1,0 +1,35 @@
+"""Where a door gets the recordings from that it replays: a bundle file, or the keeper, which makes one."""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import httpx2
+
+from proxy.api import segment
+from proxy.errors import Failure
+from store.bundle import BadBundle, Bundle, read
+
+
+def from_file(path: Path) -> Bundle:
+    """The bundle in a file. Raises Failure naming what is wrong with it."""
+    try:
+        with path.open("rb") as lines:
+            return read(lines)
+    except OSError as error:
+        raise Failure(f"cannot read the bundle {path}: {error.strerror}") from error
+    except BadBundle as error:
+        raise Failure(f"{path}: {error}") from error
+
+
+def from_keeper(api: str, token: str | None) -> Callable[[str], Awaitable[Bundle | None]]:
+    """A loader of runs, and of replays that `POST /v1/replays` made, by their ids."""
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+
+    async def load(name: str) -> Bundle | None:
+        async with httpx2.AsyncClient(base_url=f"{api}/v1", headers=headers, timeout=60.0, trust_env=False) as http:
+            replay = await http.get(f"/replays/{segment(name)}")
+            run = replay.json()["run"] if replay.status_code == 200 else name
+            answer = await http.get(f"/runs/{segment(run)}/bundle")
+            return read(answer.content.splitlines(keepends=True)) if answer.status_code == 200 else None
+
+    return load

@@ -1,0 +1,195 @@
+"""One door as a process: `python -m proxy.worker`, told its configuration on stdin (`children`), stopped by its end.
+
+Here the engine, the recorder with its spool, and the replays are put together; none of them knows the others' insides.
+"""
+
+import asyncio
+import json
+import logging
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from calls.redact import Redactor
+from store.spool import Spool
+
+from calls.events import ReplayNoted, encode
+from proxy import mitm
+from proxy.ca import Authority, ensure
+from proxy.door import DoorConfig
+from proxy.errors import Failure
+from proxy.recorder import Recorder
+from proxy.recordings import from_file, from_keeper
+from replay.pacing import pace
+from replay.replays import Replays, Source
+from replay.session import Options
+from store.datadir import DataDir, DataDirError, opened
+from store.profiles import shipped
+
+type Told = Mapping[str, Any]
+
+NOTED_EACH = 0.2
+"""Seconds between two notes of a replay's report, however fast it changes."""
+
+
+async def main() -> None:
+    """Serve until stdin ends or SIGTERM comes. Raises Failure where the door cannot open."""
+    stdin = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin)
+    told: Told = json.loads(await stdin.readline())
+    stop = asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    async with asyncio.TaskGroup() as group:
+        parent = group.create_task(_until_end(stdin, stop))
+        try:
+            await _serve(told, stop)
+        finally:
+            parent.cancel()
+
+
+async def _until_end(stdin: asyncio.StreamReader, stop: asyncio.Event) -> None:
+    """Our parent's end is ours."""
+    await stdin.read()
+    stop.set()
+
+
+async def _serve(told: Told, stop: asyncio.Event) -> None:
+    data = opened(Path(told["data"]))
+    authority = ensure(data.keys)
+    redactor = Redactor(key=data.redaction_key())
+    with _spool(told, data) as spool:
+        recorder = _recorder(told, spool, redactor) if told["mode"] in ("record", "auto") else None
+        notes = Notes(told["replay_options"].get("report"), spool)
+        replays = await _replays(told, redactor, notes) if told["mode"] in ("replay", "auto") else None
+        async with asyncio.TaskGroup() as group:
+            noting = group.create_task(notes.keep(replays)) if replays else None
+            await mitm.run(_config(told, authority, stop), recorder, replays, lambda port: _ready(port, authority))
+            if noting:
+                noting.cancel()
+        if replays:
+            notes.take(replays)
+        if spool:
+            await spool.reached(spool.appended)
+
+
+@contextmanager
+def _spool(told: Told, data: DataDir) -> Iterator[Spool | None]:
+    """A spool of the door's own, where it has something to tell the keeper."""
+    if not told["spooled"]:
+        yield None
+        return
+    limit, durability = told["spool_limit"], told["durability"]
+    with Spool(data.spools / told["name"], max_bytes=limit, durability=durability) as spool:
+        yield spool
+
+
+def _recorder(told: Told, spool: Spool | None, redactor: Redactor) -> Recorder:
+    assert spool is not None
+    limit, policy = told["body_limit"], told["on_record_failure"]
+    return Recorder(spool, redactor, body_limit=limit, on_failure=policy, now=time.time_ns)
+
+
+class Notes:
+    """Where the reports of replays are written: a file for the command that waits, the spool for everybody else."""
+
+    def __init__(self, file: str | None, spool: Spool | None) -> None:
+        self._file = Path(file) if file else None
+        self._spool = spool
+        self._changed: set[str] = set()
+        self._any = asyncio.Event()
+
+    def changed(self, replay: str) -> None:
+        """A report has changed; it is written soon."""
+        self._changed.add(replay)
+        self._any.set()
+
+    async def keep(self, replays: Replays) -> None:
+        """Write what has changed, a few times a second, until cancelled."""
+        while True:
+            await self._any.wait()
+            self.take(replays)
+            await asyncio.sleep(NOTED_EACH)
+
+    def take(self, replays: Replays) -> None:
+        """Write now what has changed; at the end, and where nothing ever has, every report."""
+        self._any.clear()
+        changed, self._changed = self._changed, set()
+        for replay in changed or {str(report["id"]) for report in replays.reports()}:
+            self._write(replay, json.dumps(replays.report(replay)).encode())
+
+    def _write(self, replay: str, report: bytes) -> None:
+        if self._file:
+            part = self._file.with_suffix(".part")
+            part.write_bytes(report)
+            part.replace(self._file)
+        if self._spool:
+            self._spool.append(encode(ReplayNoted(replay, report)))
+
+
+async def _replays(told: Told, redactor: Redactor, notes: Notes) -> Replays:
+    wishes = told["replay_options"]
+    options = Options(
+        pace=pace(wishes.get("pace", "instant")),
+        on_miss=wishes.get("on_miss", "live" if told["mode"] == "auto" else "fail"),
+        after_last=wishes.get("after_last", "miss"),
+        from_step=wishes.get("from_step") or 1,
+        allow_unused=wishes.get("allow_unused", False),
+    )
+    load = from_keeper(told["api"], told["token"]) if told["api"] else None
+    profiles = shipped(told["profiles_toml"])
+    replays = Replays(redactor=redactor, profiles=profiles, options=options, load=load, changed=notes.changed)
+    await replays.start([await _source(name, wishes.get("id"), load) for name in told["replay"]])
+    return replays
+
+
+async def _source(name: str, identity: str | None, load: Any) -> Source:
+    bundle = (
+        await asyncio.to_thread(from_file, Path(name)) if Path(name).is_file() or load is None else await load(name)
+    )
+    if bundle is None:
+        raise Failure(f"there is no run {name} here and no file of that name; `playhead ls` lists what was recorded")
+    return Source(replay=identity or bundle.run, bundle=bundle)
+
+
+def _config(told: Told, authority: Authority, stop: asyncio.Event) -> DoorConfig:
+    return DoorConfig(
+        authority=authority,
+        mode=told["mode"],
+        host=told["listen"],
+        port=told["port"],
+        reuse_port=told["reuse_port"],
+        reverse=told["reverse"],
+        upstreams=told["upstreams"],
+        tunnel=tuple(told["tunnel"]),
+        upstream_proxy=told["upstream_proxy"],
+        upstream_ca=told["upstream_ca"],
+        token=told["token"],
+        own_addresses=tuple((host, port) for host, port in told["own_addresses"]),
+        connect_ports=tuple(told["connect_ports"]),
+        allow_private=told["allow_private"],
+        owner=f"{told['started']:x}",
+        stop=stop,
+    )
+
+
+def _ready(port: int, authority: Authority) -> None:
+    _say({"ready": True, "port": port, "ca": str(authority.certificate), "ca_bundle": str(authority.bundle)})
+
+
+def _say(words: Mapping[str, Any]) -> None:
+    sys.stdout.write(json.dumps(words) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    try:
+        asyncio.run(main())
+    except* (Failure, DataDirError) as failures:
+        _say({"failed": str(failures.exceptions[0])})
+        sys.exit(125)
