@@ -294,9 +294,9 @@ def _call_row(exchange: Exchange, call: Call, project: str) -> tuple[object, ...
 
 
 def host_of(url: str) -> str:
-    """The host that was asked, with its port where the URL has one; empty where the URL is none."""
+    """The host that was asked, without its port; empty where the URL is none."""
     try:
-        return clean(urlsplit(url).netloc.rpartition("@")[2].lower(), LONGEST_NAME)
+        return clean(urlsplit(url).hostname or "", LONGEST_NAME)
     except ValueError:
         return ""
 

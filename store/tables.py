@@ -8,7 +8,6 @@ jsonb. Times are nanoseconds since the Unix epoch, or since the exchange began, 
 """
 
 from sqlalchemy import (
-    ARRAY,
     BigInteger,
     Boolean,
     Column,
@@ -23,7 +22,7 @@ from sqlalchemy import (
     Uuid,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 
 metadata = MetaData(naming_convention={"pk": "%(table_name)s_pkey", "ix": "%(table_name)s_%(column_0_N_name)s_idx"})
 

@@ -1,0 +1,178 @@
+"""Runs: look them up, list them, name, label and pin them, end them, delete them."""
+
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ARRAY, CursorResult, RowMapping, Select, Text, bindparam, cast, delete, func, or_, select, update
+from sqlalchemy.dialects.postgresql import JSONB, insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from calls.events import Gap
+from calls.model import Usage
+from store.blobs import unpack
+from store.database import Database
+from store.filters import Cursor, Filters, of_runs, page
+from store.rows import clean
+from store.shapes import NO_STATS, Shape, run_shape
+from store.tables import calls, exchanges, gaps, parts, replays, runs
+
+LONGEST_LABEL = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some items of a list, and where the next ones begin."""
+
+    items: list[Shape]
+    next: str | None
+
+
+class Runs:
+    """The runs of a project. `now` is wall time in nanoseconds: whether a run has fallen idle depends on it."""
+
+    def __init__(self, database: Database, project: str = "default") -> None:
+        self._database = database
+        self._project = project
+
+    async def get(self, run: str, now: int) -> Shape | None:
+        """One run, or None."""
+        async with self._database.transaction() as connection:
+            found = (await connection.execute(self._one(run))).mappings().first()
+            if found is None:
+                return None
+            return run_shape(found, (await counted(connection, self._project, [run]))[run], now)
+
+    async def page(self, filters: Filters, now: int, limit: int = 50, cursor: str | None = None) -> Page:
+        """Runs, newest first. Raises `BadCursor`."""
+        begin = Cursor.parse(cursor) if cursor else None
+        query = select(runs).where(runs.c.project == self._project, *of_runs(filters))
+        async with self._database.transaction() as connection:
+            found = (await connection.execute(page(query, runs, begin, limit, newest_first=True))).mappings().all()
+            stats = await counted(connection, self._project, [row["id"] for row in found[:limit]])
+        items = [run_shape(row, stats[row["id"]], now) for row in found[:limit]]
+        return Page(items, following(found, limit))
+
+    async def put(self, run: str, now: int, name: str | None = None, labels: Mapping[str, str] | None = None) -> None:
+        """Make a run, or open it again; a name and labels that are given are added to what it has."""
+        fresh = {"project": self._project, "id": run, "incarnation": uuid.uuid4(), "name": _name(name)}
+        times = {"started_at": now, "newest_at": now, "active_at": now}
+        made = insert(runs).values(**fresh, **times, labels=_labels(labels or {}))
+        kept = {
+            "name": func.coalesce(made.excluded.name, runs.c.name),
+            "labels": runs.c.labels.concat(made.excluded.labels),
+            "active_at": func.greatest(runs.c.active_at, now),
+            "ended_at": None,
+        }
+        async with self._database.transaction() as connection:
+            await connection.execute(made.on_conflict_do_update(index_elements=["project", "id"], set_=kept))
+
+    async def patch(
+        self,
+        run: str,
+        *,
+        name: str | None = None,
+        labels: Mapping[str, str | None] | None = None,
+        pinned: bool | None = None,
+        ended_at: int | None = None,
+    ) -> bool:
+        """Change what is given; a label of None is taken away. Whether there is such a run."""
+        changes: dict[str, Any] = {"name": runs.c.name if name is None else _name(name)}
+        if labels:
+            gone = [label for label, value in labels.items() if value is None]
+            changes["labels"] = _without(gone).concat(_labels({k: v for k, v in labels.items() if v is not None}))
+        if pinned is not None:
+            changes["pinned"] = pinned
+        if ended_at is not None:
+            changes["ended_at"] = ended_at
+        async with self._database.transaction() as connection:
+            changed = await connection.execute(update(runs).where(*self._is(run)).values(changes))
+            return _count(changed) > 0
+
+    async def delete(self, run: str) -> bool:
+        """Delete a run with all that was recorded of it. Whether there was one."""
+        async with self._database.transaction() as connection:
+            # First, because it is what ingest locks: what comes later comes to a new run (`known`).
+            gone = await connection.execute(delete(runs).where(*self._is(run)))
+            for table in (exchanges, calls, parts, gaps):
+                await connection.execute(delete(table).where(table.c.project == self._project, table.c.run == run))
+            return _count(gone) > 0
+
+    async def gaps(self, run: str) -> list[Gap]:
+        """What passed and is not among the run's exchanges, oldest first."""
+        query = select(gaps).where(gaps.c.project == self._project, gaps.c.run == run)
+        async with self._database.transaction() as connection:
+            found = (await connection.execute(query.order_by(gaps.c.happened_at, gaps.c.id))).mappings().all()
+        return [Gap(row["run"], row["happened_at"], row["reason"], row["exchange"]) for row in found]
+
+    async def replay(self, replay: str) -> bytes | None:
+        """The newest report of a replay, as the JSON that was told."""
+        query = select(replays.c.report).where(replays.c.project == self._project, replays.c.id == replay)
+        async with self._database.transaction() as connection:
+            report = await connection.scalar(query)
+        return None if report is None else unpack(report)
+
+    def _one(self, run: str) -> Select[Any]:
+        return select(runs).where(*self._is(run))
+
+    def _is(self, run: str) -> tuple[Any, Any]:
+        return (runs.c.project == self._project, runs.c.id == run)
+
+
+async def counted(connection: AsyncConnection, project: str, names: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
+    """What is counted about runs: by name, with zeros where there is nothing."""
+    stats: defaultdict[str, dict[str, Any]] = defaultdict(lambda: dict(NO_STATS))
+    for query in (_of_exchanges(), _of_calls(), _of_gaps()):
+        for row in (await connection.execute(query, {"project": project, "names": list(names)})).mappings():
+            stats[row["run"]].update(row)
+    return stats
+
+
+def following(found: Sequence[RowMapping], limit: int) -> str | None:
+    """The cursor after a page of which one row more than `limit` was asked for."""
+    if len(found) <= limit:
+        return None
+    last = found[limit - 1]
+    return str(Cursor(last["started_at"], str(last["id"])))
+
+
+def _of_exchanges() -> Select[Any]:
+    lacking = or_(exchanges.c.truncated, exchanges.c.ended_at.is_(None))
+    columns = (func.count().label("exchanges"), func.count().filter(lacking).label("lacking"))
+    return _by_run(exchanges, columns)
+
+
+def _of_calls() -> Select[Any]:
+    model = func.coalesce(calls.c.model_requested, calls.c.model_returned)
+    models = func.array_remove(func.array_agg(func.distinct(model)), None).label("models")
+    sums = [func.sum(calls.c[name]).cast(calls.c[name].type).label(name) for name in Usage.__slots__]
+    return _by_run(calls, (func.count().label("calls"), models, *sums))
+
+
+def _of_gaps() -> Select[Any]:
+    return _by_run(gaps, (func.count().label("gaps"),))
+
+
+def _by_run(table: Any, columns: Iterable[Any]) -> Select[Any]:
+    names = bindparam("names", type_=ARRAY(Text))
+    wanted = (table.c.project == bindparam("project"), table.c.run == func.any(names))
+    return select(table.c.run, *columns).where(*wanted).group_by(table.c.run)
+
+
+def _without(labels: Sequence[str]) -> Any:
+    return runs.c.labels.op("-", return_type=JSONB())(cast(list(labels), ARRAY(Text)))
+
+
+def _labels(labels: Mapping[str, str]) -> dict[str, str]:
+    return {clean(name, LONGEST_LABEL): clean(value, LONGEST_LABEL) for name, value in labels.items()}
+
+
+def _name(name: str | None) -> str | None:
+    return None if name is None else clean(name, LONGEST_LABEL)
+
+
+def _count(result: Any) -> int:
+    assert isinstance(result, CursorResult)
+    return result.rowcount

@@ -1,0 +1,161 @@
+"""Rows and values in the shapes of the contract: what `/v1` answers with. Pure."""
+
+import datetime as dt
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from calls.model import Body, Call, Exchange, Usage
+from store.rows import body_digest, digest_text
+
+IDLE = 30 * 60 * 1_000_000_000
+"""A run that showed no sign of life for so many nanoseconds has ended; a later request opens it again."""
+
+type Shape = dict[str, Any]
+
+NO_STATS: Mapping[str, Any] = {"calls": 0, "exchanges": 0, "gaps": 0, "lacking": 0, "models": []}
+
+
+def rfc3339(ns: int) -> str:
+    """Wall time as RFC 3339 UTC with microseconds."""
+    seconds, rest = divmod(ns, 1_000_000_000)
+    whole = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=seconds, microseconds=rest // 1000)
+    return f"{whole:%Y-%m-%dT%H:%M:%S.%f}Z"
+
+
+def milliseconds(ns: int | None) -> float | None:
+    """A duration, as a number of milliseconds."""
+    return None if ns is None else ns / 1_000_000
+
+
+def run_shape(row: Mapping[Any, Any], stats: Mapping[str, Any], now: int) -> Shape:
+    """A run, with what was counted about it (`runs.counted`)."""
+    ended = row["ended_at"]
+    if ended is None and row["active_at"] + IDLE <= now:
+        ended = row["active_at"]
+    return {
+        "id": row["id"],
+        "name": row["name"],
+        "labels": row["labels"],
+        "started_at": rfc3339(row["started_at"]),
+        "active_at": rfc3339(row["active_at"]),
+        "ended_at": None if ended is None else rfc3339(ended),
+        "calls": stats["calls"],
+        "exchanges": stats["exchanges"],
+        "gaps": stats["gaps"],
+        "complete": not stats["gaps"] and not stats["lacking"],
+        "pinned": row["pinned"],
+        "parent": row["parent"],
+        "forked_at": row["forked_at"],
+        "models": stats["models"],
+        "tokens": {name: stats.get(name) for name in Usage.__slots__},
+        "cost_usd": None,
+        "profile": row["profile"],
+        "head": None,
+    }
+
+
+def call_shape(row: Mapping[Any, Any], step: int, nth: int, exchange: Exchange, derived: Call) -> Shape:
+    """A call: its row, its place in its run, and what is derived again from its evidence."""
+    return {
+        "id": str(row["id"]),
+        "run": row["run"],
+        "step": step,
+        "exchanges": [str(row["id"]), *map(str, row["later"] or ())],
+        "actor": exchange.actor,
+        "kind": row["kind"],
+        "provider": row["provider"],
+        "dialect": row["dialect"],
+        "operation": row["operation"],
+        "host": row["host"],
+        "method": exchange.request.method,
+        "path": path_of(exchange.request.url),
+        "status": row["status"],
+        "model_requested": row["model_requested"],
+        "model_returned": row["model_returned"],
+        "system_fingerprint": derived.system_fingerprint,
+        "params": derived.params,
+        "request": derived.request,
+        "answer": derived.answer,
+        "text": derived.text,
+        "tool_calls": [{"id": tool.id, "name": tool.name, "arguments": tool.arguments} for tool in derived.tool_calls],
+        "tool_results": list(derived.tool_results),
+        "finish_reason": row["finish_reason"],
+        "usage": {name: row[name] for name in Usage.__slots__},
+        "cost_usd": None,
+        "streamed": row["streamed"],
+        "complete": row["complete"],
+        "outcome": row["outcome"],
+        "key": digest_text(row["key"]),
+        "nth": nth,
+        "profile": row["profile"],
+        "warnings": list(derived.warnings),
+        "started_at": rfc3339(row["started_at"]),
+        "first_byte_ms": milliseconds(exchange.first_byte_at),
+        "duration_ms": milliseconds(exchange.ended_at),
+        "attempts": 1 + len(row["later"] or ()),
+    }
+
+
+def exchange_shape(exchange: Exchange, step: int) -> Shape:
+    """An exchange, without its bytes."""
+    request, response = exchange.request, exchange.response
+    answered = response.body if response else None
+    return {
+        "id": exchange.id,
+        "run": exchange.run,
+        "step": step,
+        "client_step": exchange.step,
+        "actor": exchange.actor,
+        "format": exchange.format,
+        "http_version": request.http_version,
+        "method": request.method,
+        "url": request.url,
+        "request_headers": [list(pair) for pair in request.headers],
+        "request_trailers": [list(pair) for pair in request.trailers],
+        "status": response.status if response else None,
+        "reason": response.reason if response else None,
+        "response_headers": [list(pair) for pair in response.headers] if response else None,
+        "response_trailers": [list(pair) for pair in response.trailers] if response else None,
+        "request_size": request.body.size,
+        "response_size": answered.size if answered else None,
+        "request_digest": digest_text(body_digest(request.body.data)),
+        "response_digest": digest_text(body_digest(answered.data)) if answered else None,
+        "chunks": len(answered.chunks) if answered else 0,
+        "outcome": exchange.outcome,
+        "error": exchange.error,
+        "truncated": exchange.truncated,
+        "reencoded": request.body.reencoded or bool(answered and answered.reencoded),
+        "redactions": exchange.redactions,
+        "run_evidence": [list(pair) for pair in exchange.run_evidence],
+        "started_at": rfc3339(exchange.started_at),
+        "first_byte_at": _after(exchange, exchange.first_byte_at),
+        "ended_at": _after(exchange, exchange.ended_at),
+    }
+
+
+def chunk_shapes(exchange: Exchange) -> list[Shape]:
+    """The chunks of both bodies, the request's first."""
+    sides = [("request", exchange.request.body)]
+    if exchange.response:
+        sides.append(("response", exchange.response.body))
+    return [shape for side, body in sides for shape in _chunks(side, body)]
+
+
+def path_of(url: str) -> str | None:
+    """The path of a URL; None where it is none."""
+    try:
+        return urlsplit(url).path or "/"
+    except ValueError:
+        return None
+
+
+def _chunks(side: str, body: Body) -> list[Shape]:
+    return [
+        {"side": side, "at_ns": chunk.at, "offset": chunk.offset, "size": chunk.size, "kind": chunk.kind}
+        for chunk in body.chunks
+    ]
+
+
+def _after(exchange: Exchange, ns: int | None) -> str | None:
+    return None if ns is None else rfc3339(exchange.started_at + ns)
