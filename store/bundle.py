@@ -7,7 +7,6 @@ only `load` touches a file.
 """
 
 import hashlib
-import json
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,6 +18,7 @@ from typing import Any, Literal
 import msgspec
 
 from calls.events import Gap
+from calls.json import parse
 from calls.model import FORMAT, Exchange, UnknownFormat
 from store.trace import (
     BodyJson,
@@ -41,7 +41,7 @@ CALL_MEMBERS = (
 """What a bundle tells of a call. The rest (request, answer, parameters) is derived from the exchange again."""
 
 
-class BadBundle(ValueError):
+class BadBundle(ValueError):  # noqa: N818 - it says what the file is
     """The file is not a whole, undamaged bundle. `line` is the first that is wrong."""
 
     def __init__(self, line: int, why: str) -> None:
@@ -141,10 +141,10 @@ class Writer:
         return line
 
     def _request_body(self, exchange: Exchange) -> BodyJson | None:
-        body = exchange.request.body
-        place = f"{exchange.request.method} {exchange.request.url.partition('?')[0]}"
+        request, body = exchange.request, exchange.request.body
+        place = f"{request.method} {request.url.partition('?')[0]}"
         recent = self._recent.setdefault(place, deque(maxlen=_CANDIDATES))
-        raw = body_to_json(body, *_shared(body.data, recent))
+        raw = body_to_json(body, request.headers, *_shared(body.data, recent))
         if raw is not None and raw.text is not None and len(body.data) >= _WORTH_A_REFERENCE:
             recent.append((self._line + 1, body.data))
         return raw
@@ -193,11 +193,14 @@ def _prefix(data: bytes, other: bytes) -> int:
 
 
 def _suffix(data: bytes, other: bytes) -> int:
-    """How much of the end agrees, from the end of a JSON array on."""
+    """How much of the end agrees, from the next member or the end of a list on."""
     limit = min(len(data), len(other))
     size = _longest(limit, lambda size: data[len(data) - size :] == other[len(other) - size :])
-    cut = data.find(b"]", len(data) - size)
-    return len(data) - cut if cut >= 0 and len(data) - cut >= _WORTH_A_REFERENCE // 2 else 0
+    cut = _CUT.search(data, len(data) - size)
+    return len(data) - cut.start() if cut and len(data) - cut.start() >= _WORTH_A_REFERENCE // 2 else 0
+
+
+_CUT = re.compile(rb',"|]')
 
 
 def _longest(limit: int, agrees: Any) -> int:
@@ -293,7 +296,7 @@ class _Reader:
         known_format(raw.format)
         exchange = from_json(raw, self._earlier)
         self._requests[number] = exchange.request.body.data
-        self._entries.append(Entry(exchange=exchange, call=json.loads(bytes(call), parse_float=Decimal)))
+        self._entries.append(Entry(exchange=exchange, call=_members(call)))
 
     def _earlier(self, line: int) -> bytes:
         try:
@@ -307,6 +310,13 @@ class _Reader:
         if (line.exchanges, line.gaps) != (len(self._entries), len(self._gaps)):
             raise BadBundle(number, f"it counts {line.exchanges} exchanges and {line.gaps} gaps, which is not so")
         self._ended = True
+
+
+def _members(raw: msgspec.Raw) -> Mapping[str, Any] | None:
+    value = parse(bytes(raw))
+    if value is None or isinstance(value, Mapping):
+        return value
+    raise Unfit("its call is no object")
 
 
 def known_format(found: object) -> None:

@@ -16,7 +16,8 @@ from typing import Annotated
 import msgspec
 
 from calls.events import Gap
-from calls.model import EMPTY, FORMAT, Body, Chunk, Exchange, Headers, Outcome, Request, Response
+from calls.encoding import Undecodable, decode
+from calls.model import EMPTY, FORMAT, Body, Chunk, Exchange, Headers, Outcome, Request, Response, header
 
 type Count = Annotated[int, msgspec.Meta(ge=0)]
 type Nanoseconds = Annotated[int, msgspec.Meta(ge=0)]
@@ -30,7 +31,10 @@ type Earlier = Callable[[int], bytes]
 """The request body on an earlier line. Raises `Unfit` where there is none."""
 
 
-class Unfit(ValueError):
+LONGEST_OPENED = 64 << 10
+
+
+class Unfit(ValueError):  # noqa: N818 - it says what the JSON is
     """Well-formed JSON that is not an exchange of the trace format."""
 
 
@@ -44,6 +48,9 @@ class BodyJson(msgspec.Struct, omit_defaults=True, frozen=True):
     prefix: Span | None = None
     text: str | None = None
     base64: str | None = None
+    opened: str | None = None
+    """What a compressed body says, for whoever reviews the file. No part of the bytes."""
+
     suffix: Span | None = None
     chunks: tuple[Piece, ...] = ()
     truncated: bool = False
@@ -155,7 +162,9 @@ def gap_from_json(raw: GapJson) -> Gap:
     return Gap(raw.run, from_rfc3339_ns(raw.happened_at), raw.reason, raw.exchange)
 
 
-def body_to_json(body: Body, prefix: Span | None = None, suffix: Span | None = None) -> BodyJson | None:
+def body_to_json(
+    body: Body, headers: Headers, prefix: Span | None = None, suffix: Span | None = None
+) -> BodyJson | None:
     """A body, without the ends that are taken from earlier ones; None for one of which there is nothing to say."""
     if body == EMPTY:
         return None
@@ -167,6 +176,7 @@ def body_to_json(body: Body, prefix: Span | None = None, suffix: Span | None = N
         prefix=prefix,
         text=text,
         base64=None if text is not None else base64.b64encode(own).decode(),
+        opened=_opened(body, headers) if text is None else None,
         suffix=suffix,
         chunks=tuple(map(_piece, body.chunks)),
         truncated=body.truncated,
@@ -211,7 +221,7 @@ def _request_to_json(request: Request, body: BodyJson | None) -> RequestJson:
 
 
 def _response_to_json(response: Response) -> ResponseJson:
-    body = body_to_json(response.body)
+    body = body_to_json(response.body, response.headers)
     return ResponseJson(
         response.status, response.reason, response.http_version, response.headers, body, response.trailers
     )
@@ -267,6 +277,17 @@ def _text(data: bytes) -> str | None:
     try:
         return data.decode()
     except UnicodeDecodeError:
+        return None
+
+
+def _opened(body: Body, headers: Headers) -> str | None:
+    """The text that a compressed body holds, where it is text and not long."""
+    coding = header(headers, "content-encoding")
+    if coding is None or body.truncated:
+        return None
+    try:
+        return _text(decode(body.data, coding, LONGEST_OPENED))
+    except Undecodable:
         return None
 
 

@@ -1,5 +1,6 @@
 """A bundle gives back exactly what it was given, or says which line is wrong."""
 
+import gzip
 import io
 import json
 from dataclasses import replace
@@ -203,7 +204,10 @@ def test_repeated_history_is_stored_once_and_only_the_new_is_shown() -> None:
 
 def test_agents_that_take_turns_each_refer_to_their_own_history() -> None:
     one, two = conversation(4), conversation(4)
-    two = [exchange(b"{" + b'"x":1,' * 100 + each.request.body.data[1:], b"{}", n=n + 50) for n, each in enumerate(two)]
+    two = [
+        exchange(each.request.body.data.replace(b"careful", b"careless").replace(b"what of", b"why"), b"{}", n=n + 50)
+        for n, each in enumerate(two)
+    ]
     mixed = bundle([each for pair in zip(one, two, strict=True) for each in pair])
     lines = lines_of(mixed)
     referred = [json.loads(line)["exchange"]["request"]["body"].get("prefix", [0])[0] for line in lines[3:-1]]
@@ -227,6 +231,24 @@ def test_text_stays_text_and_bytes_become_base64() -> None:
     assert told["response"]["body"]["text"] == sse.decode()
     assert told["request"]["body"]["base64"] == "/wA="
     assert "Grüße 😀".encode() in lines[1]
+
+
+def test_what_a_compressed_body_says_can_be_read() -> None:
+    made = exchange(b"{}", gzip.compress(b'{"rain":true}'))
+    assert made.response is not None
+    response = replace(made.response, headers=(("Content-Encoding", "gzip"),))
+    lines = lines_of(bundle([replace(made, response=response)]))
+    assert json.loads(lines[1])["exchange"]["response"]["body"]["opened"] == '{"rain":true}'
+    assert read(lines).exchanges == [replace(made, response=response)]
+
+
+def test_a_body_that_only_says_it_is_compressed_is_kept_as_it_is() -> None:
+    made = exchange(b"{}", b"\xff no gzip")
+    assert made.response is not None
+    response = replace(made.response, headers=(("Content-Encoding", "gzip"),))
+    lines = lines_of(bundle([replace(made, response=response)]))
+    assert b'"opened"' not in lines[1]
+    assert read(lines).exchanges == [replace(made, response=response)]
 
 
 def test_characters_that_hide_or_turn_text_are_escaped() -> None:
