@@ -1,0 +1,165 @@
+"""A re-framed answer means what the recorded one meant."""
+
+import gzip
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from calls.derive import derive
+from calls.json import dumps, parse
+from calls.model import Exchange, Json, Request, Response
+from calls.shape import members
+from replay import reframe
+from replay.fit import fitted
+from tests.replay.strategies import CHAT, JSON, PROFILES, body, chat, exchange, ok, post, said
+from tests.support.corpus import cassettes
+
+MESSAGES = "https://api.anthropic.com/v1/messages"
+EVENTS = (("content-type", "text/event-stream"),)
+
+TOOL: Json = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Paris"}'}}
+OPENAI: dict[str, Json] = {
+    "id": "chatcmpl-1",
+    "object": "chat.completion",
+    "created": 1700000000,
+    "model": "gpt-test-2026",
+    "system_fingerprint": "fp_1",
+    "choices": [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": "Grüße", "refusal": None, "tool_calls": [TOOL, TOOL]},
+            "logprobs": {"content": [{"token": "G", "logprob": -0.5}], "refusal": None},
+            "finish_reason": "tool_calls",
+        },
+        {"index": 1, "message": {"role": "assistant", "content": "two"}, "logprobs": None, "finish_reason": "stop"},
+    ],
+    "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5},
+}
+ANTHROPIC: dict[str, Json] = {
+    "id": "msg_1",
+    "type": "message",
+    "role": "assistant",
+    "model": "claude-test",
+    "content": [
+        {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"},
+        {"type": "text", "text": "Grüße", "citations": [{"type": "char_location", "cited_text": "G"}]},
+        {"type": "text", "text": "plain"},
+        {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Paris", "days": [1, 2]}},
+        {"type": "tool_use", "id": "toolu_2", "name": "now", "input": {}},
+        {"type": "redacted_thinking", "data": "ZGF0YQ=="},
+    ],
+    "stop_reason": "tool_use",
+    "stop_sequence": None,
+    "usage": {"input_tokens": 3, "output_tokens": 2, "cache_read_input_tokens": 1},
+}
+
+
+def asking(url: str, *, stream: bool) -> Request:
+    more: dict[str, Json] = {"stream_options": {"include_usage": True}} if stream and "openai" in url else {}
+    request: dict[str, Json] = {"model": "m", "messages": [{"role": "user", "content": "a"}]}
+    return post(url, dumps({**request, "stream": stream, **more}))
+
+
+@pytest.mark.parametrize(("url", "answer"), [(CHAT, OPENAI), (MESSAGES, ANTHROPIC)], ids=["openai_chat", "anthropic"])
+def test_a_whole_answer_asked_as_a_stream_means_the_same(url: str, answer: dict[str, Json]):
+    recorded = exchange(asking(url, stream=False), ok(dumps(answer)))
+    fit = fitted(recorded, asking(url, stream=True), PROFILES)
+    assert fit.reframed
+    assert fit.exchange.response
+    assert reframe.is_stream(fit.exchange.response)
+    call = derive(fit.exchange, PROFILES)
+    assert call.complete
+    assert json.loads(dumps(call.answer)) == json.loads(dumps(answer))
+
+
+@pytest.mark.parametrize(("url", "answer"), [(CHAT, OPENAI), (MESSAGES, ANTHROPIC)], ids=["openai_chat", "anthropic"])
+def test_there_and_back_is_the_answer_again(url: str, answer: dict[str, Json]):
+    asked = asking(url, stream=True)
+    there = fitted(exchange(asking(url, stream=False), ok(dumps(answer))), asked, PROFILES).exchange
+    assert there.response
+    back = fitted(exchange(asked, there.response), asking(url, stream=False), PROFILES)
+    assert back.exchange.response
+    assert json.loads(back.exchange.response.body.data) == json.loads(dumps(answer))
+    assert ("Content-Length", str(len(back.exchange.response.body.data))) in back.exchange.response.headers
+
+
+def test_usage_is_sent_only_to_who_asked_for_it():
+    recorded = exchange(asking(CHAT, stream=False), ok(dumps(OPENAI)))
+    plain = post(CHAT, dumps({"model": "m", "messages": [{"role": "user", "content": "a"}], "stream": True}))
+    response = fitted(recorded, plain, PROFILES).exchange.response
+    assert response
+    assert b"usage" not in response.body.data
+
+
+def test_each_message_is_a_piece():
+    response = fitted(exchange(chat("a"), said("A")), chat("a", stream=True), PROFILES).exchange.response
+    assert response
+    assert len(response.body.chunks) == response.body.data.count(b"\n\n")
+
+
+def test_a_compressed_answer_is_opened_first():
+    data = gzip.compress(said("A").body.data)
+    recorded = exchange(chat("a"), Response(status=200, headers=(*JSON, ("content-encoding", "gzip")), body=body(data)))
+    response = fitted(recorded, chat("a", stream=True), PROFILES).exchange.response
+    assert response
+    assert b'"content":"A"' in response.body.data
+    assert {name.lower() for name, _ in response.headers} == {"content-type"}
+
+
+def test_an_error_is_given_as_it_is():
+    recorded = exchange(chat("a"), ok(b'{"error":{"message":"slow down"}}', status=429))
+    fit = fitted(recorded, chat("a", stream=True), PROFILES)
+    assert (fit.exchange, fit.reframed, fit.misfit) == (recorded, False, None)
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [b'data: {"choices":[{"index":0,"delta":{"content":"A"}}]}\n\n', b'data: {"error":{"message":"overloaded"}}\n\n'],
+)
+def test_a_stream_that_did_not_end_is_not_made_whole(cut: bytes):
+    recorded = exchange(chat("a", stream=True), ok(cut, headers=EVENTS))
+    fit = fitted(recorded, chat("a"), PROFILES)
+    assert fit.misfit
+    assert "did not come to its end" in fit.misfit
+
+
+def test_an_api_of_which_we_know_no_stream_is_left_alone():
+    url = "https://tickets.example.com/v2/search"
+    recorded = exchange(post(url, b'{"stream": false}'), ok(b"{}"))
+    fit = fitted(recorded, post(url, b'{"stream": true}'), PROFILES)
+    assert not fit.reframed
+
+
+def whole_answers_of_the_corpus() -> Iterator[tuple[Exchange, Any]]:
+    """What real providers answered in one piece, in the dialects that we re-frame."""
+    for one in (one for cassette in cassettes() for one in cassette.exchanges if one.status == 200):
+        if one.url.partition("?")[0].endswith(("/chat/completions", "/v1/messages")):
+            request = Request(method=one.method, url=one.url, headers=one.request_headers, body=body(one.request_body))
+            response = Response(status=200, headers=one.response_headers, body=body(one.response_body))
+            recorded = exchange(request, response)
+            call = derive(recorded, PROFILES)
+            if call.complete and not call.streamed and isinstance(call.answer, dict):
+                yield recorded, call.answer
+
+
+def test_whole_answers_of_real_providers_mean_the_same_as_a_stream():
+    checked = 0
+    for recorded, answer in whole_answers_of_the_corpus():
+        asked = members(parse(recorded.request.body.data))
+        options: Json = {"include_usage": True}
+        streaming = post(recorded.request.url, dumps({**asked, "stream": True, "stream_options": options}))
+        fit = fitted(recorded, streaming, PROFILES)
+        assert fit.reframed, fit.misfit
+        assert said_in(derive(fit.exchange, PROFILES).answer) == said_in(answer)
+        checked += 1
+    assert checked > 100
+
+
+def said_in(value: Any) -> Any:
+    """An answer without what says nothing: null, empty, and the role that the assembly of a stream fills in."""
+    if isinstance(value, dict):
+        kept = {name: said_in(item) for name, item in value.items() if (name, item) != ("role", "assistant")}
+        return {name: item for name, item in kept.items() if item not in (None, "", [], {})}
+    return [said_in(item) for item in value] if isinstance(value, list) else value
