@@ -23,6 +23,8 @@ class StandinDoor:
     refuse: bytes | None = None
     """Answer every CONNECT with this instead."""
 
+    alpn: list[str] = field(default_factory=lambda: ["http/1.1"])
+
     @property
     def proxy(self) -> str:
         return f"http://run-7:secret@127.0.0.1:{self.port}"
@@ -42,9 +44,11 @@ class StandinDoor:
         await cancel_rest()
 
     async def client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, asyncio.IncompleteReadError, ssl.SSLError):
-            await self.talk(reader, writer)
-        writer.close()
+        try:
+            with suppress(OSError, asyncio.IncompleteReadError, ssl.SSLError):
+                await self.talk(reader, writer)
+        finally:
+            writer.close()
 
     async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
@@ -60,11 +64,16 @@ class StandinDoor:
                 await writer.start_tls(self.identity(host.strip("[]")))
             first = b""
         upstream_reader, upstream_writer = await asyncio.open_connection("127.0.0.1", self.upstream)
-        upstream_writer.write(first)
-        await asyncio.gather(pipe(reader, upstream_writer), pipe(upstream_reader, writer))
+        try:
+            upstream_writer.write(first)
+            await asyncio.gather(pipe(reader, upstream_writer), pipe(upstream_reader, writer))
+        finally:
+            upstream_writer.transport.abort()
+            writer.transport.abort()
 
     def identity(self, host: str) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.set_alpn_protocols(self.alpn)
         self.authority.issue_cert(host).configure_cert(context)
         return context
 
@@ -74,7 +83,10 @@ async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
         while data := await reader.read(65536):
             writer.write(data)
             await writer.drain()
-    writer.close()
+        if writer.can_write_eof():
+            writer.write_eof()
+        else:
+            writer.close()
 
 
 @contextmanager
@@ -99,3 +111,5 @@ async def cancel_rest() -> None:
     for task in rest:
         task.cancel()
     await asyncio.gather(*rest, return_exceptions=True)
+    # An aborted transport lets go of its socket in the loop's next turn.
+    await asyncio.sleep(0)
