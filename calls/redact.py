@@ -1,0 +1,139 @@
+"""Nothing secret reaches a disk: what is recorded, and what is looked up in replay, passes through here first.
+
+The same rules and the same key always give the same result, and what was redacted passes unchanged: so a recording, the
+request that asks for it again, and a secret that comes back as its placeholder all agree. See `placeholder` for what
+stands in place of a secret, `credentials` for what is one.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from calls import redact_head
+from calls.credentials import RULES, Rule
+from calls.model import Headers
+from calls.placeholder import make
+from calls.redact_body import BodyRedactor, redactor_of
+from calls.redact_head import Replace, Treatment
+from calls.scanner import Scanner, Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What counts as secret."""
+
+    credentials: tuple[Rule, ...] = RULES
+    keep: frozenset[str] = frozenset()
+    """Request headers, in lower case, that stay because a profile makes keys of them."""
+
+
+class Redactor:
+    """Rules with a key. It has no state: one serves all exchanges."""
+
+    def __init__(self, rules: Rules | None = None, key: bytes = b"") -> None:
+        if not key:
+            raise ValueError("redaction needs a key: without one, secrets could be guessed from their placeholders")
+        self._rules = rules or Rules()
+        self._key = key
+        self._table = Table(self._rules.credentials)
+
+    def url(self, url: str) -> tuple[str, int]:
+        """A URL without its secrets, and how many there were."""
+        tally = _Tally(self._key)
+        return self._searched(redact_head.address(url, tally.replace), tally), tally.count
+
+    def request_headers(self, headers: Headers, keep: frozenset[str] = frozenset()) -> tuple[Headers, int]:
+        """Headers (or trailers) of a request. Names in `keep`, in lower case, stay, unless they hold credentials."""
+        kept = (self._rules.keep | keep) - redact_head.CREDENTIALS.keys()
+        return self._headers(headers, lambda name: "seen" if name in kept else redact_head.asked(name))
+
+    def response_headers(self, headers: Headers) -> tuple[Headers, int]:
+        """Headers (or trailers) of a response."""
+        return self._headers(headers, redact_head.answered)
+
+    def text(self, text: str) -> str:
+        """Words that are kept beside an exchange: an error, an id that a client sent."""
+        return self._searched(text, _Tally(self._key))
+
+    def whole(
+        self, data: bytes, content_type: str | None = None, content_encoding: str | None = None
+    ) -> tuple[bytes, int, bool]:
+        """A whole body, how many secrets were in it, and whether it had to be compressed again.
+
+        One that hides what cannot be redacted comes back empty: it would not have been recorded either.
+        """
+        body = self.stream(content_type, content_encoding)
+        pieces = [*body.feed(data, 0), *body.finish()]
+        return b"".join(piece.data for piece in pieces), sum(piece.redactions for piece in pieces), body.reencoded
+
+    def stream(self, content_type: str | None = None, content_encoding: str | None = None) -> BodyRedactor:
+        """What redacts one body as it comes."""
+        return redactor_of(self._table, self._key, content_type, content_encoding)
+
+    def _headers(self, headers: Headers, treatment: Callable[[str], Treatment]) -> tuple[Headers, int]:
+        tally = _Tally(self._key)
+        seen: list[int] = []
+        new: list[tuple[str, str]] = []
+        for name, value in headers:
+            how = treatment(name.lower())
+            if how in ("seen", "address"):
+                seen.append(len(new))
+            new.append((name, value if how == "seen" else _treated(how, value, tally.replace)))
+        # One search through all that can still be read: in hardly any request is there anything left to find.
+        if not self._clean("\n".join(new[n][1] for n in seen)):
+            for n in seen:
+                new[n] = (new[n][0], self._searched(new[n][1], tally))
+        return tuple(new), tally.count
+
+    def _clean(self, text: str) -> bool:
+        data = _encoded(text)[0]
+        return self._table.first(data, 0, last=True)[0] < 0
+
+    def _searched(self, text: str, tally: "_Tally") -> str:
+        data, codec = _encoded(text)
+        edits = Scanner(self._table, self._key).feed(data, last=True)
+        if not edits:
+            return text
+        new = bytearray(data)
+        for at, placeholder in edits:
+            new[at : at + len(placeholder)] = placeholder
+        tally.count += len(edits)
+        return new.decode(codec)
+
+
+class _Tally:
+    """Makes placeholders, and counts them."""
+
+    __slots__ = ("_key", "count")
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self.count = 0
+
+    def replace(self, text: str, kind: str) -> str:
+        new = make(_encoded(text)[0], kind, self._key).decode("ascii")
+        self.count += new != text
+        return new
+
+
+def _treated(treatment: Treatment, value: str, replace: Replace) -> str:
+    match treatment:
+        case "seen":
+            return value
+        case "secret":
+            return replace(value, "H")
+        case "scheme":
+            return redact_head.scheme_kept(value, replace)
+        case "cookies":
+            return redact_head.cookies(value, replace)
+        case "set-cookie":
+            return redact_head.set_cookie(value, replace)
+        case "address":
+            return redact_head.address(value, replace)
+
+
+def _encoded(text: str) -> tuple[bytes, str]:
+    """Text of the wire has one code point for each byte; what else comes here may have others."""
+    try:
+        return text.encode("latin-1"), "latin-1"
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass"), "utf-8"

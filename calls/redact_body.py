@@ -1,0 +1,224 @@
+"""A body on its way into the record: its pieces, with what is secret in them replaced.
+
+A plain body is redacted as it comes, and leaves in the pieces and at the times in which it came. A compressed one has
+to be held until it can be opened; it leaves as it came when there is nothing secret in it, else in pieces compressed again.
+"""
+
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple, Protocol
+
+from calls.encoding import Decoder, Encoder, TooLarge, Undecodable, codings
+from calls.scanner import Edit, Scanner, Table
+
+
+class Piece(NamedTuple):
+    """A piece of a body, ready to be recorded."""
+
+    at: int
+    data: bytes
+    redactions: int
+    size: int
+    """What crossed the wire."""
+
+
+class BodyRedactor(Protocol):
+    """One body on its way."""
+
+    heavy: bool
+    """Whether `feed` only holds and `finish` does all the work: better done on a thread."""
+
+    reencoded: bool
+    """Known after `finish`: whether the bytes are ours and not the sender's."""
+
+    withheld: str | None
+    """Known after `finish`: why the body must not be kept, if it must not."""
+
+    def feed(self, data: bytes, at: int) -> list[Piece]:
+        """Take a piece, and give those that can be recorded."""
+
+    def finish(self) -> list[Piece]:
+        """Give the rest."""
+
+
+def redactor_of(table: Table, key: bytes, content_type: str | None, content_encoding: str | None) -> BodyRedactor:
+    """What redacts a body of this kind."""
+    essence = (content_type or "").partition(";")[0].strip().lower()
+    try:
+        names = codings(content_encoding)
+    except Undecodable:
+        names = ()  # nobody can say what is inside: what can be seen is redacted
+    if names:
+        return EncodedBody(table, key, essence, names)
+    return PlainBody(table, key, essence)
+
+
+class PlainBody:
+    """A body whose bytes are what they seem."""
+
+    __slots__ = ("_edits", "_mend", "_scanner", "_start", "_waiting", "heavy", "reencoded", "withheld")
+
+    def __init__(self, table: Table, key: bytes, essence: str = "") -> None:
+        # The first field of a form has no separator before its name.
+        form = essence == "application/x-www-form-urlencoded"
+        self._scanner = Scanner(table, key, before=b"&" if form else b"\n")
+        self._mend = EventStream() if essence == "application/vnd.amazon.eventstream" else None
+        self._waiting: list[tuple[int, bytes]] = []
+        self._start = 0
+        self._edits: list[Edit] = []
+        self.heavy = False
+        self.reencoded = False
+        self.withheld: str | None = None
+
+    def feed(self, data: bytes, at: int) -> list[Piece]:
+        edits = self._scanner.feed(data)
+        if not (edits or self._waiting or self._mend) and self._scanner.decided == self._start + len(data):
+            self._start += len(data)
+            return [Piece(at, data, 0, len(data))]
+        self._waiting.append((at, data))
+        return self._release(edits)
+
+    def finish(self) -> list[Piece]:
+        return self._release(self._scanner.feed(b"", last=True))
+
+    def _release(self, edits: Iterable[Edit]) -> list[Piece]:
+        """The pieces in which nothing will change any more, changed."""
+        self._edits.extend(edits)
+        out: list[Piece] = []
+        while self._waiting and self._start + len(self._waiting[0][1]) <= self._scanner.decided:
+            at, data = self._waiting.pop(0)
+            out.append(self._edited(at, data))
+            self._start += len(data)
+        return out
+
+    def _edited(self, at: int, data: bytes) -> Piece:
+        end = self._start + len(data)
+        mine = [edit for edit in self._edits if edit.at < end]
+        new = _overwritten(data, self._start, mine) if mine else data
+        self._edits = [edit for edit in self._edits if edit.at + len(edit.data) > end]
+        count = sum(edit.at >= self._start for edit in mine)
+        if self._mend:
+            new = self._mend.feed(new, changed=bool(mine))
+        return Piece(at, new, count, len(data))
+
+
+def _overwritten(data: bytes, start: int, edits: Iterable[Edit]) -> bytes:
+    out = bytearray(data)
+    for at, new in edits:
+        low, high = max(at, start), min(at + len(new), start + len(data))
+        out[low - start : high - start] = new[low - at : high - at]
+    return bytes(out)
+
+
+class EncodedBody:
+    """A compressed body, held until its end."""
+
+    def __init__(self, table: Table, key: bytes, essence: str, names: tuple[str, ...]) -> None:
+        self._table, self._key, self._essence = table, key, essence
+        self._names = names
+        self._held: list[tuple[int, bytes]] = []
+        self.heavy = True
+        self.reencoded = False
+        self.withheld: str | None = None
+
+    def feed(self, data: bytes, at: int) -> list[Piece]:
+        self._held.append((at, data))
+        return []
+
+    def finish(self) -> list[Piece]:
+        decoder, found = Decoder(self._names), 0
+        try:
+            # Twice through, since nearly all bodies hold nothing secret, and the plain one is never held as a whole.
+            for piece in self._plain(decoder):
+                found += piece.redactions
+        except TooLarge as error:
+            return self._withhold(error)
+        except Undecodable as error:
+            return self._withhold(error) if found else self._as_seen()
+        if decoder.surplus:
+            return self._withhold("bytes follow its end") if found else self._as_seen()
+        return list(self._recompressed(complete=decoder.complete)) if found else self._as_it_came()
+
+    def _plain(self, decoder: Decoder) -> Iterator[Piece]:
+        body = PlainBody(self._table, self._key, self._essence)
+        for at, data in self._held:
+            yield from body.feed(decoder.feed(data), at)
+        yield from body.finish()
+
+    def _recompressed(self, *, complete: bool) -> Iterator[Piece]:
+        """The same pieces at the same times: each ends with a flush."""
+        self.reencoded = True
+        encoder = Encoder(self._names)
+        last = len(self._held) - 1
+        for number, piece in enumerate(self._plain(Decoder(self._names))):
+            data = encoder.feed(piece.data)
+            if number == last and complete:
+                data += encoder.finish()
+            yield Piece(piece.at, data, piece.redactions, len(self._held[number][1]))
+
+    def _as_it_came(self) -> list[Piece]:
+        return [Piece(at, data, 0, len(data)) for at, data in self._held]
+
+    def _as_seen(self) -> list[Piece]:
+        """Mislabelled or damaged, and nothing secret as far as it opens: redacted as what it is, bytes."""
+        body = PlainBody(self._table, self._key, self._essence)
+        return [piece for at, data in self._held for piece in body.feed(data, at)] + body.finish()
+
+    def _withhold(self, fault: object) -> list[Piece]:
+        """It hides what cannot be redacted, so nothing of it may be kept."""
+        self.withheld = f"a compressed body could not be redacted ({fault})"
+        return []
+
+
+class EventStream:
+    """Sets the checksums of an AWS event stream right behind what was changed in it. Lengths never change.
+
+    A frame is its length, the length of its headers, the CRC of both; headers; payload; the CRC of all before.
+    """
+
+    _TRAILER: Final = 4
+    _SHORTEST: Final = 16
+
+    def __init__(self) -> None:
+        self._crc = 0
+        self._head = b""
+        self._left = 0
+        self._trailer = 0
+        self._changed = False
+        self._lost = False
+
+    def feed(self, data: bytes, *, changed: bool) -> bytes:
+        """The next piece, right again; `changed` says that it is not what was sent."""
+        self._changed |= changed
+        out = bytearray(data)
+        at = 0
+        while at < len(data) and not self._lost:
+            if len(self._head) < 4:
+                at = self._length(data, at)
+            elif self._left:
+                end = min(at + self._left, len(data))
+                self._left -= end - at
+                self._crc = zlib.crc32(data[at:end], self._crc)
+                at = end
+            else:
+                at = self._checksum(out, at, changed=changed)
+        return bytes(out)
+
+    def _length(self, data: bytes, at: int) -> int:
+        new = data[at : at + 4 - len(self._head)]
+        self._head += new
+        self._crc = zlib.crc32(new, self._crc)
+        if len(self._head) == 4:
+            total = int.from_bytes(self._head, "big")
+            self._lost = total < self._SHORTEST
+            self._left = total - 4 - self._TRAILER
+        return at + len(new)
+
+    def _checksum(self, out: bytearray, at: int, *, changed: bool) -> int:
+        if self._changed:
+            out[at] = self._crc.to_bytes(4, "big")[self._trailer]
+        self._trailer += 1
+        if self._trailer == self._TRAILER:
+            self._crc, self._head, self._trailer = 0, b"", 0
+            self._changed = changed
+        return at + 1
