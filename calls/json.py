@@ -109,7 +109,7 @@ def _check_depth(text: str, value: Json) -> None:
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return
     level = [value]
-    for _ in range(MAX_DEPTH + 1):
+    for _ in range(MAX_DEPTH):
         level = [item for outer in level for item in _items(outer) if type(item) is dict or type(item) is list]
         if not level:
             return
@@ -123,7 +123,7 @@ def _items(value: Any) -> Iterable[Json]:
 def _without_surrogates(value: Json) -> Json:
     match value:
         case str():
-            return value.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         case Mapping():
             return {str(_without_surrogates(name)): _without_surrogates(item) for name, item in value.items()}
         case Sequence():

@@ -1,0 +1,116 @@
+"""How a key came about: what went in, what was left out, renamed or folded, and by which rule. For people, as a table."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from calls.json import dumps
+from calls.key import Keyed
+from calls.model import Json
+from calls.selection import pointer
+from calls.shape import members
+
+type Fate = Literal["key", "left out", "renamed", "folded", "unknown"]
+
+PREVIEW: Final = 80
+"""How many characters of a value are shown."""
+
+RULES: Final[Mapping[str, str]] = {
+    "transient": "declared transient: how the answer is sent, not what it says",
+    "identity": "declared identity: whose request it is, not what it asks",
+    "secret": "declared secret",
+    "unknown": "no list names it, and the profile leaves such fields out",
+    "null": "null is the same as not there",
+    "nonce": "a line that the client makes anew for every request",
+    "text": "a single text part is the same as its text",
+    "json": "the string holds JSON, and counts by its value",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One place of a request, and what became of it."""
+
+    pointer: str
+    fate: Fate
+    rule: str
+    """Why, in words."""
+    value: str = ""
+    """What went in, as JSON, cut to a glance."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """A key, and every place that had a part in it or was kept from one."""
+
+    key: str
+    profile: str
+    dialect: str
+    operation: str
+    rows: tuple[Row, ...]
+    warnings: tuple[str, ...]
+
+    def as_json(self) -> Json:
+        """The same as JSON, for the CLI's `--json` and REST."""
+        rows = [
+            {"pointer": row.pointer, "fate": row.fate, "rule": row.rule, "value": row.value or None}
+            for row in self.rows
+        ]
+        return {
+            "key": self.key,
+            "profile": self.profile,
+            "dialect": self.dialect,
+            "operation": self.operation,
+            "rows": rows,
+            "warnings": list(self.warnings),
+        }
+
+
+def explain(keyed: Keyed) -> Explanation:
+    """How this key came about."""
+    return Explanation(
+        key=keyed.key,
+        profile=keyed.profile,
+        dialect=keyed.dialect,
+        operation=keyed.operation,
+        rows=(*_went_in(keyed), *_changed(keyed), *_stayed_out(keyed)),
+        warnings=keyed.warnings,
+    )
+
+
+def _went_in(keyed: Keyed) -> Iterator[Row]:
+    """The head, and the body by its members: finer is for a diff."""
+    unknown = set(keyed.notes.unknown)
+    for name, value in members(keyed.selected).items():
+        fields = members(value) if name in ("body", "headers") else {}
+        if value in (None, {}, []):
+            continue
+        if not fields:
+            yield _row(pointer(("", name)), value, unknown)
+        for field, inner in fields.items():
+            yield _row(pointer((("", name), field)), inner, unknown)
+
+
+def _row(at: str, value: Json, unknown: set[str]) -> Row:
+    if at in unknown:
+        return Row(pointer=at, fate="unknown", rule="no list names it, so it counts", value=_glance(value))
+    return Row(pointer=at, fate="key", rule="load-bearing", value=_glance(value))
+
+
+def _changed(keyed: Keyed) -> Iterator[Row]:
+    for note in keyed.folded:
+        yield Row(pointer=note.pointer, fate="folded", rule=RULES[note.rule])
+    for id_ in keyed.renamed:
+        rule = "an id that only ties parts together counts by where it occurs first"
+        yield Row(pointer=id_.pointer, fate="renamed", rule=rule, value=f"{id_.was} → {id_.now}")
+
+
+def _stayed_out(keyed: Keyed) -> Iterator[Row]:
+    for note in keyed.left_out:
+        yield Row(pointer=note.pointer, fate="left out", rule=RULES[note.rule])
+    yield Row(pointer="/headers/*", fate="left out", rule="no header counts unless the profile declares it")
+
+
+def _glance(value: Json) -> str:
+    text = dumps(value).decode()
+    return text if len(text) <= PREVIEW else text[: PREVIEW - 1] + "…"
