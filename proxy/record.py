@@ -3,8 +3,10 @@
 import os
 import re
 import secrets
+import shutil
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -15,6 +17,7 @@ from proxy.errors import Failure
 from proxy.house import House
 from proxy.settings import Settings
 from proxy.text import printable
+from proxy.truststore import truststore
 from proxy.wrap import present, wrapped
 
 RUN_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -75,9 +78,28 @@ def environment(
     """This process's environment with a command's whole traffic turned towards a door, under a run."""
     proxy = addressed(str(place["proxy"]), run, token)
     turned = variables(
-        proxy=proxy, ca=place["ca"], ca_bundle=place["ca_bundle"], run=run, api=api, base=os.environ, bypass=bypass
+        proxy=proxy,
+        ca=place["ca"],
+        ca_bundle=place["ca_bundle"],
+        run=run,
+        api=api,
+        base=os.environ,
+        truststore=java_roots(place["ca_bundle"]),
+        bypass=bypass,
     )
     return {**os.environ, **turned}
+
+
+def java_roots(bundle: str | Path) -> Path | None:
+    """The CA bundle in Java's form, made where there is a Java to read it."""
+    if shutil.which("java") is None:
+        return None
+    store = Path(bundle).with_name("truststore.p12")
+    if not store.exists() or store.stat().st_mtime < Path(bundle).stat().st_mtime:
+        part = store.with_suffix(f".{os.getpid()}")
+        part.write_bytes(truststore(Path(bundle).read_bytes()))
+        part.replace(store)
+    return store
 
 
 def summary(run: Mapping[str, Any], calls: Sequence[Mapping[str, Any]]) -> str:

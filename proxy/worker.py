@@ -6,6 +6,7 @@ Here the engine, the recorder with its spool, and the replays are put together; 
 import asyncio
 import json
 import logging
+import os
 import signal
 import sys
 import time
@@ -14,18 +15,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from calls.redact import Redactor
 from store.spool import Spool
 
 from calls.events import ReplayNoted, encode
+from calls.redact import Redactor
 from proxy import mitm
 from proxy.ca import Authority, ensure
 from proxy.door import DoorConfig
 from proxy.errors import Failure
 from proxy.recorder import Recorder
 from proxy.recordings import from_file, from_keeper
-from replay.pacing import pace
-from replay.replays import Replays, Source
+from replay.pacing import parse as pace
+from replay.replays import Load, Replays, Source
 from replay.session import Options
 from store.datadir import DataDir, DataDirError, opened
 from store.profiles import shipped
@@ -147,13 +148,11 @@ async def _replays(told: Told, redactor: Redactor, notes: Notes) -> Replays:
     return replays
 
 
-async def _source(name: str, identity: str | None, load: Any) -> Source:
-    bundle = (
-        await asyncio.to_thread(from_file, Path(name)) if Path(name).is_file() or load is None else await load(name)
-    )
+async def _source(name: str, identity: str | None, load: Load | None) -> Source:
+    bundle = await load(name) if load and not os.path.isfile(name) else await asyncio.to_thread(from_file, Path(name))
     if bundle is None:
         raise Failure(f"there is no run {name} here and no file of that name; `playhead ls` lists what was recorded")
-    return Source(replay=identity or bundle.run, bundle=bundle)
+    return Source(replay=identity or str(bundle.run["id"]), bundle=bundle)
 
 
 def _config(told: Told, authority: Authority, stop: asyncio.Event) -> DoorConfig:

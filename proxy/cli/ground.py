@@ -1,19 +1,29 @@
 """The commands about the ground we stand on: env, ca, config, doctor, demo."""
 
+import asyncio
 import os
+import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import click
 
+from proxy import doctor
 from proxy.ca import ensure
 from proxy.cli.common import as_json, print_json, settings, with_settings
+from proxy.demo.demo import demo
+from proxy.demo.screen import Screen
 from proxy.environ import Form, addressed, render, variables
 from proxy.errors import Failure
 from proxy.house import House
+from proxy.record import java_roots
 from proxy.settings import Settings
+from proxy.text import print_table
+from proxy.witness import HOST, echoing
 
 
-@click.command("env")
+@click.command("env", short_help="Print what points a shell at the running `up`.")
 @with_settings
 @click.option("--run", "run_id", metavar="ID", help="Let everything in this shell belong to one run.")
 @click.option(
@@ -38,7 +48,7 @@ def env_command(run_id: str | None, form: Form, **flags: Any) -> None:
     click.echo(render(turned, form), nl=False)
 
 
-@click.command("ca")
+@click.command("ca", short_help="Print the path of our CA certificate.")
 @with_settings
 @as_json
 @click.option("--bundle", is_flag=True, help="The file that holds the system's roots as well.")
@@ -52,7 +62,7 @@ def ca_command(bundle: bool, as_json: bool, **flags: Any) -> None:
     click.echo(authority.bundle if bundle else authority.certificate)
 
 
-@click.command("config")
+@click.command("config", short_help="Print the settings in force.")
 @with_settings
 @as_json
 def config_command(as_json: bool, **flags: Any) -> None:
@@ -67,4 +77,52 @@ def config_command(as_json: bool, **flags: Any) -> None:
         click.echo(f"    {field.description or ''}")
 
 
-COMMANDS = (env_command, ca_command, config_command)
+@click.command("doctor", short_help="Prove which clients on this machine go through, and which would escape.")
+@with_settings
+@as_json
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def doctor_command(command: tuple[str, ...], as_json: bool, **flags: Any) -> None:
+    """Let every client on this machine ask an invented host through a door of our own, and say what became of it.
+
+    With COMMAND, the clients are those of the Python or Node that COMMAND would use. Exits with 1 where one would escape
+    the recorder or does not trust our CA, and says how to mend it. Nothing leaves this machine.
+    """
+    found = asyncio.run(_examined(settings(**flags), command))
+    if as_json:
+        print_json(doctor.as_json(found))
+    else:
+        print_table(("CLIENT", "VERDICT", "RUN KNOWN", "WHAT TO DO"), doctor.rows(found))
+        for sentence in doctor.surroundings(os.environ):
+            click.echo(f"playhead: {sentence}", err=True)
+    raise click.exceptions.Exit(0 if doctor.sound(found) else 1)
+
+
+async def _examined(found: Settings, command: tuple[str, ...]) -> tuple[doctor.Finding, ...]:
+    async with House(found) as house, echoing() as echo:
+        door = await house.door(mode="passthrough", spooled=False, upstreams={HOST: echo.origin})
+        place = doctor.Door(
+            proxy=f"http://127.0.0.1:{door.ready['port']}",
+            ca=door.ready["ca"],
+            ca_bundle=door.ready["ca_bundle"],
+            echo=echo,
+            token=house.token,
+            truststore=java_roots(door.ready["ca_bundle"]),
+        )
+        return await doctor.examine(place, os.environ, command)
+
+
+@click.command("demo", short_help="See the whole of it in a minute: record, cut the network, replay, miss.")
+@click.option(
+    "--home", type=click.Path(path_type=Path), metavar="DIR", help="Where the demo keeps everything it makes."
+)
+def demo_command(home: Path | None) -> None:
+    """Record a real agent, stop the servers, and replay it with the network gone.
+
+    A local stand-in for a model API and a small tool server answer an agent written with the official `openai` SDK. Nothing
+    is sent beyond this machine, nothing is left running, and all that is written lies in one directory.
+    """
+    place = home or Path(tempfile.gettempdir()) / f"playhead-demo-{os.geteuid()}"
+    raise click.exceptions.Exit(asyncio.run(demo(place, Screen(sys.stdout))))
+
+
+COMMANDS = (env_command, ca_command, config_command, doctor_command, demo_command)

@@ -61,7 +61,7 @@ def _row(run: dict[str, Any]) -> tuple[str, ...]:
     return run["id"], started, f"{run['calls']}{flag}", f"{total:,}", ", ".join(run["models"] or []), labels
 
 
-@click.command("show")
+@click.command("show", short_help="Show a run step by step, or one call whole.")
 @with_settings
 @as_json
 @click.argument("what", metavar="RUN|CALL|last")
@@ -126,7 +126,7 @@ def _said(call: dict[str, Any]) -> str:
     return asked or call["text"] or ""
 
 
-@click.command("export")
+@click.command("export", short_help="Write a run as one file that replays anywhere.")
 @with_settings
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Default: standard output.")
 @click.option("--format", "form", type=click.Choice(["bundle"]), default="bundle", help="Default: bundle.")
@@ -152,7 +152,7 @@ def export_command(run: str, output: Path | None, form: str, **flags: Any) -> No
         raise Failure(f"cannot write {output}: {error.strerror}") from error
 
 
-@click.command("import")
+@click.command("import", short_help="Read bundles into the store.")
 @with_settings
 @as_json
 @click.option("--as", "name", metavar="RUN", help="Give the run this name, where its own is taken.")

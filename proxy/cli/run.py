@@ -15,7 +15,7 @@ from proxy.up import say_on_stderr, up
 _RUN_ID = "[A-Za-z0-9._:-]{1,128}"
 
 
-@click.command("up")
+@click.command("up", short_help="Run Playhead in the foreground: proxy, keeper, Postgres.")
 @with_settings
 @click.option("--mode", type=click.Choice(["record", "replay", "auto", "passthrough"]), help="Default: record.")
 @click.option("--proxy-port", type=int, help="Default: 8080; 0 takes a free one.")
@@ -46,7 +46,7 @@ def up_command(**flags: Any) -> None:
         raise failures.exceptions[0] from None
 
 
-@click.command("record", context_settings={"ignore_unknown_options": False})
+@click.command("record", short_help="Run a command and record every call it makes.")
 @with_settings
 @click.option("--run", "run_id", metavar="ID", help="Name the run yourself; the same name later continues it.")
 @click.option("--label", "labels", multiple=True, metavar="k=v", help="Attach a label to the run. May be repeated.")
@@ -67,7 +67,7 @@ def record_command(
     raise click.exceptions.Exit(code)
 
 
-@click.command("replay")
+@click.command("replay", short_help="Run a command with its calls answered from a recording.")
 @with_settings
 @click.option("--pace", type=click.Choice(["instant", "recorded"]), default="instant", help="Default: instant.")
 @click.option(
