@@ -128,8 +128,8 @@ def loopback(host: str) -> bool:
 class Answerer(Protocol):
     """Who answers requests in the upstream's place.
 
-    It may have a method `alpn(host: str) -> str | None` that tells which protocol was recorded for a host
-    (`h2` or `http/1.1`): the door then offers the same.
+    It may have a method `alpn(authority: str) -> tuple[str, ...] | None` that tells what to offer the clients of a host
+    (`h2`, `http/1.1`; best first) so that they get the protocol that was recorded.
     """
 
     async def answer(self, request: Request, *, run: str | None, owner: str) -> Answer | None:

@@ -1,0 +1,173 @@
+"""Whether a request may go on, who asks, and whom: everything that is decided before a byte is forwarded."""
+
+import base64
+import binascii
+import hmac
+import ipaddress
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mitmproxy import http
+from mitmproxy.net.http.url import parse_authority
+from mitmproxy.net.http.validate import validate_headers
+
+from calls.model import Headers
+from proxy.door import DEFAULT_PORTS, Origin
+from proxy.identity import identify
+from proxy.mitm.heads import HEAD_LINES, fields_fault
+from proxy.mitm.problem import Problem
+
+type Credentials = tuple[str, str]
+"""A run and a token; either may be empty."""
+
+_RUN = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_PREFIX = re.compile(rb"/~(?P<run>[A-Za-z0-9._:-]{1,128})(?:~(?P<token>[^/?]*))?(?=[/?]|$)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A request that may go on."""
+
+    target: Origin
+    """Who was asked. The record, the Host header and the rules speak of it."""
+
+    url: str
+    method: str
+    http_version: str
+    headers: Headers
+    """Without our own."""
+
+    run: str
+    evidence: Sequence[tuple[str, str]]
+    """Every identifier of a run, as (source, value)."""
+
+    step: int | None
+    actor: str | None
+    named: str | None
+    """The run, where the client named it to us: by credentials, our header or the path."""
+
+
+def sound(request: http.Request) -> None:
+    """Raise Problem for a head that no upstream may see."""
+    if len(request.headers.fields) > HEAD_LINES:
+        raise Problem(431, "head_too_large", f"the request has more than {HEAD_LINES} header fields")
+    if fault := fields_fault(request.headers.fields) or fields_fault([(b"path", request.data.path)]):
+        raise Problem(400, "malformed_head", f"the request's head is malformed ({fault}); it went nowhere")
+    try:
+        validate_headers(request)
+    except ValueError as error:
+        detail = "the request's framing is ambiguous or invalid (Content-Length, Transfer-Encoding); it went nowhere"
+        raise Problem(400, "malformed_framing", detail) from error
+
+
+def credentials(request: http.Request) -> Credentials | None:
+    """What the client tells us, and only us, in Proxy-Authorization."""
+    kind, _, encoded = request.headers.get("proxy-authorization", "").partition(" ")
+    if kind.lower() != "basic":
+        return None
+    try:
+        user, _, password = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError):
+        return None
+    return user, password
+
+
+def authorize(given: Credentials | None, token: str | None, *, reverse: bool = False) -> None:
+    """Raise Problem unless the client may use this door and names a run that can be one."""
+    presented = given[1] if given else ""
+    if token is not None and not hmac.compare_digest(presented.encode(), token.encode()):
+        detail = "this proxy wants a token: use http://RUN:TOKEN@host:port as the proxy's URL"
+        raise Problem(401 if reverse else 407, "token_required", detail)
+    if given and given[0] and not _RUN.fullmatch(given[0]):
+        raise Problem(400, "bad_run", f"{given[0]!r} cannot name a run; use up to 128 of A-Z a-z 0-9 . _ : -")
+
+
+def unprefixed(request: http.Request) -> Credentials | None:
+    """Take `/~RUN/` (or `/~RUN~TOKEN/`) off the path, and say what it told."""
+    found = _PREFIX.match(request.data.path)
+    if found is None:
+        return None
+    rest = request.data.path[found.end() :]
+    request.data.path = rest if rest.startswith(b"/") else b"/" + rest
+    return found["run"].decode(), (found["token"] or b"").decode("latin-1")
+
+
+def asked_by_proxy_request(request: http.Request) -> Origin:
+    """Whom a plain proxy request (absolute form) is for."""
+    if not request.host or request.scheme not in DEFAULT_PORTS:
+        raise Problem(
+            400,
+            "not_a_proxy_request",
+            "this is a proxy: set it as HTTPS_PROXY, or start Playhead with --reverse ORIGIN to use it as a base URL",
+        )
+    return Origin(request.scheme, request.host.lower(), request.port)
+
+
+def asked_in_tunnel(host: str, port: int, sni: str | None, *, secure: bool) -> Origin:
+    """Whom requests inside a CONNECT are for: its host, or, where that is an address, the name of the TLS handshake."""
+    if sni and _is_address(host):
+        host = sni
+    return Origin("https" if secure else "http", host.lower(), port)
+
+
+def agree_on_host(request: http.Request, target: Origin, *, rewrite: bool) -> None:
+    """Let Host say whom the request is for. Raise Problem where it says something else and may not be rewritten."""
+    hosts = request.headers.get_all("host")
+    if len(hosts) > 1:
+        raise Problem(400, "malformed_head", "the request has more than one Host; it went nowhere")
+    named = [*hosts, *filter(None, [request.authority])]
+    if all(_names(text, target) for text in named) and not (rewrite and not named):
+        return
+    if not rewrite:
+        detail = f"the request names another host than the connection was made for, {target.authority}; it went nowhere"
+        raise Problem(421, "host_mismatch", detail)
+    if hosts or not request.is_http2:
+        request.headers["Host"] = target.authority
+    if request.authority:
+        request.authority = target.authority
+
+
+def asked(request: http.Request, target: Origin, given: Credentials | None, owner: str) -> Asked:
+    """Find out who asks, and leave in the request only what is for the upstream."""
+    headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.fields)
+    run, evidence, step, actor, others = identify(headers, given, owner)
+    if others != headers:
+        request.headers = http.Headers([(k.encode("latin-1"), v.encode("latin-1")) for k, v in others])
+    return Asked(
+        target=target,
+        url=f"{target}{request.data.path.decode('latin-1')}",
+        method=request.data.method.decode("latin-1"),
+        http_version=version(request),
+        headers=others,
+        run=run,
+        evidence=evidence,
+        step=step,
+        actor=actor,
+        named=(given[0] if given and given[0] else None) or _own_header(headers),
+    )
+
+
+def version(message: http.Message) -> str:
+    """`HTTP/1.0`, `HTTP/1.1` or `HTTP/2`."""
+    return "HTTP/2" if message.is_http2 else message.http_version
+
+
+def _own_header(headers: Headers) -> str | None:
+    return next((value for name, value in headers if name.lower() == "x-playhead-run"), None)
+
+
+def _names(text: str, target: Origin) -> bool:
+    try:
+        host, port = parse_authority(text, check=True)
+    except ValueError:
+        return False
+    return host.lower().rstrip(".") == target.host.rstrip(".") and port in (None, target.port)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,228 @@
+"""One request that is answered in the upstream's place, piece by piece and at its times, without any connection."""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from http import HTTPStatus
+
+from mitmproxy import http
+from mitmproxy.proxy import commands, events
+from mitmproxy.proxy.context import Context
+from mitmproxy.proxy.layer import CommandGenerator
+from mitmproxy.proxy.layers.http._events import (
+    RequestData,
+    RequestEndOfMessage,
+    RequestHeaders,
+    RequestTrailers,
+    ResponseData,
+    ResponseEndOfMessage,
+    ResponseHeaders,
+    ResponseTrailers,
+)
+
+from calls.model import Body, Chunk, Request
+from proxy.mitm.problem import Problem
+from proxy.mitm.relayed import Relayed
+from proxy.mitm.signals import Await, Full, Informational, Room
+from proxy.mitm.stream import RequestEvent, as_text
+from proxy.mitm.visit import Visit
+from replay.answer import Answer, mark
+
+BURST = 64 << 10
+"""How much goes out before we see whether the client takes it."""
+
+# RFC 9110 7.6.1, and what this side of the wire decides by itself.
+HOP_BY_HOP = frozenset(
+    {
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+
+type Step = Callable[[], CommandGenerator[None]]
+
+
+class Answered(Relayed):
+    """One request and the answer that somebody else gives to it; without one it is relayed."""
+
+    def __init__(self, context: Context, stream_id: int, visit: Visit) -> None:
+        super().__init__(context, stream_id, visit)
+        self._chunks: list[Chunk] = []
+        self._began = time.monotonic_ns()
+        self._given_at = 0
+        self._plan: deque[tuple[int, Step]] = deque()
+        self._alarm: commands.RequestWakeup | None = None
+        self._full = False
+        self._sent = 0
+
+    def _handle_event(self, event: events.Event) -> CommandGenerator[None]:
+        if isinstance(event, events.Wakeup):
+            if event.command is self._alarm:
+                yield from self.play()
+        else:
+            yield from super()._handle_event(event)
+
+    def start(self, _event: RequestHeaders) -> CommandGenerator[None]:
+        """Collect the request: it is answered when it is whole."""
+        if "100-continue" in self.flow.request.headers.get("expect", "").lower():
+            # Nobody else will ask for the body.
+            interim = http.Response(b"HTTP/1.1", 100, b"Continue", http.Headers(), None, None, 0.0, None)
+            yield self.to_client(Informational(self.stream_id, interim))
+        self.client_state = self.collect
+
+    def collect(self, event: RequestEvent) -> CommandGenerator[None]:
+        """Take in the request."""
+        match event:
+            case RequestData(data=data):
+                self._chunks.append(Chunk(time.monotonic_ns() - self._began, len(self._body), len(data)))
+                self._body += data
+                if len(self._body) > self.visit.engine.config.limits.answered_request:
+                    detail = "the request is larger than what can be looked up in a recording"
+                    yield from self.refuse(Problem(413, "request_too_large", detail))
+            case RequestTrailers(trailers=trailers):
+                self.flow.request.trailers = trailers
+            case RequestEndOfMessage():
+                self.client_state = self.over
+                yield from self.ask()
+
+    def ask(self) -> CommandGenerator[None]:
+        """Get the answer, or go live."""
+        answerer, asked = self.visit.engine.answerer, self.asked
+        assert answerer is not None
+        body = Body(data=bytes(self._body), chunks=tuple(self._chunks), size=len(self._body))
+        request = Request(
+            method=asked.method,
+            url=asked.url,
+            http_version=asked.http_version,
+            headers=asked.headers,
+            body=body,
+            trailers=as_text(self.flow.request.trailers),
+        )
+        waiting = Await(lambda: answerer.answer(request, run=asked.named, owner=self.visit.owner))
+        yield waiting
+        if isinstance(waiting.result, Answer):
+            self._body.clear()
+            yield from self.give(waiting.result)
+        elif self.visit.engine.contacts_nobody:
+            detail = "nobody answered this request, and no upstream may be asked in replay"
+            yield from self.refuse(Problem(502, "not_answered", detail))
+        else:
+            yield from self.go_live(body)
+
+    def go_live(self, body: Body) -> CommandGenerator[None]:
+        """Relay and record the collected request."""
+        self.begin_tape()
+        if problem := self.visit.engine.refusal(self.asked.target):
+            yield from self.refuse(problem, "refused")
+            return
+        for chunk in body.chunks:
+            self.tape.data("request", body.data[chunk.offset : chunk.offset + chunk.size])
+        self.tape.ended("request", as_text(self.flow.request.trailers))
+        self.flow.request.headers.pop("expect", None)
+        self.server_state = self.response_head
+        yield from self.send_whole()
+
+    def mark(self, response: http.Response) -> None:
+        """Say that this comes from the upstream."""
+        name, value = mark("live", run=self.asked.run)
+        response.headers[name] = value
+
+    # Giving an answer
+
+    def give(self, answer: Answer) -> CommandGenerator[None]:
+        """Lay out the answer in time, and begin."""
+        self._given_at = time.monotonic_ns()
+        self.server_state = self.over
+        if answer.status:
+            self._plan.append((answer.at, lambda: self._send_head(answer)))
+        for piece in answer.pieces:
+            self._plan.append((piece.at, lambda data=piece.data: self._send_piece(data)))  # type: ignore[misc]
+        self._plan.append((answer.end_at, lambda: self._send_end(answer)))
+        yield from self.play()
+
+    def play(self) -> CommandGenerator[None]:
+        """Send what is due, then wait: for its time, or for the client to take what it got."""
+        while self._plan and not self._full:
+            at, step = self._plan[0]
+            early = self._given_at + at - time.monotonic_ns()
+            if early > 0:
+                self._alarm = commands.RequestWakeup(early / 1e9)
+                yield self._alarm
+                return
+            self._plan.popleft()
+            yield from step()
+
+    def pressure(self, event: Full | Room) -> CommandGenerator[None]:
+        """An HTTP/2 client takes no more for now, or more again."""
+        if self.upstream is not None:
+            yield from super().pressure(event)
+            return
+        self._full = isinstance(event, Full)
+        yield from self.play()
+
+    def _send_head(self, answer: Answer) -> CommandGenerator[None]:
+        response = self._response(answer)
+        self.flow.response = response
+        empty = not answer.pieces and not answer.trailers and answer.end == "complete"
+        yield self.to_client(ResponseHeaders(self.stream_id, response, end_stream=empty))
+
+    def _send_piece(self, data: bytes) -> CommandGenerator[None]:
+        if self.flow.request.method == "HEAD":
+            return
+        yield self.to_client(ResponseData(self.stream_id, data))
+        self._sent += len(data)
+        if self._sent > BURST:
+            self._sent = 0
+            yield Await(self.visit.drained)
+
+    def _send_end(self, answer: Answer) -> CommandGenerator[None]:
+        if answer.end == "hold":
+            yield from self._hold(answer)
+        elif answer.end == "cut":
+            yield from self.cut()
+        else:
+            if answer.trailers:
+                fields = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.trailers]
+                yield self.to_client(ResponseTrailers(self.stream_id, http.Headers(fields)))
+            yield self.to_client(ResponseEndOfMessage(self.stream_id))
+            yield from self.leave()
+
+    def _hold(self, answer: Answer) -> CommandGenerator[None]:
+        patience = answer.end_at + answer.patience
+        self._plan.append((patience, lambda: self._stayed(answer)))
+        yield from ()
+
+    def _stayed(self, answer: Answer) -> CommandGenerator[None]:
+        instead = answer.stayed() if answer.stayed is not None else None
+        if instead is None or answer.status:
+            yield from self.cut()
+            return
+        yield from self.give(instead)
+
+    def _response(self, answer: Answer) -> http.Response:
+        """The answer's head, with the framing that belongs to this connection."""
+        request = self.flow.request
+        fields = [(name, value) for name, value in answer.headers if name.lower() not in HOP_BY_HOP]
+        sized = any(name.lower() == "content-length" for name, _ in fields)
+        bodiless = request.method == "HEAD" or answer.status in (204, 304)
+        old = answer.http_version == "HTTP/1.0" or request.http_version == "HTTP/1.0"
+        version = b"HTTP/2.0" if request.is_http2 else b"HTTP/1.0" if answer.http_version == "HTTP/1.0" else b"HTTP/1.1"
+        if not request.is_http2 and not sized and not bodiless and not old:
+            fields.append(("Transfer-Encoding", "chunked"))
+        reason = answer.reason or (HTTPStatus(answer.status).phrase if answer.status in set(HTTPStatus) else "")
+        return http.Response(
+            version,
+            answer.status,
+            b"" if request.is_http2 else reason.encode("latin-1"),
+            http.Headers([(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields]),
+            None,
+            None,
+            0.0,
+            None,
+        )

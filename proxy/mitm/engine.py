@@ -1,0 +1,128 @@
+"""What all connections of one door share: its configuration, the recorder or the answerer, whom it may reach and how."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+from urllib.parse import unquote, urlsplit
+
+from proxy.door import Answerer, DoorConfig, Origin
+from proxy.mitm.destinations import Destinations
+from proxy.mitm.problem import Problem
+from proxy.mitm.tape import Recorder
+
+ALPN_KEPT = 4096
+
+
+class Options:
+    """The options that mitmproxy's layers look at. Theirs are checked at every access, which costs 5 % of a request."""
+
+    connection_strategy: ClassVar = "lazy"
+    """Never contact an upstream before there is a request for it."""
+
+    http2_ping_keepalive: ClassVar = 58
+    http_connect_send_host_header: ClassVar = True
+    keep_host_header: ClassVar = True
+    """The Host header is our business (`admission`)."""
+
+    normalize_outbound_headers: ClassVar = True
+    proxy_debug: ClassVar = False
+    rawtcp: ClassVar = True
+    store_streamed_bodies: ClassVar = False
+    tcp_timeout: int
+    validate_inbound_headers: ClassVar = True
+    websocket: ClassVar = False
+    """We relay WebSockets ourselves (`upgraded`): mitmproxy keeps all their messages, and whole ones back."""
+
+    def __init__(self, idle: float) -> None:
+        self.tcp_timeout = idle  # type: ignore[assignment]  # seconds; a float does as well
+
+
+@dataclass(kw_only=True)
+class Engine:
+    """One running door."""
+
+    config: DoorConfig
+    recorder: Recorder | None
+    answerer: Answerer | None
+    trust: Path
+    """PEM file with all roots that upstreams may use."""
+
+    options: Options = field(init=False)
+    upstreams: Mapping[str, Origin] = field(init=False)
+    reverse: Origin | None = field(init=False)
+    proxy: Origin | None = field(init=False)
+    """The proxy above us."""
+
+    proxy_credentials: str | None = field(init=False, default=None)
+    destinations: Destinations = field(init=False)
+    alpn: dict[tuple[str, int], bytes] = field(init=False, default_factory=dict)
+    """What upstreams chose; b"" for none. So a client of ours gets the protocol that it would get from them."""
+
+    def __post_init__(self) -> None:
+        config = self.config
+        self.options = Options(config.limits.idle)
+        self.upstreams = {host.lower(): Origin.parse(origin) for host, origin in config.upstreams.items()}
+        self.reverse = Origin.parse(config.reverse) if config.reverse else None
+        self.proxy = None
+        if config.upstream_proxy:
+            parts = urlsplit(config.upstream_proxy)
+            self.proxy = Origin.parse(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}")
+            if parts.username is not None:
+                self.proxy_credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        self.listening(config.host, config.port)
+
+    def listening(self, host: str, port: int) -> None:
+        """Fix the rules about whom clients may reach, now that we know where we listen ourselves."""
+        exempt = {(origin.host, origin.port) for origin in self.upstreams.values()}
+        if self.reverse:
+            exempt.add((self.reverse.host, self.reverse.port))
+        self.destinations = Destinations(
+            ports=frozenset(self.config.connect_ports),
+            private=self.config.allow_private,
+            exempt=frozenset(exempt),
+            own=(*self.config.own_addresses, (host, port)),
+            timeout=self.config.limits.connect,
+        )
+
+    @property
+    def contacts_nobody(self) -> bool:
+        """Whether no upstream is ever contacted."""
+        return self.config.mode == "replay"
+
+    def contact(self, target: Origin) -> Origin:
+        """Who is contacted where this is asked."""
+        by_port = self.upstreams.get(f"{target.host}:{target.port}")
+        return by_port or self.upstreams.get(target.host) or target
+
+    def overridden(self, target: Origin) -> bool:
+        """Whether another origin stands in for this one."""
+        return self.contact(target) is not target
+
+    def refusal(self, target: Origin) -> Problem | None:
+        """Why this target may not be asked, as far as its name and port tell."""
+        contact = self.contact(target)
+        return self.destinations.by_name(contact.host, contact.port)
+
+    def tunnelled(self, host: str) -> bool:
+        """Whether a host is on the list of those that pass undecrypted."""
+        host = host.lower()
+        return any(host == one or (one.startswith("*.") and host.endswith(one[1:])) for one in self.config.tunnel)
+
+    def remember_alpn(self, host: str, port: int, alpn: bytes) -> None:
+        """Note which protocol an upstream chose."""
+        self.alpn.pop((host, port), None)
+        self.alpn[host, port] = alpn
+        if len(self.alpn) > ALPN_KEPT:
+            del self.alpn[next(iter(self.alpn))]
+
+    def offers(self, target: Origin) -> bytes | None:
+        """The protocol that the client of this target should get; None where nobody knows."""
+        if self.answerer is not None and (alpn := getattr(self.answerer, "alpn", None)) is not None:
+            recorded = alpn(target.authority)
+            if recorded is not None:
+                return str(recorded[0]).encode()
+        contact = self.contact(target)
+        if contact.scheme == "http":
+            return b"http/1.1"
+        return self.alpn.get((contact.host, contact.port))

@@ -1,0 +1,41 @@
+"""What a message head may look like before anything of it goes on. mitmproxy itself lets all of this through."""
+
+import re
+from collections.abc import Iterable
+
+from proxy.mitm.problem import Problem
+
+HEAD_BYTES = 128 << 10
+HEAD_LINES = 500
+
+_END = re.compile(rb"\r?\n\r?\n")
+# RFC 9112 2.2: a bare CR is invalid; 5.2: obs-fold in a request is refused; 2.2 lets us refuse a bare LF.
+_BAD_HEAD = re.compile(rb"\x00|\r(?!\n)|(?<!\r)\n|\n[ \t]")
+_BAD_VALUE = re.compile(rb"[\x00\r\n]")
+_NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+
+
+def raw_fault(buffered: bytes) -> Problem | None:
+    """What is wrong with the beginning of an HTTP/1 message, as far as it is there."""
+    end = _END.search(buffered)
+    head = buffered if end is None else buffered[: end.start()]
+    if len(head) > HEAD_BYTES or head.count(b"\n") > HEAD_LINES:
+        return Problem(
+            431, "head_too_large", f"the request's head is larger than {HEAD_BYTES >> 10} KiB or {HEAD_LINES} fields"
+        )
+    # While the head is incomplete its last byte may be half of a line's end.
+    if _BAD_HEAD.search(head if end else head[:-1]):
+        return Problem(
+            400, "malformed_head", "the request's head holds a NUL, a bare CR or LF, or a folded line; it went nowhere"
+        )
+    return None
+
+
+def fields_fault(fields: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """What is wrong with parsed header fields, of whatever protocol version."""
+    for name, value in fields:
+        if not _NAME.fullmatch(name):
+            return "a field name is not a token"
+        if _BAD_VALUE.search(value):
+            return "a field value holds a NUL, a CR or an LF"
+    return None

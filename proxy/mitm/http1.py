@@ -1,0 +1,226 @@
+"""HTTP/1 as mitmproxy speaks it, with what it lacks: trailers, 1xx, strict heads, bounded buffers, our own errors.
+
+Each method replaces one of `mitmproxy.proxy.layers.http._http1`; tests/proxy/mitm/test_pinned.py holds their names.
+"""
+
+import re
+from collections.abc import Iterator
+
+import h11
+from mitmproxy import http
+from mitmproxy.connection import ConnectionState
+from mitmproxy.net.http import http1
+from mitmproxy.proxy import commands, events
+from mitmproxy.proxy.layer import CommandGenerator
+from mitmproxy.proxy.layers.http import _http1
+from mitmproxy.proxy.layers.http._base import HttpEvent, ReceiveHttp
+from mitmproxy.proxy.layers.http._events import (
+    ErrorCode,
+    RequestEndOfMessage,
+    RequestHeaders,
+    RequestTrailers,
+    ResponseEndOfMessage,
+    ResponseHeaders,
+    ResponseProtocolError,
+    ResponseTrailers,
+)
+
+from proxy.mitm.heads import HEAD_BYTES, raw_fault
+from proxy.mitm.problem import Problem
+from proxy.mitm.signals import Hold, Informational, Reading, Resume
+
+PIPELINED = 1 << 20
+"""How much a client may send ahead of its answer before we stop reading."""
+
+RESPONSE_HEAD = 1 << 20
+
+_INTERIM = re.compile(rb"HTTP/1\.[01] 1(?!01)\d\d[ \r\n]")
+
+
+class Http1(_http1.Http1Connection):
+    """What both sides share."""
+
+    ReceiveTrailers: type[RequestTrailers | ResponseTrailers]
+    trailers: http.Headers | None = None
+    """To be sent after the last chunk."""
+
+    def read_body(self, event: events.Event) -> CommandGenerator[None]:
+        """Pass on what the body reader finds. Unlike mitmproxy's own it knows trailers."""
+        assert self.stream_id is not None
+        while True:
+            try:
+                found = (
+                    self.body_reader(self.buf)
+                    if isinstance(event, events.DataReceived)
+                    else self.body_reader.read_eof()
+                )
+                if found is None and len(self.buf) > HEAD_BYTES:
+                    raise h11.RemoteProtocolError("endless chunk header or trailer")
+            except h11.ProtocolError as error:
+                yield commands.CloseConnection(self.conn)
+                code = self.ReceiveProtocolError.code
+                yield ReceiveHttp(self.ReceiveProtocolError(self.stream_id, f"HTTP/1 protocol error: {error}", code))
+                return
+            if found is None:
+                return
+            if isinstance(found, h11.Data):
+                if found.data:
+                    yield ReceiveHttp(self.ReceiveData(self.stream_id, bytes(found.data)))
+                continue
+            assert isinstance(found, h11.EndOfMessage)
+            yield from self._end_of_body(found)
+            return
+
+    def _end_of_body(self, end: h11.EndOfMessage) -> CommandGenerator[None]:
+        assert self.stream_id is not None
+        assert self.request
+        if end.headers:
+            yield ReceiveHttp(self.ReceiveTrailers(self.stream_id, http.Headers(end.headers.raw_items())))
+        if self.request.data.method.upper() != b"CONNECT":
+            yield ReceiveHttp(self.ReceiveEndOfMessage(self.stream_id))
+        is_request = isinstance(self, _http1.Http1Server)
+        yield from self.mark_done(request=is_request, response=not is_request)
+
+    def _last_chunk(self) -> commands.SendData:
+        trailers = bytes(self.trailers) if self.trailers else b""
+        self.trailers = None
+        return commands.SendData(self.conn, b"0\r\n" + trailers + b"\r\n")
+
+
+class Server(Http1, _http1.Http1Server):
+    """Towards the client."""
+
+    ReceiveTrailers = RequestTrailers
+    paused = False
+
+    def _handle_event(self, event: events.Event) -> CommandGenerator[None]:
+        yield from super()._handle_event(event)
+        ahead = len(self.buf) > PIPELINED and self.state == self.wait
+        if ahead != self.paused:
+            self.paused = ahead
+            yield Reading(self.conn, on=not ahead)
+
+    def read_headers(self, event: events.ConnectionEvent) -> CommandGenerator[None]:
+        """Look at the head before mitmproxy does: what it would let through is refused here."""
+        if isinstance(event, events.DataReceived):
+            # RFC 9112 2.2: empty lines before a request line are to be ignored; mitmproxy would wait for more.
+            buffered = bytes(self.buf)
+            if empty := len(buffered) - len(buffered.lstrip(b"\r\n")):
+                self.buf.maybe_extract_at_most(empty)
+            if fault := raw_fault(buffered[empty:]):
+                yield commands.SendData(self.conn, fault.http1())
+                yield commands.CloseConnection(self.conn)
+                self.state = self.done
+                return
+        yield from super().read_headers(event)
+
+    def send(self, event: HttpEvent) -> CommandGenerator[None]:
+        """Send what a stream wants the client to get."""
+        match event:
+            case Hold() | Resume():
+                yield Reading(self.conn, on=isinstance(event, Resume))
+            case Informational():
+                # RFC 9110 15.2: not to an HTTP/1.0 client.
+                if self.request and self.request.http_version == "HTTP/1.1":
+                    yield commands.SendData(self.conn, http1.assemble_response_head(event.response))  # type: ignore[no-untyped-call]
+            case ResponseTrailers():
+                self.trailers = event.trailers
+            case ResponseEndOfMessage() if self._chunked() and self.trailers:
+                yield self._last_chunk()
+                yield from self.mark_done(response=True)
+            case ResponseHeaders():
+                assert self.request
+                framed = _framed(self.request, event)
+                yield from super().send(framed)
+            case ResponseProtocolError() if not self.conn.state & ConnectionState.CAN_WRITE:
+                return
+            case _:
+                yield from super().send(event)
+
+    def _chunked(self) -> bool:
+        assert self.request
+        assert self.response
+        return self.request.method.upper() != "HEAD" and _is_chunked(self.response)
+
+
+def _framed(request: http.Request, event: ResponseHeaders) -> ResponseHeaders:
+    """Give the response the framing that this HTTP/1 client understands, where it came with another or none."""
+    response = event.response
+    bodiless = (
+        request.method.upper() in ("HEAD", "CONNECT")
+        or response.status_code in (204, 304)
+        or response.status_code < 200
+    )
+    if request.http_version == "HTTP/1.0" and _is_chunked(response):
+        response = response.copy()
+        response.headers.pop("transfer-encoding")
+    elif response.is_http2 and "content-length" not in response.headers and not bodiless:
+        response = response.copy()
+        if event.end_stream:
+            response.headers["content-length"] = "0"
+        elif request.http_version == "HTTP/1.1":
+            response.headers["transfer-encoding"] = "chunked"
+    return ResponseHeaders(event.stream_id, response, event.end_stream)
+
+
+class Client(Http1, _http1.Http1Client):
+    """Towards the upstream."""
+
+    ReceiveTrailers = ResponseTrailers
+
+    def read_headers(self, event: events.ConnectionEvent) -> CommandGenerator[None]:
+        """Let interim responses by, then read the final one."""
+        if isinstance(event, events.DataReceived) and self.stream_id is not None:
+            for interim in self._interim():
+                yield ReceiveHttp(Informational(self.stream_id, interim))
+            if len(self.buf) > RESPONSE_HEAD and b"\n\r\n" not in bytes(self.buf):
+                yield commands.CloseConnection(self.conn)
+                too_large = "the response's head is too large"
+                yield ReceiveHttp(ResponseProtocolError(self.stream_id, too_large, ErrorCode.GENERIC_SERVER_ERROR))
+                self.state = self.done
+                return
+        yield from super().read_headers(event)
+
+    def _interim(self) -> Iterator[http.Response]:
+        while _INTERIM.match(bytes(self.buf)):
+            lines = self.buf.maybe_extract_lines()
+            if not lines:
+                return
+            try:
+                yield http1.read_response_head([bytes(line) for line in lines])
+            except ValueError:
+                # Not ours to judge: drop it, the final response follows.
+                continue
+
+    def send(self, event: HttpEvent) -> CommandGenerator[None]:
+        """Send what a stream wants the upstream to get."""
+        match event:
+            case Hold() | Resume():
+                yield Reading(self.conn, on=isinstance(event, Resume))
+            case RequestTrailers():
+                self.trailers = event.trailers
+            case RequestEndOfMessage() if self.request and self.trailers and _is_chunked(self.request):
+                yield self._last_chunk()
+                yield from self.mark_done(request=True)
+            case RequestHeaders() if not event.end_stream and _unframed(event.request):
+                request = event.request.copy()
+                request.headers["transfer-encoding"] = "chunked"
+                yield from super().send(RequestHeaders(event.stream_id, request, event.end_stream))
+            case _:
+                yield from super().send(event)
+
+
+def _unframed(request: http.Request) -> bool:
+    """Whether an HTTP/2 request would reach an HTTP/1 upstream with a body that nothing delimits."""
+    return request.is_http2 and "content-length" not in request.headers
+
+
+def _is_chunked(message: http.Message) -> bool:
+    return "chunked" in message.headers.get("transfer-encoding", "").lower()
+
+
+def error_response(status_code: int, message: str = "") -> bytes:  # noqa: ARG001 - theirs
+    """Replaces mitmproxy's HTML errors. Its message may quote the request, so it is not passed on."""
+    known = {400: ("malformed_request", "the request is not valid HTTP; it went nowhere")}
+    code, detail = known.get(status_code, ("engine", "the proxy could not pass this request on"))
+    return Problem(status_code, code, detail).http1()

@@ -1,0 +1,265 @@
+"""Which of mitmproxy's layers a connection gets, and our answers to its hooks."""
+
+import base64
+
+from mitmproxy import http
+from mitmproxy.connection import Client, Server
+from mitmproxy.net.tls import starts_like_tls_record
+from mitmproxy.proxy import commands, events, tunnel
+from mitmproxy.proxy.context import Context
+from mitmproxy.proxy.layer import CommandGenerator, Layer, NextLayer, NextLayerHook
+from mitmproxy.proxy.layers import http as http_layers
+from mitmproxy.proxy.layers import modes
+from mitmproxy.proxy.layers.http import HTTPMode, _http1
+from mitmproxy.proxy.layers.http._hooks import HttpConnectHook, HttpConnectUpstreamHook
+from mitmproxy.proxy.layers.tls import (
+    ClientTLSLayer,
+    ServerTLSLayer,
+    TlsClienthelloHook,
+    TlsEstablishedServerHook,
+    TlsFailedServerHook,
+    TlsStartClientHook,
+    TlsStartServerHook,
+)
+from mitmproxy.tls import ClientHelloData, TlsData
+
+from proxy.mitm import http1, http2, tls
+from proxy.mitm.admission import asked_in_tunnel, authorize, credentials, sound
+from proxy.mitm.answered import Answered
+from proxy.mitm.engine import Engine
+from proxy.mitm.opaque import Opaque
+from proxy.mitm.problem import Fault, Problem
+from proxy.mitm.relayed import Relayed
+from proxy.mitm.visit import Visit
+
+REPLACED = {
+    "Http1Server": http1.Server,
+    "Http1Client": http1.Client,
+    "Http2Server": http2.Server,
+    "Http2Client": http2.Client,
+}
+
+
+def install() -> None:
+    """Let mitmproxy make our connections: it looks these four up by name whenever it speaks HTTP."""
+    for name, ours in REPLACED.items():
+        setattr(http_layers, name, ours)
+    _http1.make_error_response = http1.error_response
+
+
+class Http(http_layers.HttpLayer):
+    """All HTTP on one connection: makes our streams, and forgets upstream connections that have ended."""
+
+    def __init__(self, context: Context, mode: HTTPMode, visit: Visit) -> None:
+        super().__init__(context, mode)
+        self.visit = visit
+
+    def make_stream(self, stream_id: int) -> CommandGenerator[None]:
+        """A stream of ours for each request."""
+        kind = Relayed if self.visit.engine.answerer is None else Answered
+        stream = kind(self.context.fork(), stream_id, self.visit)
+        self.streams[stream_id] = stream
+        yield from self.event_to_child(stream, events.Start())
+
+    def get_connection(self, event: http_layers.GetHttpConnection, *, reuse: bool = True) -> CommandGenerator[None]:
+        """Find or open an upstream connection. A failure is not remembered: the next request may have more luck."""
+        self.context.server.error = None
+        for connection in [c for c in self.connections if isinstance(c, Server) and self._over(c)]:
+            del self.connections[connection]
+        yield from super().get_connection(event, reuse=reuse)
+
+    def _over(self, server: Server) -> bool:
+        if server.connected or server in self.waiting_for_establishment:
+            return False
+        return not any(stream.context.server is server for stream in self.streams.values())
+
+    def register_connection(self, command: http_layers.RegisterHttpConnection) -> CommandGenerator[None]:
+        """Hand on why a connection failed with its kind, which mitmproxy's layers lose on the way."""
+        if command.err and isinstance(command.connection.error, Fault):
+            command.err = command.connection.error
+        yield from super().register_connection(command)
+
+    def _handle_event(self, event: events.Event) -> CommandGenerator[None]:
+        forgotten = (
+            isinstance(event, events.ConnectionEvent)
+            and event.connection not in self.connections
+            and event.connection is not self.context.server
+        )
+        if not forgotten:
+            yield from super()._handle_event(event)
+
+
+class Stack:
+    """Builds the layers of one engine's connections."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def outermost(self, context: Context) -> Layer:
+        """The first layer, by what kind of proxy we are."""
+        if self.engine.reverse is not None:
+            return modes.ReverseProxy(context)
+        if self.engine.proxy is not None:
+            return modes.HttpUpstreamProxy(context)
+        return modes.HttpProxy(context)
+
+    def run(self, visit: Visit, hook: commands.StartHook) -> None:
+        """Answer a hook."""
+        match hook:
+            case NextLayerHook(data=next_layer):
+                if next_layer.layer is None:
+                    next_layer.layer = self._next(visit, next_layer)
+            case HttpConnectHook(flow=flow):
+                self._connect(visit, flow)
+            case HttpConnectUpstreamHook(flow=flow):
+                self._connect_above(flow)
+            case TlsClienthelloHook(data=hello):
+                hello.establish_server_tls_first = self._ask_upstream_first(visit, hello)
+            case TlsStartClientHook(data=start):
+                self._start_client(visit, start)
+            case TlsStartServerHook(data=start):
+                self._start_server(start)
+            case TlsEstablishedServerHook(data=done):
+                self._established(done)
+            case TlsFailedServerHook(data=failed):
+                _failed(failed)
+
+    def _next(self, visit: Visit, undecided: NextLayer) -> Layer | None:
+        context, data = undecided.context, undecided.data_client()  # type: ignore[no-untyped-call]
+        if len(context.layers) == 1:
+            return self._first(visit, context, data)
+        if visit.tunnel is not None and self.engine.tunnelled(visit.tunnel):
+            return Opaque(context, visit, f"{visit.tunnel} is on the tunnel list and passed undecrypted")
+        if not context.client.tls and len(data) < 3:
+            return None
+        if starts_like_tls_record(data) and not context.client.tls:
+            return _stacked(ServerTLSLayer(context), ClientTLSLayer(context))
+        if context.client.alpn in tls.HTTP_ALPNS or _like_http(data):
+            return Http(context, HTTPMode.transparent, visit)
+        return Opaque(context, visit, f"{visit.tunnel} was asked in something that is neither TLS nor HTTP")
+
+    def _first(self, visit: Visit, context: Context, data: bytes) -> Layer | None:
+        if len(data) < 3:
+            return None
+        mode = HTTPMode.regular
+        layers: list[Layer] = []
+        if self.engine.reverse is not None:
+            mode = HTTPMode.transparent
+            if self.engine.reverse.scheme == "https":
+                layers.append(ServerTLSLayer(context))
+        elif self.engine.proxy is not None:
+            mode = HTTPMode.upstream
+        if starts_like_tls_record(data):
+            layers.append(ClientTLSLayer(context))
+        return _stacked(*layers, Http(context, mode, visit))
+
+    def _connect(self, visit: Visit, flow: http.HTTPFlow) -> None:
+        try:
+            given = credentials(flow.request)
+            sound(flow.request)
+            authorize(given, self.engine.config.token)
+            self._may_connect(flow.request.host, flow.request.port)
+        except Problem as problem:
+            flow.response = response(problem)
+            flow.response.headers["Connection"] = "close"
+            return
+        visit.given, visit.tunnel = given, flow.request.host.lower()
+
+    def _may_connect(self, host: str, port: int) -> None:
+        target = asked_in_tunnel(host, port, None, secure=True)
+        if self.engine.contacts_nobody and self.engine.tunnelled(host):
+            raise Problem(
+                403, "tunnel_in_replay", f"{host} is on the tunnel list: it cannot be answered from a recording"
+            )
+        # What is answered from a recording may have been anywhere.
+        if self.engine.answerer is None and (problem := self.engine.refusal(target)):
+            raise problem
+
+    def _connect_above(self, flow: http.HTTPFlow) -> None:
+        if value := above_credentials(self.engine):
+            flow.request.headers["Proxy-Authorization"] = value
+
+    def _ask_upstream_first(self, visit: Visit, hello: ClientHelloData) -> bool:
+        """Whether to contact the upstream before the client's handshake: only to learn its protocol, once per upstream."""
+        context, offered = hello.context, hello.client_hello.alpn_protocols
+        host = visit.tunnel
+        if host is None or b"h2" not in offered or self.engine.answerer is not None or context.server.address is None:
+            return False
+        target = asked_in_tunnel(host, context.server.address[1], hello.client_hello.sni, secure=True)
+        if self.engine.overridden(target) or self.engine.offers(target) is not None:
+            return False
+        return hello.client_hello.sni in (None, target.host)
+
+    def _start_client(self, visit: Visit, start: TlsData) -> None:
+        context = start.context
+        host = visit.tunnel or str(context.client.sockname[0])
+        server = context.server
+        if server.tls_established:
+            wanted: bytes | None = server.alpn or b""
+        elif visit.tunnel is None:
+            # A proxy that is itself spoken to by TLS: CONNECT within HTTP/2 is not for us.
+            wanted = b"http/1.1"
+        else:
+            assert server.address is not None
+            wanted = self.engine.offers(asked_in_tunnel(host, server.address[1], context.client.sni, secure=True))
+        leaf = self.engine.config.authority.leaf((context.client.sni or host).lower())
+        start.ssl_conn = tls.towards_client(leaf, wanted)
+
+    def _start_server(self, start: TlsData) -> None:
+        server, client = start.conn, start.context.client
+        assert isinstance(server, Server)
+        assert server.address is not None
+        server.sni = server.sni or server.address[0]
+        server.alpn_offers = tuple(server.alpn_offers or _mirrored(client))
+        start.ssl_conn = tls.towards_upstream(server.sni, tuple(server.alpn_offers), self.engine.trust)
+
+    def _established(self, done: TlsData) -> None:
+        server = done.conn
+        if isinstance(server, Server) and server.address is not None and b"h2" in server.alpn_offers:
+            self.engine.remember_alpn(*server.address[:2], server.alpn or b"")
+
+
+def _failed(failed: TlsData) -> None:
+    server = failed.conn
+    name = server.sni or "the upstream"
+    if failed.ssl_conn is not None and (why := tls.verification_error(failed.ssl_conn)):
+        detail = f"the certificate of {name} is not valid: {why}; a private CA can be trusted with upstream_ca"
+        server.error = Fault(Problem(502, "tls_certificate_error", detail))
+    else:
+        server.error = Fault(Problem(502, "tls_failed", f"no TLS connection with {name}: {server.error}"))
+
+
+def _mirrored(client: Client) -> tuple[bytes, ...]:
+    """What to offer an upstream: what the client speaks with us, or, while that is open, what it would have offered."""
+    if client.alpn == b"h2":
+        return (b"h2", b"http/1.1")
+    if client.alpn or not client.tls:
+        return (b"http/1.1",)
+    return tuple(alpn for alpn in client.alpn_offers if alpn in tls.HTTP_ALPNS) if not client.tls_established else ()
+
+
+def above_credentials(engine: Engine) -> str | None:
+    """What the proxy above us wants to see."""
+    if engine.proxy_credentials is None:
+        return None
+    return "Basic " + base64.b64encode(engine.proxy_credentials.encode()).decode()
+
+
+def response(problem: Problem) -> http.Response:
+    """A problem as mitmproxy's response."""
+    fields = [(name.encode(), value.encode()) for name, value in problem.headers]
+    reason = problem.reason.encode()
+    return http.Response(b"HTTP/1.1", problem.status, reason, http.Headers(fields), problem.body, None, 0.0, 0.0)
+
+
+def _stacked(*layers: Layer) -> Layer:
+    stack = tunnel.LayerStack()
+    for one in layers:
+        stack /= one
+    return stack[0]
+
+
+def _like_http(data: bytes) -> bool:
+    """A method, a space: mitmproxy's own guess."""
+    word, space, _ = data[:32].partition(b" ")
+    return word.isalpha() and (bool(space) or len(data) < 32)

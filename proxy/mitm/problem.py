@@ -1,0 +1,73 @@
+"""Our own refusals: problem+json (RFC 9457) with an `error` member, so that every SDK shows what happened."""
+
+import json
+from dataclasses import dataclass
+from http import HTTPStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Problem(Exception):  # noqa: N818 - it is raised to answer with it
+    """A request is answered by us and not by an upstream."""
+
+    status: int
+    code: str
+    detail: str
+    """What happened, why, and what to do."""
+
+    @property
+    def reason(self) -> str:
+        """The reason phrase that belongs to the status."""
+        return HTTPStatus(self.status).phrase
+
+    @property
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        """All that the response carries."""
+        own = {
+            401: (("WWW-Authenticate", 'Basic realm="playhead"'),),
+            407: (("Proxy-Authenticate", 'Basic realm="playhead"'),),
+        }.get(self.status, ())
+        # SDKs retry by status; only what may pass by itself is worth it.
+        again = "true" if self.status in (502, 503, 504) else "false"
+        return (
+            ("Content-Type", "application/problem+json"),
+            ("Content-Length", str(len(self.body))),
+            ("X-Should-Retry", again),
+            *own,
+        )
+
+    @property
+    def body(self) -> bytes:
+        """The problem as JSON."""
+        return json.dumps(
+            {
+                "type": f"urn:playhead:problem:{self.code}",
+                "title": self.reason,
+                "status": self.status,
+                "detail": self.detail,
+                "error": {"type": "playhead_refused", "code": self.code, "message": self.detail},
+            }
+        ).encode()
+
+    def http1(self) -> bytes:
+        """The whole response, after which the connection closes."""
+        lines = [f"HTTP/1.1 {self.status} {self.reason}", *(f"{k}: {v}" for k, v in self.headers), "Connection: close"]
+        return "\r\n".join(lines).encode() + b"\r\n\r\n" + self.body
+
+
+class Fault(str):
+    """Why an upstream was not reached. mitmproxy hands errors on as text; this one keeps its kind."""
+
+    __slots__ = ("problem",)
+    problem: Problem
+
+    def __new__(cls, problem: Problem) -> "Fault":
+        fault = super().__new__(cls, problem.detail)
+        fault.problem = problem
+        return fault
+
+
+def unreachable(error: str | Fault) -> Problem:
+    """The problem behind an error text of mitmproxy's."""
+    if isinstance(error, Fault):
+        return error.problem
+    return Problem(502, "upstream_unreachable", f"the upstream could not be reached: {error}")

@@ -1,0 +1,134 @@
+"""One exchange being told to the recorder, with a clock of its own.
+
+This is the guard between the wire and the recorder: whatever goes wrong behind it ends in a gap or in a refusal, by the
+recorder's policy, and never in a broken or a silent exchange.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Literal, Protocol
+
+from calls.model import ChunkKind, Headers, Outcome
+
+type Side = Literal["request", "response"]
+
+logger = logging.getLogger(__name__)
+
+
+class Recording(Protocol):
+    """`proxy.recorder.Recording`, as far as an engine needs it."""
+
+    id: str
+
+    def data(self, side: Side, data: bytes, at: int, kind: ChunkKind = "data") -> None: ...
+    def response(self, at: int, status: int, reason: str, http_version: str, headers: Headers) -> None: ...
+    def ended(self, side: Side, at: int, trailers: Headers = ()) -> None: ...
+    def closed(self, at: int, outcome: Outcome, error: str | None = None) -> None: ...
+    async def kept(self) -> bool: ...
+
+
+class Recorder(Protocol):
+    """`proxy.recorder.Recorder`, as far as an engine needs it."""
+
+    @property
+    def on_failure(self) -> Literal["gap", "refuse"]: ...
+    def begin(
+        self,
+        *,
+        run: str,
+        run_evidence: tuple[tuple[str, str], ...],
+        step: int | None,
+        actor: str | None,
+        method: str,
+        url: str,
+        http_version: str,
+        headers: Headers,
+    ) -> Recording: ...
+    def gap(self, run: str, reason: str, exchange: str | None = None) -> None: ...
+
+
+class Tape:
+    """What happens to one exchange, told once each. With no recording it tells nobody."""
+
+    __slots__ = ("_began", "_lost", "_recorder", "_recording", "_run", "open")
+
+    def __init__(self, recorder: Recorder | None, run: str, begin: Callable[[Recorder], Recording]) -> None:
+        self._began = time.monotonic_ns()
+        self._recorder = recorder
+        self._recording: Recording | None = None
+        self._run = run
+        self._lost = False
+        self.open = True
+        if recorder is not None:
+            self._told(lambda: self._begin(recorder, begin))
+
+    def _begin(self, recorder: Recorder, begin: Callable[[Recorder], Recording]) -> None:
+        self._recording = begin(recorder)
+
+    @property
+    def guarded(self) -> bool:
+        """Whether there is anything to wait for before the exchange may go on."""
+        return self._lost or self._recording is not None
+
+    def data(self, side: Side, data: bytes, kind: ChunkKind = "data") -> None:
+        """A piece has arrived."""
+        if (recording := self._recording) is not None:
+            self._told(lambda: recording.data(side, data, self._now(), kind))
+
+    def response(self, status: int, reason: str, http_version: str, headers: Headers) -> None:
+        """The response's head has arrived."""
+        if (recording := self._recording) is not None:
+            self._told(lambda: recording.response(self._now(), status, reason, http_version, headers))
+
+    def ended(self, side: Side, trailers: Headers = ()) -> None:
+        """One message is whole."""
+        if (recording := self._recording) is not None:
+            self._told(lambda: recording.ended(side, self._now(), trailers))
+
+    def closed(self, outcome: Outcome, error: str | None = None) -> None:
+        """The exchange is over. What comes after the first is ignored."""
+        if not self.open:
+            return
+        self.open = False
+        if (recording := self._recording) is not None:
+            self._told(lambda: recording.closed(self._now(), outcome, error))
+
+    def gap(self, reason: str) -> None:
+        """Something of this exchange passes that cannot be recorded."""
+        recorder = self._recorder
+        if recorder is not None:
+            self._told(lambda: recorder.gap(self._run, reason, self._recording.id if self._recording else None))
+
+    async def kept(self) -> bool:
+        """Whether the exchange may go on: all told so far is kept, or the policy does not ask for it."""
+        recording = self._recording
+        if recording is None:
+            return not self._lost
+        try:
+            return await recording.kept()
+        except Exception as fault:  # noqa: BLE001 - the guard: a recorder that is broken must not break what it records
+            self._fail(fault)
+            return not self._lost
+
+    def _now(self) -> int:
+        return time.monotonic_ns() - self._began
+
+    def _told(self, telling: Callable[[], None]) -> None:
+        try:
+            telling()
+        except Exception as fault:  # noqa: BLE001 - the guard, as above
+            self._fail(fault)
+
+    def _fail(self, fault: Exception) -> None:
+        """Stop telling; by policy say so in the run, or let nothing more of the exchange pass."""
+        recorder, recording = self._recorder, self._recording
+        self._recorder = self._recording = None
+        assert recorder is not None
+        logger.error("an exchange could not be recorded", exc_info=fault)
+        self._lost = recorder.on_failure == "refuse"
+        try:
+            recorder.gap(self._run, f"the recorder failed: {type(fault).__name__}", recording.id if recording else None)
+        except Exception as worse:
+            logger.error("and the gap could not be noted", exc_info=worse)
+            self._lost = True

@@ -1,0 +1,285 @@
+"""A door under test, with a recorder and an answerer that remember, and upstreams on real sockets that do as they are told."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import trustme
+
+from calls.model import ChunkKind, Headers, Outcome, Request
+from proxy import mitm
+from proxy.ca import ensure
+from proxy.door import Answerer, DoorConfig, Limits
+from replay.answer import Answer, Piece
+
+type Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+type Side = Literal["request", "response"]
+
+
+@cache
+def upstream_ca() -> trustme.CA:
+    """One private CA for all upstreams under test: making one takes a while."""
+    return trustme.CA()
+
+
+# Upstreams
+
+
+@dataclass
+class Upstream:
+    """Where it listens, and how often it was connected to."""
+
+    port: int = 0
+    connections: int = 0
+    heads: list[bytes] = field(default_factory=list)
+    """Every request head that `answering` has read."""
+
+    bodies: list[bytes] = field(default_factory=list)
+
+
+@asynccontextmanager
+async def serving(
+    handler: Handler, *, tls: ssl.SSLContext | None = None, upstream: Upstream | None = None
+) -> AsyncIterator[Upstream]:
+    """An upstream on a socket. What its handler raises when the other side goes is nobody's business."""
+    upstream = upstream or Upstream()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        upstream.connections += 1
+        try:
+            await handler(reader, writer)
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
+    upstream.port = server.sockets[0].getsockname()[1]
+    try:
+        yield upstream
+    finally:
+        server.close()
+
+
+@asynccontextmanager
+async def answering(
+    *responses: bytes, tls: ssl.SSLContext | None = None, hold: asyncio.Event | None = None
+) -> AsyncIterator[Upstream]:
+    """An HTTP/1 upstream that answers each request with the same raw bytes, piece by piece, then keeps the connection."""
+    upstream = Upstream()
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            head, body = await read_request(reader)
+            upstream.heads.append(head)
+            upstream.bodies.append(body)
+            for piece in responses:
+                writer.write(piece)
+                await writer.drain()
+            if hold is not None:
+                await hold.wait()
+
+    async with serving(handler, tls=tls, upstream=upstream):
+        yield upstream
+
+
+async def read_request(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
+    """One HTTP/1 request: its head, and its body as it came (chunked stays chunked)."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    fields = head.lower()
+    if b"transfer-encoding: chunked" in fields:
+        body = b""
+        while True:
+            line = await reader.readline()
+            body += line
+            if line in (b"0\r\n",):
+                while (trailer := await reader.readline()) != b"\r\n":
+                    body += trailer
+                return head, body + b"\r\n"
+            body += await reader.readexactly(int(line, 16) + 2)
+    length = fields.partition(b"content-length:")[2].partition(b"\r\n")[0].strip()
+    return head, await reader.readexactly(int(length)) if length else b""
+
+
+def upstream_tls(*names: str, alpn: tuple[str, ...] = ("http/1.1",)) -> ssl.SSLContext:
+    """A server context for these names, signed by `upstream_ca`."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    upstream_ca().issue_cert(*names).configure_cert(context)
+    if alpn:
+        context.set_alpn_protocols(list(alpn))
+    return context
+
+
+# A recorder that remembers
+
+
+@dataclass
+class Told:
+    """One exchange as the recorder was told of it."""
+
+    id: str
+    begun: Mapping[str, Any]
+    gate: asyncio.Event
+    keeps: bool = True
+    words: list[tuple[Any, ...]] = field(default_factory=list)
+    """Every word in order."""
+
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def data(self, side: Side, data: bytes, at: int, kind: ChunkKind = "data") -> None:
+        self.words.append(("data", side, data, kind))
+
+    def response(self, at: int, status: int, reason: str, http_version: str, headers: Headers) -> None:
+        self.words.append(("response", status, reason, http_version, headers))
+
+    def ended(self, side: Side, at: int, trailers: Headers = ()) -> None:
+        self.words.append(("ended", side, trailers))
+
+    def closed(self, at: int, outcome: Outcome, error: str | None = None) -> None:
+        self.words.append(("closed", outcome, error))
+        self.over.set()
+
+    async def kept(self) -> bool:
+        await self.gate.wait()
+        return self.keeps
+
+    def body(self, side: Side) -> bytes:
+        return b"".join(self.pieces(side))
+
+    def pieces(self, side: Side) -> list[bytes]:
+        return [word[2] for word in self.words if word[:2] == ("data", side)]
+
+    def messages(self) -> list[tuple[Any, ...]]:
+        return [word[1:] for word in self.words if word[0] == "data"]
+
+    @property
+    def head(self) -> tuple[Any, ...] | None:
+        """Status, reason, version, headers."""
+        return next((word[1:] for word in self.words if word[0] == "response"), None)
+
+    @property
+    def outcome(self) -> str | None:
+        return next((word[1] for word in self.words if word[0] == "closed"), None)
+
+    @property
+    def error(self) -> str | None:
+        return next((word[2] for word in self.words if word[0] == "closed"), None)
+
+    def trailers(self, side: Side) -> Headers:
+        return next((word[2] for word in self.words if word[:2] == ("ended", side)), ())
+
+
+class MemoryRecorder:
+    """Remembers all it is told; with `gate` cleared it keeps nothing until told to."""
+
+    def __init__(self, on_failure: Literal["gap", "refuse"] = "gap") -> None:
+        self.on_failure = on_failure
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.keeps = True
+        self.exchanges: list[Told] = []
+        self.gaps: list[tuple[str, str, str | None]] = []
+        self.begun = asyncio.Event()
+
+    def begin(self, **head: Any) -> Told:
+        told = Told(str(len(self.exchanges)), head, self.gate, self.keeps)
+        self.exchanges.append(told)
+        self.begun.set()
+        return told
+
+    def gap(self, run: str, reason: str, exchange: str | None = None) -> None:
+        self.gaps.append((run, reason, exchange))
+
+    @property
+    def only(self) -> Told:
+        assert len(self.exchanges) == 1
+        return self.exchanges[0]
+
+
+# An answerer that follows a script
+
+
+class ScriptedAnswerer:
+    """Answers with what it was given, one after the other, and remembers who asked what."""
+
+    def __init__(self, *answers: Answer | None, alpn: tuple[str, ...] | None = None) -> None:
+        self._answers = list(answers)
+        self._alpn = alpn
+        self.asked: list[tuple[Request, str | None, str]] = []
+
+    async def answer(self, request: Request, *, run: str | None, owner: str) -> Answer | None:
+        self.asked.append((request, run, owner))
+        return self._answers.pop(0)
+
+    def alpn(self, authority: str) -> tuple[str, ...] | None:
+        return self._alpn
+
+
+def whole(body: bytes, *headers: tuple[str, str], status: int = 200) -> Answer:
+    """An answer in one piece."""
+    return Answer(
+        status=status, reason="OK", headers=(*headers, ("Content-Length", str(len(body)))), pieces=(Piece(0, body),)
+    )
+
+
+# The door
+
+
+@dataclass(frozen=True)
+class Door:
+    """A running door."""
+
+    port: int
+    config: DoorConfig
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def proxy(self, run: str = "run-1", token: str = "x") -> str:
+        return f"http://{run}:{token}@127.0.0.1:{self.port}"
+
+    @property
+    def tls(self) -> ssl.SSLContext:
+        """What a client needs to trust the door."""
+        return ssl.create_default_context(cafile=str(self.config.authority.certificate))
+
+
+@asynccontextmanager
+async def opened(
+    directory: Path, recorder: MemoryRecorder | None = None, answerer: Answerer | None = None, **settings: Any
+) -> AsyncIterator[Door]:
+    """A door for as long as the context lasts. It records with a recorder, and trusts `upstream_ca`."""
+    ca = directory / "upstream-ca.pem"
+    upstream_ca().cert_pem.write_to_path(str(ca))
+    mode = "replay" if answerer else "record" if recorder else "passthrough"
+    told: dict[str, Any] = {"mode": mode, "upstream_ca": str(ca), "limits": Limits(grace=0.5)}
+    config = DoorConfig(authority=ensure(directory / "keys"), **(told | settings))
+    ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(mitm.run(config, recorder, answerer, ready.set_result))
+        try:
+            yield Door(await ready, config)
+        finally:
+            config.stop.set()
+
+
+async def connected(
+    door: Door, authority: str, *, alpn: tuple[str, ...] = ()
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A raw connection through the door: CONNECT, then TLS."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    writer.write(f"CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n".encode())
+    head = await reader.readuntil(b"\r\n\r\n")
+    if not head.startswith(b"HTTP/1.1 200"):
+        raise ConnectionRefusedError(head + await reader.read())
+    context = door.tls
+    if alpn:
+        context.set_alpn_protocols(list(alpn))
+    await writer.start_tls(context, server_hostname=authority.rpartition(":")[0])
+    return reader, writer
