@@ -184,9 +184,21 @@ function patchAgents() {
   const secure = https.Agent.prototype.createConnection;
   https.Agent.prototype.createConnection = function createConnection(options, ...rest) {
     if (leaves(this, options, 443)) return secure.call(this, options, ...rest);
-    const socket = new Tunnel(hostOf(options), options.port || 443);
-    return secure.call(this, { ...options, socket }, ...rest);
+    const tunnel = new Tunnel(hostOf(options), options.port || 443);
+    return carried(secure.call(this, { ...options, socket: tunnel }, ...rest), tunnel);
   };
+}
+
+/** Agents unref an idle connection, so that it does not keep a program from ending; TLS over a stream would keep that to itself. */
+function carried(socket, tunnel) {
+  for (const name of ["ref", "unref"]) {
+    const own = socket[name];
+    socket[name] = function () {
+      tunnel[name]();
+      return own.call(this);
+    };
+  }
+  return socket;
 }
 
 function hostOf(options) {
@@ -230,7 +242,7 @@ function tunnelled(settings) {
     const socket = direct(host, port) ? net.connect(port, host) : new Tunnel(host, port);
     if (!secure) return socket;
     const servername = net.isIP(host) ? "" : host;
-    return tls.connect({ ALPNProtocols: ["h2"], servername, ...settings, host, socket });
+    return carried(tls.connect({ ALPNProtocols: ["h2"], servername, ...settings, host, socket }), socket);
   };
 }
 

@@ -135,6 +135,16 @@ def test_a_kept_connection_is_used_again(node: Node, door: StandinDoor, tmp_path
     assert (done.returncode, len(door.heads)) == (0, 1), done.stderr
 
 
+@pytest.mark.parametrize("module", ["https", "http"])
+def test_a_kept_connection_does_not_keep_the_program_from_ending(node: Node, tmp_path: Path, module: str) -> None:
+    text = f"""
+        import {{ Agent, get }} from "node:{module}";
+        const agent = new Agent({{ keepAlive: true }});
+        get("{module}://api.model.example/bytes/9", {{ agent }}, (response) => response.resume());
+    """
+    assert node(script(tmp_path, text)).returncode == 0  # else it would wait for the other side for ever
+
+
 def test_a_refusal_by_the_door_is_an_error_that_says_so(node: Node, door: StandinDoor, tmp_path: Path) -> None:
     door.refuse = b"HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 0\r\n\r\n"
     text = """
