@@ -1,5 +1,6 @@
 """Where two JSON values part: pointers with what stands there on either side, few and short enough to read."""
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -158,7 +159,8 @@ def _short(value: Json | Absent) -> Json:
     if isinstance(value, str):
         return _cut(value, 0)
     text = dumps(value).decode()
-    return value if len(text) <= _EXCERPT else _cut(text, 0)
+    # Read back plainly: what is shown need not be exact, but every JSON writer must take it.
+    return json.loads(text) if len(text) <= _EXCERPT else _cut(text, 0)
 
 
 def _cut(text: str, start: int) -> str:

@@ -13,7 +13,7 @@ from calls.model import Headers, Json, Request
 from calls.placeholder import is_placeholder
 from calls.profile import NEVER_KEYS
 from calls.route import target
-from calls.selection import escaped
+from calls.selection import pointer
 from replay.divergence import ABSENT, Absent, same
 
 LISTED: Final = 50
@@ -30,16 +30,15 @@ def drift(recorded: Request, recorded_key: Keyed, now: Request, now_key: Keyed) 
 
 def _left_out(recorded_key: Keyed, recorded: Request, now_key: Keyed, now: Request) -> Iterator[str]:
     left_out = [*recorded_key.left_out, *now_key.left_out]
-    pointers = dict.fromkeys(left.pointer for left in left_out if left.rule not in _BY_DESIGN)
+    places = dict.fromkeys(left.pointer for left in left_out if left.rule not in _BY_DESIGN)
     before, after = _document(recorded, recorded_key), _document(now, now_key)
-    return (pointer for pointer in pointers if not same(_at(before, pointer), _at(after, pointer)))
+    return (place for place in places if not same(_at(before, place), _at(after, place)))
 
 
 def _headers(recorded: Headers, now: Headers) -> Iterator[str]:
     before, after = _compared(recorded), _compared(now)
-    return (
-        f"/headers/{escaped(name)}" for name in {**before, **after} if not _alike(before.get(name), after.get(name))
-    )
+    differ = (name for name in {**before, **after} if not _alike(before.get(name), after.get(name)))
+    return (pointer(("/headers", name)) for name in differ)
 
 
 def _compared(headers: Headers) -> dict[str, list[str]]:
@@ -70,10 +69,10 @@ def _document(request: Request, key: Keyed) -> Json:
     return {"body": key.request, "query": query}
 
 
-def _at(value: Json, pointer: str) -> Json | Absent:
+def _at(value: Json, place: str) -> Json | Absent:
     """What stands at a pointer (RFC 6901)."""
     found: Json | Absent = value
-    for token in pointer.split("/")[1:]:
+    for token in place.split("/")[1:]:
         name = token.replace("~1", "/").replace("~0", "~")
         if isinstance(found, Mapping) and name in found:
             found = found[name]

@@ -35,6 +35,8 @@ _COMMON = 64
 _BY_TEXT = 8
 _BY_TURN = 4
 _SHORTEST = 3
+_LONG = 64
+_END = 32
 _LOOKED_AT = 256
 
 
@@ -106,10 +108,16 @@ def places(request: Request) -> tuple[Place, ...]:
 
 
 def pieces(request: Request) -> set[int]:
-    """Hashes of pieces of a request's text. Quotes cut JSON into its names, its strings and what stands between them."""
+    """Hashes of pieces of a request's text. Quotes cut JSON into its names, its strings and what stands between them; of a
+    long string both ends count too, so that a change within it does not hide it."""
     cut = request.body.data.split(b'"')
     cut += request.url.encode("utf-8", "replace").split(b"/")
-    return {hash(piece) for piece in cut if len(piece) >= _SHORTEST}
+    found = {hash(piece) for piece in cut if len(piece) >= _SHORTEST}
+    for piece in cut:
+        if len(piece) >= _LONG:
+            found.add(hash(piece[:_END]))
+            found.add(hash(piece[-_END:]))
+    return found
 
 
 def document(request: Request, profiles: Profiles) -> Json:

@@ -10,10 +10,9 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from calls.redact import Redactor
-
 from calls.model import Json, Request, header
 from calls.profile import Profiles
+from calls.redact import Redactor
 from replay import explain, miss
 from replay.answer import Answer
 from replay.recording import recording
@@ -110,6 +109,8 @@ class Replays:
 
     async def _open(self, replay: str, bundle: Bundle) -> Session:
         """Keys and digests are made on a thread: a long recording takes a while."""
+        if replay in self._sessions:
+            raise ValueError(f"two recordings were given for {replay}: each replay has one; leave one of them out")
         ready = partial(recording, bundle, self.profiles, from_step=self.options.from_step)
         session = Session(replay, await asyncio.to_thread(ready), self.options, self.changed)
         self._sessions[replay] = session
