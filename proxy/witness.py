@@ -79,6 +79,8 @@ async def tapping(door: str) -> AsyncIterator[Tap]:
 
     async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await _head(reader)
+        if not head:
+            return
         tap.users.append(_user(head))
         door_reader, door_writer = await asyncio.open_connection(parts.hostname, parts.port)
         try:

@@ -60,7 +60,7 @@ def prepared(home: Path) -> Shell:
         home.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(AGENT_FILE, home / "agent.py")
     except OSError as error:
-        raise Failure(f"the demo cannot use {home}: {error.strerror}; choose another with --data DIR") from error
+        raise Failure(f"the demo cannot use {home}: {error.strerror}; choose another with --home DIR") from error
     return Shell(directory=home)
 
 

@@ -162,7 +162,7 @@ class Watched(io.StringIO):
 
 def test_a_directory_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(Failure, match="choose another with --data"):
+    with pytest.raises(Failure, match="choose another with --home"):
         prepared(tmp_path / "file" / "home")
 
 

@@ -114,7 +114,7 @@ def read_back(shell: str, script: str, names: list[str]) -> dict[str, str]:
     return dict(zip(names, out.stdout.decode().split("\0"), strict=False))
 
 
-@pytest.mark.parametrize("shell", ["dash", "bash", "zsh"])
+@pytest.mark.parametrize("shell", ["sh", "bash"])
 def test_a_shell_reads_back_what_was_written(shell: str) -> None:
     program = needs(shell)
     hostile = {"PLAYHEAD_A": 'it\'s $HOME `id` "x" \\ \n é', "PLAYHEAD_B": "", "PLAYHEAD_C": "-n"}
