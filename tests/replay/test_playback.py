@@ -1,0 +1,76 @@
+"""What of a recorded response is given again, and what the engine makes anew."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calls.model import Headers, Response
+from replay.answer import Answer, mark
+from replay.pacing import INSTANT
+from replay.playback import answer
+from tests.replay.strategies import body, chat, exchange, ok
+
+MARK = mark("replayed", run="run-1", step=1)
+
+
+def given_for(response: Response, method: str = "POST") -> Answer:
+    return answer(exchange(replace(chat("a"), method=method), response), INSTANT, MARK)
+
+
+def with_headers(*headers: tuple[str, str]) -> Headers:
+    return given_for(ok(b"12345", headers=headers)).headers
+
+
+def test_headers_come_in_their_order_and_case_and_the_mark_last():
+    recorded = (("X-B", "1"), ("x-a", "2"), ("X-B", "3"))
+    assert with_headers(*recorded) == (*recorded, MARK)
+
+
+def test_what_belonged_to_the_recorded_connection_is_left_out():
+    hops = [("Connection", "keep-alive, X-Mine"), ("X-Mine", "1"), ("Transfer-Encoding", "chunked"), ("TE", "trailers")]
+    assert with_headers(*hops, ("X-Kept", "1")) == (("X-Kept", "1"), MARK)
+
+
+def test_a_recorded_replay_does_not_speak_twice():
+    assert with_headers(("playhead", 'replayed; run="old"; step=9')) == (MARK,)
+
+
+def test_a_length_that_redaction_made_wrong_is_mended():
+    assert with_headers(("content-length", "9")) == (("content-length", "5"), MARK)
+
+
+def test_a_broken_off_body_keeps_the_length_that_it_never_reached():
+    told = exchange(chat("a"), ok(b"12345", headers=(("Content-Length", "9"),)), outcome="server_closed")
+    assert answer(told, INSTANT, MARK).headers == (("Content-Length", "9"), MARK)
+
+
+@pytest.mark.parametrize(("method", "status"), [("HEAD", 200), ("GET", 304), ("GET", 204)])
+def test_who_has_no_body_keeps_the_length_of_the_one_it_would_have(method: str, status: int):
+    given = given_for(Response(status=status, headers=(("Content-Length", "9"),)), method)
+    assert (given.headers, given.pieces) == ((("Content-Length", "9"), MARK), ())
+
+
+def test_trailers_and_reason_are_given_again():
+    response = Response(status=418, reason="Short and stout", body=body(b"x"), trailers=(("X-Sum", "1"),))
+    given = given_for(response)
+    assert (given.status, given.reason, given.trailers) == (418, "Short and stout", (("X-Sum", "1"),))
+
+
+@given(st.lists(st.binary(min_size=1)), st.integers(200, 599).filter(lambda status: status not in (204, 304)))
+def test_every_byte_and_every_boundary_is_given_again(pieces: list[bytes], status: int):
+    given = given_for(Response(status=status, body=body(*pieces)))
+    assert [piece.data for piece in given.pieces] == pieces
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        (mark("replayed", run="r", step=3), 'replayed; run="r"; step=3'),
+        (mark("replayed", run="r", step=3, reframed=True), 'replayed; run="r"; step=3; reframed'),
+        (mark("miss", run="r"), 'miss; run="r"'),
+    ],
+)
+def test_an_answer_says_what_it_is(made: tuple[str, str], text: str):
+    assert made == ("Playhead", text)

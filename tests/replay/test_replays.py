@@ -1,0 +1,210 @@
+"""Which recording answers, and that the door's own view of a request is the recorder's."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from calls.model import Exchange, Request
+from calls.redact import Redactor
+from replay.answer import Answer
+from replay.replays import Load, Replays, Source, redacted
+from replay.session import Options
+from store.bundle import Bundle
+from tests.replay.strategies import CHAT, JSON, PROFILES, chat, exchange, post, run_of, said
+
+KEY = b"k" * 32
+
+
+async def replays_of(*bundles: Bundle, load: Load | None = None, key: bytes = KEY, **options: Any) -> Replays:
+    replays = Replays(
+        redactor=Redactor(key=key), profiles=PROFILES, options=Options(**options), load=load, changed=lambda _: None
+    )
+    await replays.start([Source(replay=f"replay-{n}", bundle=bundle) for n, bundle in enumerate(bundles, 1)])
+    return replays
+
+
+def bundle(run: str, answer: str = "A") -> Bundle:
+    return run_of(exchange(chat("a"), said(answer)), run=run)
+
+
+async def asked(replays: Replays, run: str | None, request: Request | None = None) -> Answer:
+    answer = await replays.answer(request or chat("a"), run=run, owner="127.0.0.1:1")
+    assert answer is not None
+    return answer
+
+
+def reason(answer: Answer) -> str:
+    assert answer.status == 424
+    return str(json.loads(answer.body)["playhead"]["reason"])
+
+
+def store(*bundles: Bundle) -> tuple[Load, list[str]]:
+    """A store of these, and what it was asked for."""
+    loaded: list[str] = []
+
+    async def load(name: str) -> Bundle | None:
+        loaded.append(name)
+        await asyncio.sleep(0)
+        return next((bundle for bundle in bundles if bundle.run["id"] == name), None)
+
+    return load, loaded
+
+
+@pytest.mark.parametrize("run", [None, "run-1", "something else"])
+async def test_one_recording_answers_everything_whatever_run_is_named(run: str | None):
+    assert (await asked(await replays_of(bundle("run-1")), run)).status == 200
+
+
+async def test_of_several_recordings_the_named_one_answers():
+    replays = await replays_of(bundle("run-1", "one"), bundle("run-2", "two"))
+    assert b"two" in (await asked(replays, "run-2")).body
+    assert b"one" in (await asked(replays, "replay-1")).body
+
+
+async def test_of_several_recordings_none_answers_a_request_that_names_none():
+    replays = await replays_of(bundle("run-1"), bundle("run-2"))
+    answer = await asked(replays, None)
+    assert reason(answer) == "unknown_run"
+    assert "run-1, run-2" in json.loads(answer.body)["detail"]
+
+
+async def test_a_run_and_its_replay_share_one_position():
+    replays = await replays_of(bundle("run-1"), bundle("run-2"))
+    assert (await asked(replays, "run-1")).status == 200
+    assert reason(await asked(replays, "replay-1")) == "consumed"
+
+
+async def test_without_recordings_of_its_own_the_named_run_comes_from_the_store():
+    load, loaded = store(bundle("run-1"))
+    replays = await replays_of(load=load)
+    assert (await asked(replays, "run-1")).status == 200
+    assert reason(await asked(replays, "run-1")) == "consumed"
+    assert loaded == ["run-1"]
+
+
+async def test_a_run_that_the_store_does_not_have_is_a_miss_and_may_come_later():
+    bundles: list[Bundle] = []
+
+    async def load(name: str) -> Bundle | None:
+        return bundles[0] if bundles else None
+
+    replays = await replays_of(load=load)
+    assert reason(await asked(replays, "run-1")) == "unknown_run"
+    bundles.append(bundle("run-1"))
+    assert (await asked(replays, "run-1")).status == 200
+
+
+async def test_without_a_name_the_store_is_not_asked():
+    load, loaded = store(bundle("run-1"))
+    assert reason(await asked(await replays_of(load=load), None)) == "unknown_run"
+    assert loaded == []
+
+
+async def test_a_run_is_loaded_once_however_many_ask_at_the_same_time():
+    load, loaded = store(
+        run_of(*(exchange(chat(prompt), said(prompt), number=n) for n, prompt in enumerate("abcd", 1)))
+    )
+    replays = await replays_of(load=load)
+    answers = await asyncio.gather(*(asked(replays, "run-1", chat(prompt)) for prompt in "abcd"))
+    assert {answer.status for answer in answers} == {200}
+    assert loaded == ["run-1"]
+
+
+async def test_a_client_that_leaves_while_its_run_is_loaded_takes_nobody_with_it():
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def load(name: str) -> Bundle | None:
+        begun.set()
+        await go_on.wait()
+        return bundle("run-1")
+
+    replays = await replays_of(load=load)
+    async with asyncio.TaskGroup() as group:
+        first = group.create_task(asked(replays, "run-1"))
+        await begun.wait()
+        second = group.create_task(asked(replays, "run-1"))
+        await asyncio.sleep(0)
+        first.cancel()
+        go_on.set()
+    assert second.result().status == 200
+
+
+async def test_a_store_that_fails_says_so_to_each_who_asks():
+    async def load(name: str) -> Bundle | None:
+        raise OSError("the keeper is gone")
+
+    replays = await replays_of(load=load)
+    for _ in range(2):
+        with pytest.raises(OSError, match="keeper is gone"):
+            await asked(replays, "run-1")
+
+
+async def test_on_miss_live_lets_an_unknown_run_go():
+    replays = await replays_of(bundle("run-1"), bundle("run-2"), on_miss="live")
+    assert await replays.answer(chat("a"), run="new", owner="x") is None
+
+
+async def test_two_recordings_of_one_replay_are_refused():
+    replays = await replays_of()
+    with pytest.raises(ValueError, match="two recordings were given for same"):
+        await replays.start([Source(replay="same", bundle=bundle(run)) for run in ("run-1", "run-2")])
+
+
+async def test_reports_are_kept_apart():
+    replays = await replays_of(bundle("run-1"), bundle("run-2"))
+    await asked(replays, "run-1")
+    assert [report["verdict"] for report in replays.reports()] == ["right", "diverged"]
+    assert replays.report("replay-1")["served"] == 1
+
+
+def over(version: str, host: str) -> Exchange:
+    return exchange(Request(method="GET", url=f"https://{host}/", http_version=version), said("A"))
+
+
+async def test_a_host_is_offered_the_protocol_that_was_recorded():
+    replays = await replays_of(run_of(over("HTTP/2.0", "two.test"), over("HTTP/1.1", "one.test:8443")))
+    assert replays.alpn("two.test") == replays.alpn("two.test:443") == ("h2", "http/1.1")
+    assert replays.alpn("one.test:8443") == ("http/1.1",)
+    assert replays.alpn("other.test") is None
+
+
+SECRET = "sk-proj-" + "aB3dE6gH9j" * 5
+
+
+def with_secret(secret: str) -> Request:
+    headers = (*JSON, ("Authorization", f"Bearer {secret}"), ("Content-Length", "1"))
+    return post(CHAT, chat(f"use {secret} please").body.data, headers)
+
+
+async def test_a_request_with_secrets_finds_its_redacted_recording():
+    recorded = redacted(with_secret(SECRET), Redactor(key=KEY))
+    assert SECRET not in str(recorded)
+    replays = await replays_of(run_of(exchange(recorded, said("A"))))
+    assert (await asked(replays, None, with_secret(SECRET))).status == 200
+    assert replays.report("replay-1")["drift"] == []
+
+
+async def test_a_machine_with_other_keys_finds_it_as_well():
+    recorded = redacted(with_secret(SECRET), Redactor(key=KEY))
+    replays = await replays_of(run_of(exchange(recorded, said("A"))), key=b"z" * 32)
+    other = "sk-proj-" + "zY8xW5vU2t" * 5
+    assert (await asked(replays, None, with_secret(other))).status == 200
+    assert replays.report("replay-1")["drift"] == []
+
+
+async def test_a_miss_shows_no_secret():
+    replays = await replays_of(bundle("run-1"))
+    answer = await asked(replays, None, with_secret(SECRET))
+    assert reason(answer) == "no_match"
+    assert SECRET.encode() not in answer.body
+    assert SECRET not in json.dumps(replays.report("replay-1"))
+
+
+async def test_a_large_request_is_answered_like_a_small_one():
+    large = chat("x" * 600_000)
+    replays = await replays_of(run_of(exchange(large, said("A"))))
+    assert (await asked(replays, None, large)).status == 200
+    respelled = post(CHAT, b" " + chat("x" * 600_000).body.data)
+    assert reason(await asked(replays, None, respelled)) == "consumed"

@@ -1,0 +1,107 @@
+"""The report as a person reads it."""
+
+import json
+import re
+from typing import Any
+
+import click
+
+from proxy.cli import playhead
+from replay.recording import recording
+from replay.report import text
+from replay.session import Options, Session
+from tests.replay.strategies import PROFILES, chat, exchange, post, run_of, said
+
+
+async def report_of(*prompts: str, **options: Any) -> dict[str, Any]:
+    """What a replay of "a" and "b" came to that was asked for these."""
+    run = run_of(exchange(chat("a"), said("A")), exchange(chat("b", user="ann"), said("B"), number=2))
+    session = Session("replay-1", recording(run, PROFILES), Options(**options), lambda _: None)
+    for prompt in prompts:
+        await session.answer(chat(prompt, user="bob"))
+    report: dict[str, Any] = json.loads(json.dumps(session.report()))
+    return report
+
+
+async def test_a_report_has_every_member_of_the_contract():
+    members = [
+        "id",
+        "run",
+        "served",
+        "missed",
+        "unused",
+        "live",
+        "edited",
+        "ambiguous",
+        "drift",
+        "first_divergence",
+        "verdict",
+    ]
+    assert set(members) <= (await report_of()).keys()
+
+
+async def test_a_right_replay_is_said_in_two_lines_and_its_drift_in_one():
+    assert text(await report_of("a", "b")).splitlines() == [
+        "playhead: replay of run-1 was right: every call was answered from the recording",
+        "          2 served, 0 missed, 0 live, 0 unused; the recording has 2",
+        "          drift: 2 answered requests differ from the recorded ones outside their key: /body/user (2)",
+    ]
+
+
+async def test_a_miss_is_shown_with_both_sides_and_what_to_do():
+    shown = text(await report_of("a", "c"))
+    assert "DIVERGED" in shown
+    assert "first: request 2, no_match: POST https://api.openai.com/v1/chat/completions" in shown
+    assert "/body/messages/0/content\n              - 'b'\n              + 'c'" in shown
+    assert "left over: step 2, POST https://api.openai.com/v1/chat/completions" in shown
+    assert shown.splitlines()[-1].startswith("          next: record the run again: playhead record -- CMD")
+
+
+async def test_what_was_left_over_is_named():
+    shown = text(await report_of("a"))
+    assert "left over: step 2" in shown
+    assert "--allow-unused" in shown
+
+
+async def test_a_replay_that_nothing_reached_points_to_the_doctor():
+    for options in ({}, {"allow_unused": True}):
+        assert "playhead doctor" in text(await report_of(**options))
+
+
+async def test_a_long_report_stays_short():
+    run = run_of(*(exchange(chat(f"recorded {n}"), said("A"), number=n) for n in range(1, 200)))
+    session = Session("replay-1", recording(run, PROFILES), Options(), lambda _: None)
+    for n in range(100):
+        await session.answer(chat(f"asked {n}"))
+    report: Any = session.report()
+    assert (report["missed"], report["unused"]) == (100, 199)
+    assert len(json.dumps(report)) < 100_000
+    assert len(text(report).splitlines()) < 40
+
+
+def commands_in(words: str) -> list[tuple[str, list[str]]]:
+    """The commands that a sentence proposes, with their flags."""
+    found = re.findall(r"playhead ([a-z]+)([^;`(]*)", words)
+    return [(name, re.findall(r"--[a-z][a-z-]+", rest)) for name, rest in found]
+
+
+async def test_every_command_that_is_proposed_exists():
+    tickets = post("https://tickets.example.com/", b'{"a":1}')
+    run = run_of(exchange(chat("a"), said("A")), exchange(tickets, said("B"), number=2))
+    session = Session("replay-1", recording(run, PROFILES), Options(), lambda _: None)
+    for request in (chat("a"), chat("a"), chat("c"), post("https://tickets.example.com/", b'{"a":2}')):
+        await session.answer(request)
+    misses: Any = session.report()["misses"]
+    proposed = [command for miss in misses for command in commands_in(miss["fix"])]
+    for options in ({}, {"allow_unused": True}):
+        proposed += commands_in(text(await report_of("a", **options)))
+    assert {name for name, _ in proposed} >= {"record", "replay", "explain"}
+    for name, flags in proposed:
+        exists(name, flags)
+
+
+def exists(name: str, flags: list[str]) -> None:
+    command = playhead.commands.get(name)
+    assert isinstance(command, click.Command), f"playhead {name} does not exist"
+    known = {flag for parameter in command.params for flag in parameter.opts}
+    assert set(flags) <= known, f"playhead {name} has no {set(flags) - known}"
