@@ -53,6 +53,21 @@ class Job:
         return [f"{self.bindir}/postgres", "-D", f"{self.base}/data", *options]
 
 
+def forget_the_dead(pid_file: Path) -> None:
+    """Remove the lock file of a postmaster that was killed and that nobody reaped, as in a container whose init does not.
+
+    Postgres takes a zombie for a living one and would not start. Called with the supervisor's lock, which every process
+    of a former postmaster of ours has inherited: whoever still lives was started by somebody else, and stays.
+    """
+    try:
+        pid = pid_file.read_text().split()[0]
+        state = Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return
+    if state == "Z":
+        pid_file.unlink()
+
+
 def bare_environment() -> dict[str, str]:
     """Our environment without the variables by which libpq and the server would listen to the user's own Postgres."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PG")}
@@ -114,6 +129,8 @@ class Supervisor:
         return own
 
     def start(self, own: int) -> subprocess.Popen[bytes]:
+        forget_the_dead(Path(self.job.base, "data", "postmaster.pid"))
+        forget_the_dead(Path(self.job.socket_dir, ".s.PGSQL.5432.lock"))
         return subprocess.Popen(
             self.job.command(),
             cwd="/",
