@@ -51,6 +51,8 @@ CA_BUNDLE = (
     "CARGO_HTTP_CAINFO",
     "HTTPLIB2_CA_CERTS",  # Google's older Python client
     "WEBSOCKET_CLIENT_CA_BUNDLE",  # the websocket-client package
+    "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE",  # gcloud
+    "NIX_SSL_CERT_FILE",  # whatever Nix built looks there first
 )
 """Variables that replace a runtime's roots: they get the system's roots and our CA in one file."""
 
@@ -96,6 +98,8 @@ def variables(
         **dict.fromkeys(CA_ALONE, str(ca)),
         # Without it git sends the credentials, and so the run, only after a 407 that no door on loopback gives.
         "GIT_HTTP_PROXY_AUTHMETHOD": "basic",
+        # aiohttp itself looks at no variable; litellm, which rides on it, looks at this one.
+        "AIOHTTP_TRUST_ENV": "True",
         "NODE_USE_ENV_PROXY": "1",
         "NODE_OPTIONS": node_options(base.get("NODE_OPTIONS", "")),
         **({"JAVA_TOOL_OPTIONS": java_options(proxy, truststore, base)} if truststore else {}),

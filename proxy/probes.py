@@ -87,7 +87,7 @@ PROBES: Sequence[Probe] = (
         client="python aiohttp",
         command=python("aiohttp"),
         says_version=True,
-        escapes="aiohttp.ClientSession(trust_env=True); in litellm: aiohttp_trust_env = True",
+        escapes="it needs aiohttp.ClientSession(trust_env=True) in the program (litellm is told by a variable of its own)",
     ),
     Probe(client="python aiohttp, trust_env", command=python("aiohttp_trust_env"), says_version=True),
     Probe(client="python openai", command=python("openai"), says_version=True),
