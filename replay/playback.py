@@ -1,6 +1,6 @@
 """A recorded exchange as the answer that it was: the same head, the same bytes in the same pieces, the same end."""
 
-from calls.model import Exchange, Headers, Response, header
+from calls.model import Exchange, Headers, Response
 from replay.answer import Answer, End
 from replay.pacing import Pace
 
@@ -69,17 +69,17 @@ def answer(exchange: Exchange, pace: Pace, mark: tuple[str, str]) -> Answer:
 def headers(response: Response, *, whole: bool) -> Headers:
     """The recorded headers without the hop-by-hop ones. A length that redaction made wrong is mended, a broken-off body
     keeps the length that it never reached."""
-    dropped = _HOP_BY_HOP | _named_by_connection(response.headers)
-    kept = tuple(pair for pair in response.headers if pair[0].lower() not in dropped)
-    length = header(kept, "content-length")
     size = str(len(response.body.data))
-    if not whole or length is None or length == size:
-        return kept
-    return tuple((name, size if name.lower() == "content-length" else value) for name, value in kept)
-
-
-def _named_by_connection(headers: Headers) -> frozenset[str]:
-    value = header(headers, "connection")
-    if value is None:
-        return frozenset()
-    return frozenset(token.strip().lower() for token in value.split(","))
+    kept: list[tuple[str, str]] = []
+    named: set[str] = set()
+    for pair in response.headers:
+        name = pair[0].lower()
+        if name == "connection":
+            named.update(token.strip().lower() for token in pair[1].split(","))
+        elif name == "content-length" and whole:
+            kept.append((pair[0], size))
+        elif name not in _HOP_BY_HOP:
+            kept.append(pair)
+    if named <= _HOP_BY_HOP:
+        return tuple(kept)
+    return tuple(pair for pair in kept if pair[0].lower() not in named)

@@ -136,5 +136,5 @@ def redacted(request: Request, redactor: Redactor) -> Request:
     if body.data:
         media, encoding = header(request.headers, "content-type"), header(request.headers, "content-encoding")
         data, _, reencoded = redactor.whole(body.data, media, encoding)
-        body = replace(body, data=data, reencoded=reencoded)
+        body = body if data == body.data else replace(body, data=data, reencoded=reencoded)
     return replace(request, url=url, headers=headers, body=body)
