@@ -1,0 +1,72 @@
+"""The peer: a lean embedded mitmproxy that records nothing, `python -m bench.bare`, told on stdin.
+
+The addons without which it would not be a proxy, and one that passes bodies on as they come; nothing else.
+"""
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mitmproxy import options
+from mitmproxy.addons import errorcheck, next_layer, proxyserver, tlsconfig
+from mitmproxy.http import HTTPFlow
+from mitmproxy.master import Master
+from mitmproxy.proxy.server_hooks import ServerConnectionHookData
+
+
+class PassOn:
+    """Streams every body, and contacts the upstream of the benchmark whoever is asked."""
+
+    def __init__(self, upstream: int, ready: Callable[[], None]) -> None:
+        self._upstream = ("127.0.0.1", upstream)
+        self._ready = ready
+
+    def running(self) -> None:
+        self._ready()
+
+    def requestheaders(self, flow: HTTPFlow) -> None:
+        flow.request.stream = True
+
+    def responseheaders(self, flow: HTTPFlow) -> None:
+        assert flow.response is not None
+        flow.response.stream = True
+
+    def server_connect(self, data: ServerConnectionHookData) -> None:
+        data.server.address = self._upstream
+
+
+async def main() -> None:
+    """Serve until stdin ends."""
+    stdin = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin)
+    told: dict[str, Any] = json.loads(await stdin.readline())
+    master = _master(Path(told["directory"]), told["upstream"], told["upstream_ca"])
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(master.run())
+        await stdin.read()
+        master.shutdown()  # type: ignore[no-untyped-call]  # mitmproxy types its data, not its master
+        await running
+
+
+def _master(directory: Path, upstream: int, upstream_ca: str) -> Master:
+    master = Master(options.Options(confdir=str(directory), listen_host="127.0.0.1", listen_port=0))
+    server = proxyserver.Proxyserver()  # type: ignore[no-untyped-call]
+    ca = str(directory / "mitmproxy-ca-cert.pem")
+    passing = PassOn(upstream, lambda: _say({"ready": True, "port": server.listen_addrs()[0][1], "ca": ca}))
+    addons = [server, next_layer.NextLayer(), tlsconfig.TlsConfig(), errorcheck.ErrorCheck(), passing]
+    master.addons.add(*addons)  # type: ignore[no-untyped-call]
+    master.options.update(ssl_verify_upstream_trusted_ca=upstream_ca)  # type: ignore[no-untyped-call]
+    return master
+
+
+def _say(what: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

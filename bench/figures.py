@@ -1,0 +1,134 @@
+"""Reading processes, and saying what was found: rows, ratios of pairs, spread."""
+
+import json
+import os
+import platform
+import statistics
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+TICK = os.sysconf("SC_CLK_TCK")
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One engine under one workload, once."""
+
+    engine: str
+    workload: str
+    unit: str
+    """What is counted: a call or an event."""
+
+    round: int
+    n: int
+    per_s: float
+    cpu_us: float | None = None
+    """User and system time of the door for each unit. None where there is no door."""
+
+    mean_ms: float | None = None
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+    rss_mib: float | None = None
+    detail: Mapping[str, float] | None = None
+    """What only this benchmark knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A median and the range of all that it is a median of."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> "Spread":
+        found = sorted(values)
+        return cls(statistics.median(found), found[0], found[-1])
+
+    def __format__(self, spec: str) -> str:
+        return f"{self.median:{spec}} [{self.low:{spec}}-{self.high:{spec}}]"
+
+
+def cpu(pid: int) -> float:
+    """Seconds of user and system time that a process has used, all its threads together."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICK
+
+
+def cpu_with_children(pid: int) -> float:
+    """The same for a process and all below it, those that have ended and were waited for included."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    ended = (int(fields[13]) + int(fields[14])) / TICK
+    return cpu(pid) + ended + sum(cpu_with_children(child) for child in children(pid))
+
+
+def children(pid: int) -> list[int]:
+    """The processes that this one has started and that still run."""
+    return [
+        int(word) for task in Path(f"/proc/{pid}/task").iterdir() for word in (task / "children").read_text().split()
+    ]
+
+
+def rss(pid: int) -> float:
+    """MiB of a process in memory."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE / (1 << 20)
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Of values in ascending order."""
+    return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
+
+
+def ratios(rows: Sequence[Row], workload: str, ours: str, peer: str) -> Spread | None:
+    """CPU of `ours` over that of `peer`, round by round; None where a round lacks one of them."""
+    per = {(row.engine, row.round): row.cpu_us for row in rows if row.workload == workload}
+    found = [_over(mine, per.get((peer, number))) for (engine, number), mine in per.items() if engine == ours]
+    known = [value for value in found if value is not None]
+    return Spread.of(known) if known else None
+
+
+def _over(ours: float | None, theirs: float | None) -> float | None:
+    return ours / theirs if ours is not None and theirs else None
+
+
+def added(rows: Sequence[Row], workload: str, engine: str, field: str) -> Spread | None:
+    """What an engine adds to a figure of the same round's `direct` row."""
+    per = {(row.engine, row.round): getattr(row, field) for row in rows if row.workload == workload}
+    found = [
+        value - per["direct", number]
+        for (name, number), value in per.items()
+        if name == engine and value is not None and per.get(("direct", number)) is not None
+    ]
+    return Spread.of(found) if found else None
+
+
+def summed_up(rows: Sequence[Row], field: str) -> Iterator[tuple[tuple[str, str], Spread]]:
+    """The spread of a figure over the rounds, for each workload and engine."""
+    for where in dict.fromkeys((row.workload, row.engine) for row in rows):
+        values = [getattr(row, field) for row in rows if (row.workload, row.engine) == where]
+        known = [value for value in values if value is not None]
+        if known:
+            yield where, Spread.of(known)
+
+
+def print_json(what: object) -> None:
+    """One line of JSON on stdout, at once."""
+    data = asdict(what) if isinstance(what, Row) else what
+    sys.stdout.write(json.dumps(data, default=asdict) + "\n")
+    sys.stdout.flush()
+
+
+def machine() -> dict[str, object]:
+    """Where this was measured, and how busy it was."""
+    model = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), ": unknown")
+    return {
+        "cpu": model.partition(": ")[2],
+        "cores": os.cpu_count(),
+        "load": os.getloadavg()[0],
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+    }

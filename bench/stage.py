@@ -1,0 +1,156 @@
+"""The processes that a benchmark needs: an upstream with a private CA, the doors that are compared, and who asks them."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Self
+
+import trustme
+
+from bench.load import HOST
+from bench.wire import Broken
+from proxy.house import House
+from proxy.settings import load
+
+GRACE = 15.0
+"""Seconds that a process of ours may take to stop."""
+
+ANSWER = 2048
+"""Bytes of an answer."""
+
+QUESTION = 1024
+"""Bytes of a request."""
+
+
+class Process:
+    """`python -m MODULE`, told one line of JSON on stdin; it says one line on stdout and ends with its stdin."""
+
+    def __init__(self, module: str, config: Mapping[str, Any]) -> None:
+        command = [sys.executable, "-m", module]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.module = module
+        self.pid = self._process.pid
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(config).encode() + b"\n")
+        self._process.stdin.flush()
+
+    def said(self) -> dict[str, Any]:
+        """The line that it says."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise Broken(f"{self.module} ended with {self._process.wait()} and said nothing")
+        found: dict[str, Any] = json.loads(line)
+        if "failed" in found:
+            raise Broken(found["failed"])
+        return found
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(GRACE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            raise Broken(f"{self.module} did not stop within {GRACE:.0f} s") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """What stands between who asks and the upstream. Without a port: nothing."""
+
+    name: str
+    ca: str
+    port: int | None = None
+    pid: int | None = None
+
+
+@dataclass(kw_only=True)
+class Stage:
+    """The upstream, a directory for everything, and a number that makes all requests distinct."""
+
+    directory: Path
+    upstream: Process
+    port: int
+    ca: str
+    stack: ExitStack
+    first: int = field(default=0)
+
+    def process(self, module: str, config: Mapping[str, Any]) -> tuple[Process, dict[str, Any]]:
+        """Start one, to be stopped with the stage, and wait until it is ready."""
+        process = self.stack.enter_context(Process(module, config))
+        return process, process.said()
+
+    def direct(self) -> Door:
+        """No door at all."""
+        return Door(name="direct", ca=self.ca)
+
+    def bare(self) -> Door:
+        """The peer."""
+        directory = self.directory / "bare"
+        directory.mkdir()
+        told = {"directory": str(directory), "upstream": self.port, "upstream_ca": self.ca}
+        process, said = self.process("bench.bare", told)
+        return Door(name="mitmproxy-bare", ca=said["ca"], port=said["port"], pid=process.pid)
+
+    def house(self, name: str) -> House:
+        """A data directory of ours, new unless it was asked for before."""
+        return House(load({"data": self.directory / name, "upstreams": {HOST: f"https://localhost:{self.port}"}}, None))
+
+    def ours(self, name: str, **differences: Any) -> Door:
+        """Our own door, with a data directory of that name, told as the house tells it."""
+        config = self.house(name).door_config() | {"upstream_ca": self.ca} | differences
+        process, said = self.process("proxy.worker", config)
+        return Door(name=name, ca=said["ca"], port=said["port"], pid=process.pid)
+
+    def ask(self, door: Door, *, pids: Mapping[str, int] = MappingProxyType({}), **what: Any) -> dict[str, Any]:
+        """Have a process ask for as long as `what` says; what it found."""
+        watched = dict(pids) | ({"door": door.pid} if door.pid else {})
+        told = {**DEFAULTS, "first": self.first, "proxy": door.port, "ca": door.ca, "upstream": self.port, **what}
+        with Process("bench.load", {**told, "pids": watched, "run": f"{door.name}-{self.first}"}) as load:
+            found = load.said()
+        self.first += int(found.get("asked", told["connections"]))
+        return found
+
+
+DEFAULTS: Mapping[str, Any] = {
+    "workload": "json",
+    "connections": 32,
+    "size": QUESTION,
+    "seconds": 4.0,
+    "warm": 0.5,
+    "rate": None,
+    "calls": None,
+    "distinct": None,
+}
+
+
+@contextmanager
+def staged() -> Iterator[Stage]:
+    """An upstream, and a directory that goes when all processes have."""
+    # As root, Postgres runs as another user, who must be able to pass through.
+    with tempfile.TemporaryDirectory(prefix="bench-") as name, ExitStack() as stack:
+        directory = Path(name)
+        directory.chmod(0o711)
+        certificate, ca = _certificates(directory)
+        upstream = stack.enter_context(Process("bench.upstream", {"certificate": certificate, "answer": ANSWER}))
+        port = upstream.said()["port"]
+        yield Stage(directory=directory, upstream=upstream, port=port, ca=ca, stack=stack)
+
+
+def _certificates(directory: Path) -> tuple[str, str]:
+    """A certificate with its key for whatever name the upstream is asked by, and the CA that signed it."""
+    authority = trustme.CA()
+    leaf, ca = directory / "upstream.pem", directory / "upstream-ca.pem"
+    authority.issue_cert(HOST, "localhost", "127.0.0.1").private_key_and_cert_chain_pem.write_to_path(leaf)
+    authority.cert_pem.write_to_path(ca)
+    return str(leaf), str(ca)

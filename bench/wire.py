@@ -1,0 +1,79 @@
+"""TLS over non-blocking sockets with as little between them and the kernel as Python allows.
+
+asyncio's own TLS costs twice as much, and on a small machine load generator and upstream share the cores with the door.
+"""
+
+import base64
+import select
+import socket
+import ssl
+from collections.abc import Iterator
+from typing import Any
+
+PATIENCE = 20.0
+"""Seconds after which a silent peer is a failed measurement."""
+
+READ = 1 << 18
+
+
+class Broken(Exception):  # noqa: N818 - it says what happened
+    """The other side did not do what a measurement needs."""
+
+
+def secured(plain: socket.socket, context: ssl.SSLContext, **how: Any) -> ssl.SSLSocket:
+    """The same connection under TLS, its handshake done, not blocking from here on."""
+    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    plain.settimeout(PATIENCE)
+    wrapped = context.wrap_socket(plain, **how)
+    wrapped.setblocking(False)
+    return wrapped
+
+
+def received(connection: ssl.SSLSocket) -> bytes | None:
+    """What has come; b"" at the end, None when there is only half a record."""
+    try:
+        return connection.recv(READ)
+    except ssl.SSLWantReadError:
+        return None
+    except (ssl.SSLEOFError, ConnectionError):
+        return b""
+
+
+def send(connection: ssl.SSLSocket, data: bytes) -> None:
+    """All of it, waiting where the other side is slow."""
+    left = memoryview(data)
+    while left:
+        try:
+            left = left[connection.send(left) :]
+        except ssl.SSLWantWriteError:
+            if not select.select([], [connection], [], PATIENCE)[1]:
+                raise Broken(f"the other side read nothing for {PATIENCE:.0f} s") from None
+
+
+def ready(poll: select.epoll, connections: dict[int, ssl.SSLSocket], timeout: float) -> Iterator[ssl.SSLSocket]:
+    """The connections that have something to read."""
+    for number, _ in poll.poll(timeout):
+        if number in connections:
+            yield connections[number]
+
+
+def through(proxy: int | None, host: str, port: int, run: str, trust: ssl.SSLContext) -> ssl.SSLSocket:
+    """A connection to `host`: through the proxy on that port of this machine, or straight to an upstream on `port`."""
+    plain = socket.create_connection(("127.0.0.1", proxy or port), PATIENCE)
+    if proxy is not None:
+        credentials = base64.b64encode(f"{run}:bench".encode()).decode()
+        plain.sendall(f"CONNECT {host}:443 HTTP/1.1\r\nProxy-Authorization: Basic {credentials}\r\n\r\n".encode())
+        answer = _head(plain)
+        if b" 200 " not in answer:
+            raise Broken(f"CONNECT was answered with {answer[:80]!r}")
+    return secured(plain, trust, server_hostname=host)
+
+
+def _head(plain: socket.socket) -> bytes:
+    head = b""
+    while not head.endswith(b"\r\n\r\n"):
+        byte = plain.recv(1)
+        if not byte:
+            raise Broken("the connection was closed during CONNECT")
+        head += byte
+    return head
