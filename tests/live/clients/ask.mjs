@@ -37,7 +37,8 @@ function overHttp2(base) {
   return new Promise((done, fail) => {
     const session = http2.connect(base);
     session.once("error", fail);
-    const request = session.request({ ":method": "POST", ":path": path, ...HEADERS });
+    const body = JSON.stringify(STREAMED);
+    const request = session.request({ ":method": "POST", ":path": path, "content-length": body.length, ...HEADERS });
     const pieces = [];
     request.on("data", (piece) => pieces.push(piece));
     request.once("error", fail);
@@ -45,7 +46,7 @@ function overHttp2(base) {
       session.close();
       done(digest(Buffer.concat(pieces)));
     });
-    request.end(JSON.stringify(STREAMED));
+    request.end(body);
   });
 }
 

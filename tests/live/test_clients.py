@@ -1,0 +1,206 @@
+"""The client matrix: every client gets through a real door what it gets without it, and the record holds what was sent.
+
+A client that a door cannot catch is no failure here, as long as `doctor` says so (tests/proxy/test_doctor.py, and below).
+"""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import pytest_asyncio
+
+from proxy.doctor import Door, examine, sound
+from proxy.environ import addressed, variables
+from proxy.witness import HOST, echoing
+from tests.live import npm, upstream
+from tests.support.service import Service, running
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
+
+CLIENTS = Path(__file__).parent / "clients"
+HOSTS = ("api.model.example", "api.other.example")
+
+BYTES = (
+    "urllib",
+    "requests",
+    "httpx",
+    "httpx_h2",
+    "httpx2",
+    "httpx_async",
+    "aiohttp",
+    "curl_h1",
+    "curl_h2",
+)
+SDKS = (
+    "openai_whole",
+    "openai_streamed",
+    "openai_async",
+    "openai_async_streamed",
+    "anthropic_whole",
+    "anthropic_streamed",
+    "anthropic_async",
+    "anthropic_async_streamed",
+)
+NODE = ("fetch", "https", "https_own_agent", "http2")
+NODE_PACKAGES = ("openai", "openai_streamed", "openai4_streamed", "undici", "axios")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matrix:
+    """A running service, with the upstream behind it."""
+
+    service: Service
+    port: int
+
+    def environment(self, run: str) -> dict[str, str]:
+        ca = self.service.ca
+        proxy = addressed(self.service.proxy, run, None)
+        ours = variables(proxy=proxy, ca=ca, ca_bundle=ca.with_name("ca-bundle.pem"), base=os.environ, run=run)
+        return {**os.environ, **ours}
+
+    async def calls(self, run: str) -> list[dict[str, Any]]:
+        async with httpx2.AsyncClient(base_url=self.service.api, timeout=30, trust_env=False) as client:
+            answer = await client.get(f"/v1/runs/{run}/calls", params={"settled": "true"})
+            if answer.status_code == 404:
+                return []
+            return list(answer.raise_for_status().json()["items"])
+
+    async def exchange(self, call: dict[str, Any], what: str = "") -> httpx2.Response:
+        (exchange,) = call["exchanges"]
+        async with httpx2.AsyncClient(base_url=self.service.api, timeout=30, trust_env=False) as client:
+            return (await client.get(f"/v1/exchanges/{exchange}{what}")).raise_for_status()
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    with upstream.upstream() as server:
+        yield server.server_port
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def matrix(port: int, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Matrix]:
+    config = "[upstreams]\n" + "".join(f'"{host}" = "http://127.0.0.1:{port}"\n' for host in HOSTS)
+    # As root Postgres runs as another user, who must be able to pass through.
+    base = tmp_path_factory.mktemp("live")
+    for parent in (base, base.parent, base.parent.parent):
+        parent.chmod(0o711)
+    async with running(base / "data", config=config) as service:
+        yield Matrix(service=service, port=port)
+
+
+async def asked(line: list[str], env: dict[str, str], cwd: Path | None = None) -> Any:
+    process = await asyncio.create_subprocess_exec(
+        *line, env=env, cwd=cwd, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    out, error = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 0, error.decode()[-2000:]
+    got = json.loads(out)
+    if isinstance(got, dict):
+        got.pop("http", None)
+    return got
+
+
+async def check(
+    matrix: Matrix, client: str, line: list[str], path: str, *, streamed: bool, cwd: Path | None = None
+) -> None:
+    run = f"live-{Path(line[0]).name}-{client}"
+    env = matrix.environment(run)
+    straight = await asked([*line, client, f"http://127.0.0.1:{matrix.port}"], env, cwd)
+    through = await asked([*line, client, f"https://{HOSTS[0]}"], env, cwd)
+    assert through == straight
+    (call,) = await matrix.calls(run)
+    assert (call["outcome"], call["complete"], call["status"], call["host"]) == ("completed", True, 200, HOSTS[0])
+    recorded = await matrix.exchange(call, "/response")
+    assert recorded.content == upstream.sent(path, streamed=streamed)
+
+
+@pytest.mark.parametrize("client", BYTES)
+async def test_a_python_or_curl_client_is_recorded_as_it_was_answered(matrix: Matrix, client: str) -> None:
+    line = [sys.executable, str(CLIENTS / "ask.py")]
+    if client == "httpx_h2":
+        # Without TLS there is no HTTP/2 to agree on, so there is nothing to compare but the bytes.
+        run = "live-h2"
+        got = await asked([*line, client, f"https://{HOSTS[0]}"], matrix.environment(run))
+        assert got["size"] == len(upstream.sent("/v1/chat/completions", streamed=True))
+        (call,) = await matrix.calls(run)
+        assert (await matrix.exchange(call)).json()["http_version"].startswith("HTTP/2")
+        return
+    await check(matrix, client, line, "/v1/chat/completions", streamed=True)
+
+
+@pytest.mark.parametrize("client", SDKS)
+async def test_a_python_sdk_gets_the_same_answer_through_us(matrix: Matrix, client: str) -> None:
+    path = "/v1/messages" if client.startswith("anthropic") else "/v1/chat/completions"
+    line = [sys.executable, str(CLIENTS / "ask.py")]
+    await check(matrix, client, line, path, streamed=client.endswith("streamed"))
+
+
+@pytest.mark.parametrize("client", NODE)
+async def test_a_client_of_nodes_own_is_recorded_as_it_was_answered(matrix: Matrix, client: str) -> None:
+    line = [npm.node(), str(CLIENTS / "ask.mjs")]
+    if client == "http2":
+        got = await asked([*line, client, f"https://{HOSTS[0]}"], matrix.environment("live-node-http2"))
+        assert got["size"] == len(upstream.sent("/v1/chat/completions", streamed=True))
+        return
+    await check(matrix, client, line, "/v1/chat/completions", streamed=True)
+
+
+@pytest.mark.parametrize("client", NODE_PACKAGES)
+async def test_a_node_package_gets_the_same_answer_through_us(matrix: Matrix, client: str) -> None:
+    line = [npm.node(), str(CLIENTS / "ask.mjs")]
+    await check(matrix, client, line, "/v1/chat/completions", streamed=client != "openai", cwd=npm.packages())
+
+
+async def test_plain_http_is_recorded_too(matrix: Matrix) -> None:
+    line = [sys.executable, str(CLIENTS / "ask.py"), "requests", f"http://{HOSTS[1]}"]
+    await asked(line, matrix.environment("live-plain"))
+    (call,) = await matrix.calls("live-plain")
+    assert (await matrix.exchange(call)).json()["url"] == f"http://{HOSTS[1]}/v1/chat/completions"
+
+
+async def test_a_secret_that_the_client_sent_is_not_in_the_record(matrix: Matrix) -> None:
+    line = [sys.executable, str(CLIENTS / "ask.py"), "requests", f"https://{HOSTS[0]}"]
+    await asked(line, matrix.environment("live-secret"))
+    (call,) = await matrix.calls("live-secret")
+    told = (await matrix.exchange(call)).text
+    assert "sk-live-0123456789abcdef" not in told
+    assert "uthorization" in told or "redact" in told.lower()
+
+
+async def test_aiohttp_that_was_told_nothing_escapes_and_leaves_no_record(matrix: Matrix) -> None:
+    line = [sys.executable, str(CLIENTS / "ask.py"), "aiohttp_alone", f"https://{HOSTS[0]}"]
+    with pytest.raises(AssertionError, match="Cannot connect to host"):
+        await asked(line, matrix.environment("live-escaped"))
+    assert await matrix.calls("live-escaped") == []
+
+
+async def test_doctor_says_of_each_client_what_the_matrix_found(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    base = tmp_path_factory.mktemp("doctor")
+    base.chmod(0o711)
+    async with (
+        echoing() as echo,
+        running(base / "data", config=f'[upstreams]\n"{HOST}" = "{echo.origin}"\n') as service,
+    ):
+        ca = service.ca
+        door = Door(proxy=service.proxy, ca=ca, ca_bundle=ca.with_name("ca-bundle.pem"), echo=echo)
+        findings = {finding.client: finding for finding in await examine(door, os.environ, [sys.executable])}
+    through = {client for client, finding in findings.items() if finding.verdict == "through"}
+    assert {
+        "python requests",
+        "python httpx",
+        "python openai",
+        "python anthropic",
+        "node fetch",
+        "node https",
+    } <= through
+    assert findings["python aiohttp"].verdict == "escapes"
+    assert not sound(list(findings.values()))
