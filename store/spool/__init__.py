@@ -1,0 +1,21 @@
+"""A door's events on their way to the keeper: an append-only queue on disk, written by one process and read by another.
+
+What is lost if we die now:
+
+- the writing process (kill -9): what was appended and not yet written, at most 20 ms of pieces that nobody waited for;
+- the host: what was written and not yet synced, at most one more 20 ms group; with `durability="fsync"`, `reached` waits
+  for the sync, and nothing that it was asked about is lost;
+- the reading process: nothing. It commits, then moves its cursor (sync, rename, sync of the directory), and only then
+  deletes what is behind it; after a crash it reads some again.
+
+    DIR/lock            held (flock) by the writer for as long as it lives
+    DIR/00000001.seg    segments: see `segment`
+    DIR/cursor          how far the reader has come
+    DIR/damaged/        bytes that could not be read, as they were found
+"""
+
+from store.spool.reader import Damage, Reader, Stats
+from store.spool.segment import Position
+from store.spool.writer import Spool, SpoolBroken, SpoolError, SpoolFull, SpoolTaken
+
+__all__ = ["Damage", "Position", "Reader", "Spool", "SpoolBroken", "SpoolError", "SpoolFull", "SpoolTaken", "Stats"]

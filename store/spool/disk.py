@@ -1,0 +1,64 @@
+"""The few things a spool asks of a disk, in one place, so that tests can let them fail as disks do."""
+
+import fcntl
+import os
+from pathlib import Path
+
+
+class Disk:
+    """The real one. Everything raises OSError."""
+
+    def create(self, path: Path) -> int:
+        """A new file, for us alone."""
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    def write(self, handle: int, data: bytes | memoryview) -> int:
+        """Some or all of the data."""
+        return os.write(handle, data)
+
+    def truncate(self, handle: int, size: int) -> None:
+        """Cut off what is behind."""
+        os.ftruncate(handle, size)
+
+    def sync(self, handle: int) -> None:
+        """Have the file's bytes on the disk."""
+        os.fdatasync(handle) if hasattr(os, "fdatasync") else os.fsync(handle)
+
+    def close(self, handle: int) -> None:
+        """Give the handle back."""
+        os.close(handle)
+
+
+def sync_directory(directory: Path) -> None:
+    """Have the names in a directory on the disk."""
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def locked(directory: Path, *, shared: bool = False) -> int | None:
+    """A handle that holds the lock of a spool, or None when another process has it.
+
+    Whoever removes a spool holds its lock; so the lock counts only while its file is still the one in the directory.
+    """
+    path = directory / "lock"
+    while True:
+        flags = os.O_RDONLY if shared else os.O_RDWR | os.O_CREAT
+        handle = os.open(path, flags | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            return None
+        if _still_there(handle, path):
+            return handle
+        os.close(handle)
+
+
+def _still_there(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,256 @@
+"""The keeper's end of a spool: read on, commit, forget; and find the way around whatever damage there is."""
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from store.spool import cursor
+from store.spool.disk import locked
+from store.spool.segment import MARK, OVERHEAD, Head, Position, frame_at, numbers, path_of, read_head, wanted
+
+_BLOCK = 1 << 20
+_HEAD = 512
+_KEPT_OF_DAMAGE = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A part of a spool that could not be read, and was passed over."""
+
+    at: Position
+    size: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.size} bytes at {self.at.offset} of spool segment {self.at.segment}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stats:
+    """How much waits."""
+
+    bytes_pending: int
+    """On disk and not yet committed."""
+
+    segments: int
+    oldest: int | None
+    """When the oldest segment that is not committed was begun, in nanoseconds since the epoch; None when none waits."""
+
+
+@dataclass(slots=True)
+class _Segment:
+    """The segment that is being read."""
+
+    number: int
+    handle: int
+    offset: int = 0
+    head: Head | None = None
+
+
+class Reader:
+    """Reads one spool, also while it is being written. For one process and one thread at a time."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._committed = cursor.load(directory) or Position(0, 0)
+        self._stored = self._committed
+        self._current: _Segment | None = None
+        self._next = self._committed
+        """Where reading goes on, once the segment there can be opened."""
+        self._damage: list[Damage] = []
+
+    @property
+    def position(self) -> Position:
+        """How far it has been read."""
+        current = self._current
+        return Position(current.number, current.offset) if current else self._next
+
+    def read(self, limit: int = _BLOCK) -> list[tuple[Position, bytes]]:
+        """The next payloads, about `limit` bytes of them and at least one, each with the place behind it. Raises OSError."""
+        found: list[tuple[Position, bytes]] = []
+        size = 0
+        while size < limit:
+            more = self._read(limit - size)
+            if not more:
+                break
+            found += more
+            size += sum(len(payload) for _, payload in more)
+        return found
+
+    def commit(self, position: Position) -> None:
+        """What lies before is stored elsewhere: never read it again, and delete the segments it fills. Raises OSError."""
+        if position != self._stored:
+            cursor.store(self._directory, position)
+            self._stored = position
+        self._committed = position
+        self._collect()
+
+    def end(self) -> Position:
+        """The end of the spool as it is now: once read and committed to there, all that was written by now is."""
+        last = max(numbers(self._directory), default=None)
+        return self.position if last is None else Position(last, path_of(self._directory, last).stat().st_size)
+
+    def orphaned(self) -> bool:
+        """Whether no writer lives and there is nothing left to read. In this order: the last words of a writer count."""
+        return self._writer_gone() and self.position >= self.end()
+
+    def remove(self) -> bool:
+        """Delete an orphaned spool, unless a new writer has just taken it. Raises OSError."""
+        handle = locked(self._directory)
+        if handle is None:
+            return False
+        try:
+            # Another writer may have come and gone since it was found orphaned.
+            if unread := self.position < self.end():
+                return False
+            self.close()
+            shutil.rmtree(self._directory)
+        finally:
+            os.close(handle)
+        return not unread
+
+    def damaged(self) -> list[Damage]:
+        """What had to be passed over since this was asked last."""
+        told, self._damage = self._damage, []
+        return told
+
+    def stats(self) -> Stats:
+        """How much waits to be committed. Raises OSError."""
+        waiting = [number for number in numbers(self._directory) if number >= self._committed.segment]
+        sizes = {number: path_of(self._directory, number).stat().st_size for number in waiting}
+        pending = sum(sizes.values())
+        if self._committed.segment in sizes:
+            pending -= min(self._committed.offset, sizes[self._committed.segment])
+        full = (number for number in waiting if Position(number, sizes[number]) > self._committed)
+        oldest = next((created for number in full if (created := self._created(number))), None)
+        return Stats(bytes_pending=pending, segments=len(waiting), oldest=oldest)
+
+    def close(self) -> None:
+        """Give the open file back."""
+        if self._current:
+            self._next = self.position
+            os.close(self._current.handle)
+            self._current = None
+
+    # -- reading
+
+    def _read(self, limit: int) -> list[tuple[Position, bytes]]:
+        while segment := self._open():
+            found = self._frames(segment, limit)
+            if found:
+                return found
+            finished = self._finished(segment)
+            # Look again, now that we know whether anybody writes: the frame may have become whole in between.
+            if finished and (found := self._frames(segment, limit)):
+                return found
+            if not self._pass_over(segment, finished=finished):
+                break
+        return []
+
+    def _open(self) -> _Segment | None:
+        """The segment to read, if it is there."""
+        if self._current is None:
+            number = next((n for n in numbers(self._directory) if n >= self._next.segment), None)
+            if number is None:
+                return None
+            self._note_missing(self._next.segment, number)
+            handle = os.open(path_of(self._directory, number), os.O_RDONLY | os.O_CLOEXEC)
+            offset = self._next.offset if number == self._next.segment else 0
+            self._current = _Segment(number, handle, offset)
+        return self._current
+
+    def _note_missing(self, last: int, number: int) -> None:
+        # The last one read may be gone, since it is deleted when it is committed; one after it may not.
+        if last and number > last + 1:
+            reason = f"missing up to segment {number - 1}; somebody deleted it"
+            self._damage.append(Damage(Position(last + 1, 0), 0, reason))
+
+    def _frames(self, segment: _Segment, limit: int) -> list[tuple[Position, bytes]]:
+        """The whole frames at the place we are, about `limit` bytes of them."""
+        if segment.head is None:
+            segment.head = read_head(os.pread(segment.handle, _HEAD, 0))
+            if segment.head is None:
+                return []
+            segment.offset = max(segment.offset, segment.head.size)
+        data = os.pread(segment.handle, min(max(limit, OVERHEAD), _BLOCK), segment.offset)
+        if (size := wanted(data, 0)) > len(data) and frame_at(data, 0, segment.head.salt) == "short":
+            data = os.pread(segment.handle, size, segment.offset)
+        found = []
+        at = 0
+        while not isinstance(frame := frame_at(data, at, segment.head.salt), str):
+            start, at = frame
+            found.append((Position(segment.number, segment.offset + at), data[start:at]))
+        segment.offset += at
+        return found
+
+    def _finished(self, segment: _Segment) -> bool:
+        """Whether nothing more will be written to it."""
+        return numbers(self._directory)[-1:] > [segment.number] or self._writer_gone()
+
+    def _writer_gone(self) -> bool:
+        try:
+            handle = locked(self._directory, shared=True)
+        except FileNotFoundError:
+            return True
+        if handle is None:
+            return False
+        os.close(handle)
+        return True
+
+    def _pass_over(self, segment: _Segment, *, finished: bool) -> bool:
+        """There is no whole frame here. Go on behind what is wrong; False when there is nothing but to wait."""
+        size = os.fstat(segment.handle).st_size
+        if segment.offset >= size and segment.head:
+            return self._advance(segment)
+        good = self._good_frame(segment) if segment.head else None
+        if good is None and not finished:
+            return False
+        self._quarantine(segment, size if good is None else good, torn=good is None)
+        return True
+
+    def _advance(self, segment: _Segment) -> bool:
+        number = next((n for n in numbers(self._directory) if n > segment.number), None)
+        if number is None:
+            return False
+        self._note_missing(segment.number, number)
+        os.close(segment.handle)
+        self._current, self._next = None, Position(number, 0)
+        return True
+
+    def _good_frame(self, segment: _Segment) -> int | None:
+        """Where the next frame is that can be read."""
+        assert segment.head
+        rest = os.pread(segment.handle, os.fstat(segment.handle).st_size - segment.offset, segment.offset)
+        at = rest.find(MARK, 1)
+        while at >= 0 and isinstance(frame_at(rest, at, segment.head.salt), str):
+            at = rest.find(MARK, at + 1)
+        return None if at < 0 else segment.offset + at
+
+    def _quarantine(self, segment: _Segment, stop: int, *, torn: bool) -> None:
+        """Note what is passed over, and keep a copy: it may be somebody's evidence."""
+        at, size = Position(segment.number, segment.offset), stop - segment.offset
+        reason = "it breaks off" if torn and segment.head else "it is no spool segment" if torn else "it is damaged"
+        self._damage.append(Damage(at, size, reason))
+        aside = self._directory / "damaged"
+        aside.mkdir(mode=0o700, exist_ok=True)
+        copy = aside / f"{at.segment:08}-{at.offset}"
+        copy.write_bytes(os.pread(segment.handle, min(size, _KEPT_OF_DAMAGE), at.offset))
+        segment.offset = stop
+        segment.head = segment.head or Head(0, 0, 0)
+
+    # -- forgetting
+
+    def _collect(self) -> None:
+        """Delete what is behind the cursor: the cursor is on disk by now, so nothing will ask for it again."""
+        there = numbers(self._directory)
+        for number in there:
+            path = path_of(self._directory, number)
+            filled = number != there[-1] and Position(number, path.stat().st_size) <= self._committed
+            if number < self._committed.segment or filled:
+                path.unlink()
+
+    def _created(self, number: int) -> int | None:
+        with path_of(self._directory, number).open("rb") as file:
+            head = read_head(file.read(_HEAD))
+        return head.created if head else None

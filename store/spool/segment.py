@@ -1,0 +1,108 @@
+"""The form of a segment: a line that says what it is, then frames, each with a checksum.
+
+A frame is a mark, the payload's length and its CRC-32, and the payload. The mark lets a reader find its way behind damage
+with one search. The checksum starts from a number that is drawn for each writer and stands in the first line: so bytes
+that an agent or a server sent can never be read as a frame, whatever they are, even where damage makes us search.
+"""
+
+import json
+import re
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from struct import Struct
+from typing import Final, Literal, NamedTuple
+
+from calls.model import UnknownFormat
+
+FORMAT: Final = 1
+MAGIC: Final = b"playhead-spool "
+MARK: Final = b"\xf5PH\xf6"
+LARGEST: Final = 256 << 20
+"""A payload is never longer; a length that says so is damage."""
+
+_FRAME: Final = Struct(">4sII")
+OVERHEAD: Final = _FRAME.size
+_HEAD_LIMIT: Final = 512
+_NAME: Final = re.compile(r"(\d{8,})\.seg")
+
+
+class Position(NamedTuple):
+    """A place in a spool: a segment's number, and an offset in it."""
+
+    segment: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A segment's first line."""
+
+    salt: int
+    created: int
+    size: int
+    """How long the line is."""
+
+
+def head_line(number: int, salt: int, created: int) -> bytes:
+    """The first line of a segment."""
+    return MAGIC + json.dumps({"format": FORMAT, "segment": number, "salt": salt, "created": created}).encode() + b"\n"
+
+
+def read_head(data: bytes) -> Head | None:
+    """The first line, or None when there is none to be had. Raises UnknownFormat for one of a newer Playhead."""
+    line, newline, _ = data[:_HEAD_LIMIT].partition(b"\n")
+    if not newline or not line.startswith(MAGIC):
+        return None
+    try:
+        told = json.loads(line[len(MAGIC) :])
+        known = told["format"] == FORMAT
+        head = Head(int(told["salt"]), int(told["created"]), len(line) + 1) if known else None
+    except (ValueError, KeyError, TypeError):
+        return None
+    if head is None:
+        raise UnknownFormat(f"a spool segment has format {told['format']!r}; this Playhead reads {FORMAT}: update it")
+    return head
+
+
+def framed(payloads: Iterable[bytes], salt: int) -> Iterator[bytes]:
+    """The payloads as frames, to be joined."""
+    for payload in payloads:
+        yield _FRAME.pack(MARK, len(payload), zlib.crc32(payload, salt))
+        yield payload
+
+
+type Fault = Literal["short", "bad"]
+
+
+def frame_at(data: bytes, at: int, salt: int) -> tuple[int, int] | Fault:
+    """Where the payload of the frame at an offset starts and stops; "short" when the data ends before it does."""
+    start = at + OVERHEAD
+    if start > len(data):
+        return "short" if MARK.startswith(data[at : at + len(MARK)]) or data.startswith(MARK, at) else "bad"
+    mark, size, checksum = _FRAME.unpack_from(data, at)
+    if mark != MARK or not 0 < size <= LARGEST:
+        return "bad"
+    stop: int = start + size
+    if stop > len(data):
+        return "short"
+    return (start, stop) if zlib.crc32(memoryview(data)[start:stop], salt) == checksum else "bad"
+
+
+def wanted(data: bytes, at: int) -> int:
+    """How many bytes from an offset on the frame there says it takes; 0 where that is not to be seen."""
+    if at + OVERHEAD > len(data):
+        return 0
+    return OVERHEAD + int(_FRAME.unpack_from(data, at)[1])
+
+
+def path_of(directory: Path, number: int) -> Path:
+    """Where a segment lies."""
+    return directory / f"{number:08}.seg"
+
+
+def numbers(directory: Path) -> list[int]:
+    """The segments there are, in their order."""
+    names = (_NAME.fullmatch(path.name) for path in directory.iterdir()) if directory.is_dir() else ()
+    return sorted(int(name[1]) for name in names if name)

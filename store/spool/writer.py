@@ -1,0 +1,396 @@
+"""The door's end of a spool: append in memory, written by one thread, synced by another, in groups.
+
+`append` never blocks and never touches the disk. The writing thread takes all there is in one `write(2)`; it is woken by
+the first append, waits up to 20 ms for company, and not at all once somebody asks for `reached`. Syncing is a thread of
+its own, because a sync takes milliseconds, and whoever waits only for the write must not wait for it.
+"""
+
+import asyncio
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from store.spool import cursor
+from store.spool.disk import Disk, locked, sync_directory
+from store.spool.output import Output, WriteFailed
+from store.spool.segment import LARGEST, OVERHEAD, numbers, path_of
+
+type Durability = Literal["process", "fsync"]
+
+GROUP: Final = 0.02
+"""Seconds between two groups, written or synced, while nobody waits for one."""
+
+RETRY: Final = 0.25
+"""Seconds between two attempts on a disk that refuses, and between two looks at what the reader has deleted."""
+
+
+class SpoolError(RuntimeError):
+    """Something cannot be kept, for a reason outside of us."""
+
+
+class SpoolFull(SpoolError):  # noqa: N818 - what the spool is, not what went wrong in us
+    """There is no more room for it, on disk or in memory."""
+
+
+class SpoolBroken(SpoolError):  # noqa: N818
+    """The disk refuses."""
+
+
+class SpoolTaken(SpoolError):  # noqa: N818
+    """Another process writes this spool."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiter:
+    sequence: int
+    future: asyncio.Future[None]
+
+
+class Spool:
+    """One writer's spool. `append` and `reached` are for one event loop's thread; records are numbered from 1."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        max_bytes: int = 2 << 30,
+        durability: Durability = "process",
+        segment_bytes: int = 64 << 20,
+        max_memory: int = 64 << 20,
+        disk: Disk | None = None,
+        now: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self.directory = directory
+        self._durability = durability
+        self._max_bytes, self._max_memory = max_bytes, max_memory
+        # A full spool empties segment by segment: many small ones let it breathe.
+        self._segment_bytes = min(segment_bytes, max(max_bytes // 8, 4096))
+        self._disk = disk or Disk()
+        self._claim = _claimed(directory)
+        self._output = Output(directory, self._disk, number=_unused(directory), salt=secrets.randbits(32), now=now)
+
+        self._lock = threading.Lock()
+        self._to_write = threading.Condition(self._lock)
+        self._to_sync = threading.Condition(self._lock)
+        self._queue: list[bytes] = []
+        self._queued = 0
+        self._used = _size(directory)
+        self._appended = self._written = self._synced = 0
+        self._idle = self._urgent = self._look = self._dirty = False
+        self._closing = self._written_out = False
+        self._poisoned: set[int] = set()
+        self._named = 0
+        self._trouble: str | None = None
+        self._failed = (0, 0, "")
+        self._waiters: list[_Waiter] = []
+        self._called = False
+        self.faults = 0
+        """How often the disk has failed us; each time something may be lost that was appended before."""
+        self.fault = ""
+        """What it was, the last time."""
+
+        self._open_first()
+        self._threads = [
+            threading.Thread(target=self._guarded, args=(work,), name=name, daemon=True)
+            for name, work in (("spool-write", self._write_forever), ("spool-sync", self._sync_forever))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    # -- what the door calls
+
+    @property
+    def written(self) -> int:
+        """The number of the last record that a killed process would not lose."""
+        return self._written
+
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing can be kept just now; None when all is well."""
+        return self._trouble
+
+    def append(self, payload: bytes) -> int:
+        """Take a record, and give its number. Raises SpoolFull and SpoolBroken."""
+        size = OVERHEAD + len(payload)
+        with self._lock:
+            if self._trouble is not None or self._closing:
+                raise SpoolBroken(self._trouble or f"the spool {self.directory} is closed")
+            if self._used + size > self._max_bytes or self._queued + size > self._max_memory:
+                raise self._full()
+            if not 0 < len(payload) <= LARGEST:
+                raise ValueError(f"a record has 1 to {LARGEST} bytes, not {len(payload)}")
+            self._queue.append(payload)
+            self._queued += size
+            self._used += size
+            self._appended += 1
+            if self._idle:
+                self._idle = False
+                self._to_write.notify()
+            return self._appended
+
+    async def reached(self, sequence: int) -> None:
+        """Return once the record is written, or on disk with durability "fsync". Raises SpoolBroken."""
+        if not self._failed[0] < sequence <= self._failed[1] and sequence <= self._done():
+            return
+        with self._lock:
+            if (error := self._lost(sequence)) is not None:
+                raise error
+            if sequence <= self._done():
+                return
+            future = asyncio.get_running_loop().create_future()
+            self._waiters.append(_Waiter(sequence, future))
+            self._urgent = True
+            self._to_write.notify()
+            self._to_sync.notify()
+        await future
+
+    def close(self) -> int:
+        """Write and sync what is left, and let go of the spool; return how many records could not be kept."""
+        with self._lock:
+            self._closing = True
+            self._to_write.notify()
+        for thread in self._threads:
+            thread.join()
+        self._output.retire()
+        for handle in self._output.retired:
+            self._disk.close(handle)
+        os.close(self._claim)
+        return self._appended - self._written
+
+    def __enter__(self) -> "Spool":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- the state, under the lock
+
+    def _done(self) -> int:
+        return self._written if self._durability == "process" else self._synced
+
+    def _lost(self, sequence: int) -> SpoolBroken | None:
+        """Whether somebody waits for this in vain."""
+        low, high, reason = self._failed
+        if low < sequence <= high:
+            return SpoolBroken(reason)
+        return SpoolBroken(self._trouble) if self._trouble is not None and sequence > self._done() else None
+
+    def _full(self) -> SpoolFull:
+        if self._queued >= self._max_memory // 2:
+            return SpoolFull(f"the disk under {self.directory} is too slow: {self._queued} bytes wait to be written")
+        self._look = True
+        if self._idle:
+            self._idle = False
+            self._to_write.notify()
+        return SpoolFull(
+            f"the spool {self.directory} is full ({self._used} of {self._max_bytes} bytes wait to be stored): "
+            "see why the keeper does not empty it, or allow more"
+        )
+
+    def _broke(self, reason: str) -> None:
+        self.faults += 1
+        self.fault = reason
+
+    def _tell(self) -> None:
+        """Have the waiters looked after, by one call into their loop however many they are."""
+        with self._lock:
+            ready = any(waiter.sequence <= self._done() or self._lost(waiter.sequence) for waiter in self._waiters)
+            if not ready or self._called:
+                return
+            self._called = True
+            loop = self._waiters[0].future.get_loop()
+        try:
+            loop.call_soon_threadsafe(self._told)
+        except RuntimeError:
+            pass  # the loop is closed: nobody waits any more
+
+    def _told(self) -> None:
+        with self._lock:
+            self._called = False
+            done = self._done()
+            settled = [(waiter, self._lost(waiter.sequence)) for waiter in self._waiters]
+            self._waiters = [w for w, error in settled if error is None and w.sequence > done]
+        for waiter, error in settled:
+            if waiter.future.done():
+                continue  # whoever waited was cancelled
+            if error is not None:
+                waiter.future.set_exception(error)
+            elif waiter.sequence <= done:
+                waiter.future.set_result(None)
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """Let nobody wait for a thread that a mistake of ours has ended."""
+        try:
+            work()
+        except BaseException as mistake:
+            self._trouble = f"the spool {self.directory} stopped: {mistake!r}"
+            self._tell()
+            raise
+
+    # -- the writing thread
+
+    def _open_first(self) -> None:
+        try:
+            self._output.begin()
+            sync_directory(self.directory)
+        except OSError as error:
+            os.close(self._claim)
+            raise SpoolBroken(f"the spool {self.directory} cannot be written: {error}") from error
+
+    def _write_forever(self) -> None:
+        while (batch := self._batch()) is not None:
+            if batch:
+                self._write(batch)
+            elif self._look:
+                self._look_around()
+        with self._lock:
+            self._written_out = True
+            self._to_sync.notify()
+
+    def _batch(self) -> list[bytes] | None:
+        """What there is to write, with what comes soon after; None when nothing more will come."""
+        with self._lock:
+            while not (self._queue or self._closing or self._look):
+                self._idle = True
+                self._to_write.wait()
+            self._idle = False
+            if not (self._urgent or self._closing):
+                self._to_write.wait(GROUP)
+            self._urgent = False
+            batch, self._queue = self._queue, []
+            return None if self._closing and not batch else batch
+
+    def _write(self, batch: list[bytes]) -> None:
+        while batch:
+            try:
+                if self._output.size >= self._segment_bytes or self._output.handle in self._poisoned:
+                    self._output.begin()
+                self._output.write(batch)
+            except WriteFailed as failure:
+                self._advance(batch[: failure.done])
+                batch = batch[failure.done :]
+                if not self._waited(f"the spool {self.directory} cannot be written: {failure}"):
+                    return
+            else:
+                self._advance(batch)
+                return
+
+    def _advance(self, batch: list[bytes]) -> None:
+        with self._lock:
+            self._written += len(batch)
+            self._queued -= sum(map(len, batch)) + OVERHEAD * len(batch)
+            self._trouble = None if batch else self._trouble
+            self._dirty = True
+            self._to_sync.notify()
+        self._tell()
+
+    def _waited(self, reason: str) -> bool:
+        """Refuse everything for a while; False when there is no more time for another attempt."""
+        with self._lock:
+            if self._trouble is None:
+                self._broke(reason)
+            self._trouble = reason
+        self._tell()
+        with self._lock:
+            if self._closing:
+                return False
+            self._to_write.wait(RETRY)
+        return True
+
+    def _look_around(self) -> None:
+        """See what the reader has deleted. It cannot delete the segment that we write, so begin another one."""
+        with self._lock:
+            self._look = False
+        if self._output.size > self._segment_bytes // 8:
+            try:
+                self._output.begin()
+            except WriteFailed:
+                pass  # the next write meets the same disk, and says so
+        used = _size(self.directory)
+        with self._lock:
+            self._used = used + self._queued
+
+    # -- the syncing thread
+
+    def _sync_forever(self) -> None:
+        while self._awaited():
+            with self._lock:
+                retired, self._output.retired = self._output.retired, []
+                current, begun, target = self._output.handle, self._output.begun, self._written
+                self._dirty = False
+            fault = self._sync([*retired, *([] if current is None else [current])], named=begun == self._named)
+            for handle in retired:
+                self._poisoned.discard(handle)
+                self._disk.close(handle)
+            with self._lock:
+                if fault:
+                    self._broke(fault)
+                    self._failed = (self._synced, target, fault)
+                self._named, self._synced = begun, target
+            self._tell()
+
+    def _awaited(self) -> bool:
+        """Wait until something is to be synced; False when nothing ever will be."""
+        with self._lock:
+            while not (self._dirty or self._written_out):
+                self._to_sync.wait()
+            hurry = self._written_out or (self._durability == "fsync" and self._waiters)
+            if not hurry:
+                self._to_sync.wait(GROUP)
+            return self._dirty or bool(self._output.retired)
+
+    def _sync(self, handles: list[int], *, named: bool) -> str | None:
+        """Sync the files, and their names where there are new ones; return what went wrong."""
+        fault = None
+        for handle in handles:
+            try:
+                if handle not in self._poisoned:
+                    self._disk.sync(handle)
+            except OSError as error:
+                # Nobody knows what of it is on disk now, and a second sync would say that all is well: it is never
+                # written again, and what lay between is called lost.
+                self._poisoned.add(handle)
+                fault = f"the spool {self.directory} could not be synced: {error.strerror}"
+        if not named:
+            sync_directory(self.directory)
+        return fault
+
+
+def _claimed(directory: Path) -> int:
+    """The lock of the spool, which says that its writer lives."""
+    deadline = time.monotonic() + 1
+    while True:
+        try:
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            handle = locked(directory)
+        except FileNotFoundError:
+            continue  # a keeper has just removed the orphan that it was
+        except OSError as error:
+            raise SpoolBroken(f"the spool {directory} cannot be made: {error.strerror}") from error
+        if handle is not None:
+            return handle
+        # A reader that looks whether we live holds the lock for an instant.
+        if time.monotonic() > deadline:
+            raise SpoolTaken(f"another process writes the spool {directory}: two doors cannot share one")
+        time.sleep(GROUP)
+
+
+def _unused(directory: Path) -> int:
+    """A number that no segment has or had: an old one is never written again, so its reader knows where it ends."""
+    read = cursor.load(directory)
+    return max([*numbers(directory), read.segment if read else 0]) + 1
+
+
+def _size(directory: Path) -> int:
+    total = 0
+    for number in numbers(directory):
+        try:
+            total += path_of(directory, number).stat().st_size
+        except FileNotFoundError:
+            pass  # the reader has just deleted it
+    return total
