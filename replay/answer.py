@@ -59,5 +59,6 @@ class Answer:
 
 def mark(standing: Standing, *, run: str, step: int | None = None, reframed: bool = False) -> tuple[str, str]:
     """The header by which every answer says what it is (RFC 9651)."""
+    name = run.encode("ascii", "replace").decode().replace("\\", "\\\\").replace('"', '\\"')
     place = "" if step is None else f"; step={step}"
-    return "Playhead", f'{standing}; run="{run}"{place}{"; reframed" if reframed else ""}'
+    return "Playhead", f'{standing}; run="{name}"{place}{"; reframed" if reframed else ""}'

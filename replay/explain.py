@@ -163,8 +163,17 @@ def _only_redaction(difference: Difference) -> bool:
 
 
 def _covers(redacted: str, plain: str) -> bool:
-    kept = _PLACEHOLDER.split(fold(redacted))
-    return len(kept) > 1 and re.fullmatch(".+".join(map(re.escape, kept)), plain, re.DOTALL) is not None
+    """Whether the plain text has what surrounds the placeholders, in its order, with something in place of each."""
+    first, *kept = _PLACEHOLDER.split(fold(redacted))
+    if not kept or not plain.startswith(first):
+        return False
+    at = len(first)
+    for part in kept[:-1]:
+        found = plain.find(part, at + 1)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return plain.endswith(kept[-1]) and len(plain) - len(kept[-1]) > at
 
 
 def _unlike(nearest: Nearest) -> str:

@@ -26,7 +26,7 @@ def fitted(recorded: Exchange, now: Request, profiles: Profiles) -> Fit:
     then_key, now_key = keyed(recorded.request, profiles), keyed(now, profiles)
     places = drift(recorded.request, then_key, now, now_key)
     response = recorded.response
-    if response is None or not _other_framing(now_key.dialect, response, now_key.request):
+    if response is None or not _other_framing(response, then_key, now_key):
         return Fit(exchange=recorded, drift=places)
     made = _reframed(recorded, response, then_key, now_key.request)
     if made is None:
@@ -34,11 +34,11 @@ def fitted(recorded: Exchange, now: Request, profiles: Profiles) -> Fit:
     return Fit(exchange=replace(recorded, response=made), drift=places, reframed=True)
 
 
-def _other_framing(dialect: str, response: Response, asked: Json) -> bool:
-    """Whether a successful answer was recorded as a stream and is asked for whole, or the reverse."""
-    return (
-        reframe.known(dialect) and response.status < 300 and reframe.is_stream(response) != reframe.wants_stream(asked)
-    )
+def _other_framing(response: Response, then: Keyed, now: Keyed) -> bool:
+    """Whether a successful answer was recorded as a stream and is now asked for whole, or the reverse."""
+    wanted, want = reframe.wants_stream(then.request), reframe.wants_stream(now.request)
+    # A server may answer as nobody asked: what it answered to the same wish is no other framing.
+    return reframe.known(now.dialect) and response.status < 300 and wanted != want != reframe.is_stream(response)
 
 
 def _reframed(recorded: Exchange, response: Response, key: Keyed, asked: Json) -> Response | None:

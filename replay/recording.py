@@ -1,21 +1,23 @@
 """A recorded run made ready to answer from: keyed under today's rules, indexed, shared by all its replays."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from threading import Lock
 
 from calls.key import keyed, raw_digest
 from calls.model import Json, Request
 from calls.profile import Profiles
 from calls.route import target
+from replay import playback
 from replay.nearest import Finder, document
 from replay.script import Index, Recorded, index
 from store.bundle import Bundle, Entry
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Recording:
-    """A run, indexed."""
+    """A run, indexed. It does not change, but for what is made when it is first needed."""
 
     run: str
     index: Index
@@ -26,10 +28,17 @@ class Recording:
     over_http2: Mapping[str, bool]
     """The authorities that were asked, and whether any request came over HTTP/2."""
 
-    @cached_property
+    _making: Lock = field(init=False, repr=False, default_factory=Lock)
+
+    @property
     def finder(self) -> Finder:
-        """Looks for the nearest recorded call. Made at the first miss, on whatever thread asks: a right replay never
-        needs it."""
+        """Looks for the nearest recorded call. Made at the first miss, on whatever thread asks first: a right replay
+        never needs it."""
+        with self._making:
+            return self._finder
+
+    @cached_property
+    def _finder(self) -> Finder:
         return Finder(self.index.entries, self._document)
 
     def _document(self, request: Request) -> Json:
@@ -40,7 +49,13 @@ def recording(bundle: Bundle, profiles: Profiles, *, from_step: int = 1) -> Reco
     """Make a run ready. Exchanges before a step may be left out: an agent goes on from there."""
     rekeyed = bundle.profiles != profiles.digest
     ordered = sorted(bundle.entries, key=lambda entry: (entry.exchange.started_at, entry.exchange.id))
-    steps = [_recorded(step, entry, profiles, rekeyed) for step, entry in enumerate(ordered, 1) if step >= from_step]
+    make = partial(
+        _recorded,
+        profiles,
+        rekeyed,
+        {gap.exchange: f"part of it could not be recorded ({gap.reason})" for gap in bundle.gaps},
+    )
+    steps = [make(step, entry) for step, entry in enumerate(ordered, 1) if step >= from_step]
     return Recording(
         run=str(bundle.run["id"]),
         index=index(steps),
@@ -50,11 +65,17 @@ def recording(bundle: Bundle, profiles: Profiles, *, from_step: int = 1) -> Reco
     )
 
 
-def _recorded(step: int, entry: Entry, profiles: Profiles, rekeyed: bool) -> Recorded:
-    request = entry.exchange.request
-    told = None if entry.call is None else str(entry.call["key"])
-    key = told if told and not rekeyed else keyed(request, profiles).key
-    return Recorded(step=step, key=key, raw=raw_digest(request), exchange=entry.exchange, recorded_key=told)
+def _recorded(profiles: Profiles, rekeyed: bool, gaps: Mapping[str | None, str], step: int, entry: Entry) -> Recorded:
+    exchange, request = entry.exchange, entry.exchange.request
+    told = entry.call["key"] if entry.call else None
+    return Recorded(
+        step=step,
+        key=keyed(request, profiles).key if rekeyed or told is None else told,
+        raw=raw_digest(request),
+        exchange=exchange,
+        recorded_key=told,
+        lacking=playback.lacking(exchange) or gaps.get(exchange.id),
+    )
 
 
 def _over_http2(requests: Iterable[Request]) -> dict[str, bool]:

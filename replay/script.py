@@ -31,6 +31,9 @@ class Recorded:
     recorded_key: str | None = None
     """The key under the rules of the recording's own time."""
 
+    lacking: str | None = None
+    """Why it cannot answer, in words; None when it can."""
+
 
 @dataclass(frozen=True, slots=True)
 class Taken:

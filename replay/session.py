@@ -91,8 +91,8 @@ class Session:
     def _given(self, asked: Asked, taken: Taken, exchange: Exchange, *, reframed: bool = False) -> Answer | None:
         """The recorded answer, if it is there whole."""
         recorded = taken.recorded
-        if why := playback.lacking(exchange):
-            return self._refused(explain.incomplete(asked, recorded, why))
+        if recorded.lacking:
+            return self._refused(explain.incomplete(asked, recorded, recorded.lacking))
         self._tally.hit(taken, reframed=reframed)
         stands = mark("replayed", run=asked.run, step=recorded.step, reframed=reframed)
         given = playback.answer(exchange, self.options.pace, stands)

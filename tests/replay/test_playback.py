@@ -70,6 +70,7 @@ def test_every_byte_and_every_boundary_is_given_again(pieces: list[bytes], statu
         (mark("replayed", run="r", step=3), 'replayed; run="r"; step=3'),
         (mark("replayed", run="r", step=3, reframed=True), 'replayed; run="r"; step=3; reframed'),
         (mark("miss", run="r"), 'miss; run="r"'),
+        (mark("miss", run='a"b\\ü'), r'miss; run="a\"b\\?"'),
     ],
 )
 def test_an_answer_says_what_it_is(made: tuple[str, str], text: str):

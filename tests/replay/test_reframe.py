@@ -114,6 +114,12 @@ def test_an_error_is_given_as_it_is():
     assert (fit.exchange, fit.reframed, fit.misfit) == (recorded, False, None)
 
 
+def test_a_server_that_answered_otherwise_than_asked_does_so_again():
+    recorded = exchange(chat("a", stream=True), said("A"))
+    fit = fitted(recorded, chat("a", stream=True, user="ann"), PROFILES)
+    assert (fit.reframed, fit.misfit) == (False, None)
+
+
 @pytest.mark.parametrize(
     "cut",
     [b'data: {"choices":[{"index":0,"delta":{"content":"A"}}]}\n\n', b'data: {"error":{"message":"overloaded"}}\n\n'],

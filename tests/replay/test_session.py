@@ -1,11 +1,13 @@
 """A replay from the first request to its report."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from calls.model import Exchange, Request
+from calls.events import Gap
+from calls.model import Exchange, Request, Response
 from calls.profile import Profiles, parse
 from replay.answer import Answer
 from replay.pacing import RECORDED
@@ -167,6 +169,12 @@ async def test_a_client_that_stays_where_the_recorded_one_left_is_a_miss():
     assert (report["served"], report["missed"], report["verdict"]) == (0, 1, "diverged")
 
 
+async def test_an_exchange_with_a_gap_is_refused_with_the_reason_of_the_gap():
+    run = run_of(told := exchange(chat("a"), said("A")))
+    run = replace(run, gaps=(Gap("run-1", SECOND, "the disk was full", told.id),))
+    assert "the disk was full" in (await missed(session_of(bundle=run), chat("a")))["detail"]
+
+
 @pytest.mark.parametrize("lacking", ["truncated", "no end", "websocket", "refused"])
 async def test_an_answer_that_is_not_there_whole_is_refused(lacking: str):
     told = {
@@ -180,9 +188,7 @@ async def test_an_answer_that_is_not_there_whole_is_refused(lacking: str):
     assert session.report()["unused"] == 0
 
 
-def truncated(response: Any) -> Any:
-    from dataclasses import replace
-
+def truncated(response: Response) -> Response:
     return replace(response, body=replace(response.body, truncated=True))
 
 

@@ -1,0 +1,101 @@
+"""Every run of the corpus, recorded and asked again: as it was, in another order, and in another spelling."""
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from calls.json import NotLossless, dumps, parse
+from calls.model import Body, Exchange, Json, Request, Response
+from calls.redact import Redactor
+from replay.replays import Replays, Source, redacted
+from replay.session import Options
+from tests.replay.strategies import PROFILES, body, exchange, run_of
+from tests.support.corpus import Cassette, Recorded, cassettes
+
+REDACTOR = Redactor(key=b"k" * 32)
+
+
+def request_of(one: Recorded) -> Request:
+    return Request(method=one.method, url=one.url, headers=one.request_headers, body=body(one.request_body))
+
+
+def recorded_as(number: int, one: Recorded) -> Exchange:
+    response = Response(status=one.status, headers=one.response_headers, body=body(one.response_body))
+    return exchange(redacted(request_of(one), REDACTOR), response, number=number)
+
+
+async def replays_of(cassette: Cassette) -> Replays:
+    replays = Replays(redactor=REDACTOR, profiles=PROFILES, options=Options(), changed=lambda _: None)
+    run = run_of(*(recorded_as(number, one) for number, one in enumerate(cassette.exchanges, 1)))
+    await replays.start([Source(replay=cassette.name, bundle=run)])
+    return replays
+
+
+async def answers(replays: Replays, requests: Iterator[Request]) -> Counter[tuple[int, bytes]]:
+    found: Counter[tuple[int, bytes]] = Counter()
+    for request in requests:
+        answer = await replays.answer(request, run=None, owner="test")
+        assert answer is not None
+        found[answer.status, answer.body] += 1
+    return found
+
+
+def recorded_answers(cassette: Cassette) -> Counter[tuple[int, bytes]]:
+    return Counter((one.status, b"" if one.method == "HEAD" else one.response_body) for one in cassette.exchanges)
+
+
+@pytest.fixture(scope="module")
+def runs() -> list[Cassette]:
+    return cassettes()
+
+
+async def test_every_recorded_request_gets_its_answer_and_every_replay_is_right(runs: list[Cassette]):
+    for cassette in runs:
+        replays = await replays_of(cassette)
+        for one in cassette.exchanges:
+            ((given, _),) = (await answers(replays, iter([request_of(one)]))).items()
+            assert given == (one.status, b"" if one.method == "HEAD" else one.response_body), (cassette.name, one.url)
+        report = replays.report(cassette.name)
+        assert (report["verdict"], report["drift"]) == ("right", []), cassette.name
+
+
+async def test_in_another_order_the_same_answers_are_given(runs: list[Cassette]):
+    for cassette in (cassette for cassette in runs if len(cassette.exchanges) > 1):
+        requests = [request_of(one) for one in cassette.exchanges]
+        random.shuffle(requests)
+        replays = await replays_of(cassette)
+        assert await answers(replays, iter(requests)) == recorded_answers(cassette), cassette.name
+        assert replays.report(cassette.name)["verdict"] == "right"
+
+
+def respelled(value: Json) -> Json:
+    """The same JSON with its members turned round."""
+    if isinstance(value, dict):
+        return {name: respelled(item) for name, item in reversed(value.items())}
+    return [respelled(item) for item in value] if isinstance(value, list) else value
+
+
+def in_another_spelling(one: Recorded) -> Request | None:
+    """The same request with other spaces and another order of members; None where it is no plain JSON."""
+    try:
+        data = dumps(respelled(parse(one.request_body))).replace(b'":', b'" : ')
+        if parse(data) != parse(one.request_body):
+            return None
+    except NotLossless:
+        return None
+    return Request(method=one.method, url=one.url, headers=one.request_headers, body=Body(data=data, size=len(data)))
+
+
+async def test_in_another_spelling_the_same_answers_are_given(runs: list[Cassette]):
+    asked = 0
+    for cassette in runs:
+        spelled = [in_another_spelling(one) for one in cassette.exchanges]
+        if None in spelled:
+            continue
+        replays = await replays_of(cassette)
+        given = await answers(replays, (request for request in spelled if request))
+        assert given == recorded_answers(cassette), cassette.name
+        asked += len(spelled)
+    assert asked > 1000
