@@ -286,6 +286,6 @@ class _Table:
 
     def _bad(self, message: str, near: str) -> BadProfile:
         """A complaint at the last line of this table on which `near` stands."""
-        block = range(self._first, self._last)
-        line = next((line for line in reversed(block) if near in self._lines[line]), self._first)
+        block, near = range(self._first, self._last), near.lower()
+        line = next((line for line in reversed(block) if near in self._lines[line].lower()), self._first)
         return BadProfile(f"line {line + 1}: {message}")

@@ -5,7 +5,7 @@ habits of its own (reference: wire B.1). The rules below hold for all of them:
 
 - who and what (role, id, name, model) is said once and may be repeated: the first value that says anything counts;
 - text comes in pieces: content, refusal, reasoning, arguments are joined;
-- everything else is a state: the last value that is not null counts.
+- everything else is a state: the last value that says anything counts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -130,10 +130,10 @@ def _chunk(data: str) -> Mapping[str, Json]:
 
 
 def _settle(state: dict[str, Json], name: str, value: Json) -> None:
-    """Azure's first chunk has an empty id and model, and zero for `created`: nothing was said yet."""
+    """Azure's first chunk has an empty id and model, and zero for `created`, and its last one empty filter results: nothing was said."""
     if name in _FIRST:
         state[name] = state.get(name) or value
-    elif value is not None or name not in state:
+    elif name not in state or value not in (None, {}, []):
         state[name] = value
 
 

@@ -1,0 +1,181 @@
+"""What every dialect owes: the same answer however the network cuts it, and no bytes that surprise it.
+
+The dialects come from the table. One without a capture in `captures/NAME/` fails.
+"""
+
+import dataclasses
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from calls.dialects import Assembly, Dialect
+from calls.dialects.table import BY_NAME, DIALECTS
+from calls.json import dumps, parse
+from calls.model import Json
+from calls.route import route
+from store.profiles import shipped
+from tests.calls.strategies import json_values, pieces
+from tests.support.corpus import Recorded, cassettes
+
+CAPTURES = Path(__file__).parent / "captures"
+MEDIA = {".sse": "text/event-stream; charset=utf-8", ".json": "application/json", ".txt": "text/plain"}
+
+
+def shapes(file: Path) -> list[Json]:
+    """The messages of a capture, as a mould for nonsense."""
+    lines = [line.removeprefix("data: ") for line in file.read_text().splitlines() if line.startswith("data: {")]
+    return [parse(line.encode()) for line in lines if line.endswith("}")]
+
+
+FILES = [
+    pytest.param(dialect, file, id=f"{dialect.NAME}-{file.stem}")
+    for dialect in DIALECTS
+    for file in sorted((CAPTURES / dialect.NAME).glob("*"))
+    if file.suffix in MEDIA
+]
+"""Every capture with its dialect."""
+
+SHAPED = [one for one in FILES if one.values[0] is not BY_NAME["generic"]]
+"""Those of a known shape, which can be told without a label."""
+
+STREAMS = [one for one in SHAPED if one.values[1].suffix == ".sse" and shapes(one.values[1])]
+
+
+def assembled(dialect: Dialect, media: str, *data: bytes) -> Assembly:
+    assembly = dialect.assemble(media)
+    for piece in data:
+        assembly.feed(piece)
+    assembly.finish()
+    return assembly
+
+
+def outcome(dialect: Dialect, media: str, *data: bytes) -> dict[str, Any]:
+    """All that a dialect makes of a body, as plain JSON."""
+    assembly = assembled(dialect, media, *data)
+    answer = assembly.answer
+    read = {
+        "answer": answer,
+        "complete": assembly.complete,
+        "streamed": assembly.streamed,
+        "told": dataclasses.asdict(dialect.told(answer)),
+    }
+    return json.loads(dumps(read))  # type: ignore[no-any-return] # it is the object just written
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.NAME)
+def test_a_dialect_has_a_captured_stream_and_a_captured_body(dialect: Dialect) -> None:
+    suffixes = {file.suffix for file in (CAPTURES / dialect.NAME).glob("*")}
+    assert {".sse", ".json"} <= suffixes
+
+
+@pytest.mark.parametrize(("dialect", "file"), FILES)
+def test_a_capture_becomes_what_is_expected_of_it(dialect: Dialect, file: Path) -> None:
+    expected = json.loads(file.with_suffix(".expected").read_text())
+    assert outcome(dialect, MEDIA[file.suffix], file.read_bytes()) == expected
+
+
+@pytest.mark.parametrize(("dialect", "file"), FILES)
+@settings(max_examples=25)
+@given(data=st.data())
+def test_chunking_does_not_matter(dialect: Dialect, file: Path, data: st.DataObject) -> None:
+    media, body = MEDIA[file.suffix], file.read_bytes()
+    assert outcome(dialect, media, *data.draw(pieces(body))) == outcome(dialect, media, body)
+
+
+@pytest.mark.parametrize(("dialect", "file"), FILES)
+def test_a_body_cut_anywhere_is_never_an_exception_and_never_whole_too_early(dialect: Dialect, file: Path) -> None:
+    media, body = MEDIA[file.suffix], file.read_bytes()
+    whole = outcome(dialect, media, body)
+    for end in range(len(body.rstrip()) - 14):  # the end mark itself is shorter
+        cut = outcome(dialect, media, body[:end])
+        assert cut["complete"] is not True or whole["complete"] is None, body[:end]
+
+
+@pytest.mark.parametrize(("dialect", "file"), SHAPED)
+def test_the_media_type_may_be_wrong(dialect: Dialect, file: Path) -> None:
+    body = file.read_bytes()
+    right = outcome(dialect, MEDIA[file.suffix], body)
+    assert outcome(dialect, "application/octet-stream", body) == right
+    assert outcome(dialect, "text/event-stream", body) == right
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.NAME)
+@pytest.mark.parametrize("media", MEDIA.values())
+@given(body=st.binary(max_size=60))
+def test_no_bytes_surprise_a_dialect(dialect: Dialect, media: str, body: bytes) -> None:
+    outcome(dialect, media, body)
+    outcome(dialect, media, b"data: " + body + b"\n\n")
+
+
+@st.composite
+def bent(draw: st.DrawFn, value: Json) -> Json:
+    """The value with some part of it replaced by anything at all."""
+    if draw(st.integers(0, 3)) == 0:
+        return draw(json_values)
+    match value:
+        case dict() if value:
+            name = draw(st.sampled_from(sorted(value)))
+            return {**value, name: draw(bent(value[name]))}
+        case list() if value:
+            place = draw(st.integers(0, len(value) - 1))
+            return [*value[:place], draw(bent(value[place])), *value[place + 1 :]]
+        case _:
+            return draw(json_values)
+
+
+@pytest.mark.parametrize(("dialect", "file"), STREAMS)
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_no_shape_surprises_a_dialect(dialect: Dialect, file: Path, data: st.DataObject) -> None:
+    messages = shapes(file)
+    place = data.draw(st.integers(0, len(messages) - 1))
+    messages[place] = data.draw(bent(messages[place]))
+    outcome(dialect, MEDIA[".sse"], *(b"data: " + dumps(message) + b"\n\n" for message in messages))
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.NAME)
+@given(body=json_values)
+def test_no_body_surprises_a_dialect(dialect: Dialect, body: Json) -> None:
+    dialect.asked(body)
+    dialect.told(body)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.NAME)
+def test_a_dialect_has_a_profile_of_its_own(dialect: Dialect) -> None:
+    names = {name for profile in shipped().profiles for name in profile.match.dialect}
+    assert dialect.NAME in names or dialect.NAME == "generic"
+
+
+@lru_cache(maxsize=1)
+def streams() -> dict[str, list[Recorded]]:
+    """Every streamed answer of the corpus, by dialect."""
+    found: dict[str, list[Recorded]] = {}
+    for exchange in (one for cassette in cassettes() for one in cassette.exchanges):
+        media = {name.lower(): value for name, value in exchange.response_headers}.get("content-type", "")
+        path = exchange.url.split("?")[0].partition("://")[2].partition("/")[2]
+        if "event-stream" in media and not exchange.response_body.startswith(b"\x1f\x8b"):
+            name = route(exchange.method, exchange.host, f"/{path}", exchange.request_headers).dialect
+            found.setdefault(name, []).append(exchange)
+    return found
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.NAME)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(data=st.data())
+def test_chunking_does_not_matter_for_recorded_streams(dialect: Dialect, data: st.DataObject) -> None:
+    found = streams().get(dialect.NAME)
+    assert found, "the corpus has streams of every dialect of the first cut"
+    body = data.draw(st.sampled_from(found)).response_body
+    assert outcome(dialect, MEDIA[".sse"], *data.draw(pieces(body))) == outcome(dialect, MEDIA[".sse"], body)
+
+
+def test_a_long_stream_is_joined_whole() -> None:
+    delta = b'data: {"choices":[{"index":0,"delta":{"content":"word "}}]}\n\n'
+    assembly = assembled(BY_NAME["openai_chat"], MEDIA[".sse"], *[delta] * 20_000)
+    answer: Any = assembly.answer
+    assert answer["choices"][0]["message"]["content"] == "word " * 20_000
