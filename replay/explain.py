@@ -71,6 +71,12 @@ def stayed(asked: Asked, recorded: Recorded) -> Miss:
     )
 
 
+def abandoned(asked: Asked, key: str) -> Miss:
+    """The miss of a client that did not wait for the explanation."""
+    detail = f"{asked.words} is not (or no more) answered by run {asked.run}; the client left before we could say why."
+    return _miss(asked, "no_match", detail, _AGAIN, key)
+
+
 def unknown_run(run: str | None, known: Iterable[str]) -> Miss:
     """The miss of a request that names no recording that we have."""
     what = (

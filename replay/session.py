@@ -111,7 +111,14 @@ class Session:
     async def _unanswered(self, asked: Asked, key: str) -> Answer | None:
         """A thread looks for the nearest recorded call: in a long recording that takes a while."""
         turn = list(islice(self._script.unplayed(), _TURN))
-        return self._refused(await asyncio.to_thread(explain.unanswered, asked, self.recording, key, turn))
+        try:
+            why = await asyncio.to_thread(explain.unanswered, asked, self.recording, key, turn)
+        except asyncio.CancelledError:
+            # The client left while we looked. It has missed all the same, and no replay is right that forgets it.
+            self._refused(explain.abandoned(asked, key))
+            self.changed(self.id)
+            raise
+        return self._refused(why)
 
     def _refused(self, why: Miss) -> Answer | None:
         live = self.options.on_miss == "live"

@@ -1,5 +1,6 @@
 """A replay from the first request to its report."""
 
+import asyncio
 import json
 from dataclasses import replace
 from typing import Any
@@ -276,6 +277,17 @@ async def test_two_replays_of_one_recording_do_not_share_a_position():
     sessions = [Session(f"replay-{n}", ready, Options(), lambda _: None) for n in range(2)]
     for session in sessions:
         assert (await answered(session, chat("a"))).status == 200
+
+
+async def test_a_client_that_leaves_while_we_look_has_missed_all_the_same():
+    session = session_of(exchange(chat("a"), said("A")))
+    asking = asyncio.ensure_future(session.answer(chat("b")))  # noqa: TID251 # it is cancelled at once
+    await asyncio.sleep(0)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    report = session.report()
+    assert (report["missed"], report["verdict"]) == (1, "diverged")
 
 
 async def test_every_change_is_announced():
