@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 TICK = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -106,13 +107,42 @@ def added(rows: Sequence[Row], workload: str, engine: str, field: str) -> Spread
     return Spread.of(found) if found else None
 
 
-def summed_up(rows: Sequence[Row], field: str) -> Iterator[tuple[tuple[str, str], Spread]]:
-    """The spread of a figure over the rounds, for each workload and engine."""
-    for where in dict.fromkeys((row.workload, row.engine) for row in rows):
-        values = [getattr(row, field) for row in rows if (row.workload, row.engine) == where]
-        known = [value for value in values if value is not None]
-        if known:
-            yield where, Spread.of(known)
+FIELDS = ("per_s", "cpu_us", "mean_ms", "p50_ms", "p99_ms", "rss_mib")
+
+
+def summed_up(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
+    """The spread over the rounds of every figure, for each workload and engine."""
+    for workload, engine in dict.fromkeys((row.workload, row.engine) for row in rows):
+        found = [row for row in rows if (row.workload, row.engine) == (workload, engine)]
+        for field in (*FIELDS, *(found[0].detail or ())):
+            known = [value for row in found if (value := _figure(row, field)) is not None]
+            if known:
+                yield {"workload": workload, "engine": engine, "field": field, "spread": Spread.of(known)}
+
+
+def _figure(row: Row, field: str) -> float | None:
+    return row.detail.get(field) if row.detail and field in row.detail else getattr(row, field, None)
+
+
+def finish(
+    rows: Sequence[Row],
+    began: Mapping[str, object],
+    compared: Iterable[tuple[str, Spread | float]] = (),
+    *,
+    as_json: bool,
+) -> None:
+    """The end of every benchmark: the spread, what was compared, and the machine it was measured on."""
+    for line in summed_up(rows):
+        if as_json:
+            print_json(line)
+        else:
+            sys.stdout.write("{workload:14} {engine:22} {field:13} {spread:.2f}\n".format(**line))
+    for name, value in compared:
+        if as_json:
+            print_json({"compared": name, "value": value})
+        else:
+            sys.stdout.write(f"{name}: {value:.2f}\n")
+    print_json({"machine": began, "load_after": os.getloadavg()[0]})
 
 
 def print_json(what: object) -> None:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from bench.figures import cpu, cpu_with_children, quantile
+from bench.figures import cpu, cpu_with_children, quantile, rss
 from bench.wire import Broken, received, send, through
 from bench.words import Bodies
 
@@ -42,15 +42,15 @@ class Load:
 
     def connect(self) -> None:
         """Open every connection, one after the other."""
-        for number in range(self.told["connections"]):
-            run = f"{self.told['run']}-{number}"
-            connection = through(self.told["proxy"], HOST, self.told["upstream"], run, self._trust)
+        for _ in range(self.told["connections"]):
+            connection = through(self.told["proxy"], HOST, self.told["upstream"], self.told["run"], self._trust)
             self._connections[connection.fileno()] = connection
             self.buffers[connection.fileno()] = b""
             self._poll.register(connection, select.EPOLLIN)
 
     def run(self) -> dict[str, Any]:
         """Warm up, measure, and say what came of it."""
+        empty = self._sizes()
         self.connect()
         self.begin(list(self._connections.values()))
         self._until(time.monotonic() + self.told["warm"])
@@ -58,7 +58,8 @@ class Load:
         before, began = self._used(), time.monotonic()
         self._until(began + self.told["seconds"])
         after, lasted = self._used(), time.monotonic() - began
-        return {"seconds": lasted, "cpu": {name: after[name] - before[name] for name in after}, **self._found()}
+        used = {name: after[name] - before[name] for name in after}
+        return {"seconds": lasted, "cpu": used, "rss": [empty, self._sizes()], **self._found()}
 
     def begin(self, connections: list[ssl.SSLSocket]) -> None:
         """Ask for the first time on each connection."""
@@ -93,6 +94,9 @@ class Load:
     def _used(self) -> dict[str, float]:
         read = {name: (cpu_with_children if name in TREES else cpu)(pid) for name, pid in self.told["pids"].items()}
         return read | {"load": time.process_time()}
+
+    def _sizes(self) -> dict[str, float]:
+        return {name: rss(pid) for name, pid in self.told["pids"].items()}
 
     def _found(self) -> dict[str, Any]:
         times = sorted(self.times)

@@ -6,11 +6,11 @@ does not run: what is measured is the door.
 """
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from bench.figures import Row, added, machine, print_json, ratios, summed_up
+from bench.figures import Row, Spread, added, finish, machine, print_json, ratios
 from bench.stage import Door, Stage, staged
 
 PEER = "mitmproxy-bare"
@@ -31,7 +31,7 @@ WORKLOADS: Mapping[str, tuple[str, Mapping[str, Any]]] = MappingProxyType(
     {
         "json": ("call", {}),
         "json-paced": ("call", {"rate": 100.0}),
-        "sse": ("event", {"workload": "events", "connections": 50, "rate": 50}),
+        "sse": ("event", {"workload": "events", "connections": 50, "rate": 50, "warm": 1.0}),
     }
 )
 
@@ -47,15 +47,14 @@ def options() -> argparse.ArgumentParser:
     return parser
 
 
-def measure(stage: Stage, doors: Sequence[Door], workload: str, number: int, seconds: float) -> list[Row]:
+def measure(stage: Stage, doors: Sequence[Door], workload: str, number: int, seconds: float, **more: Any) -> list[Row]:
     """One round of one workload. The order turns round, so that neither engine always goes first."""
     order = doors if number % 2 else doors[::-1]
-    return [_row(stage, door, workload, number, seconds) for door in order]
-
-
-def _row(stage: Stage, door: Door, workload: str, number: int, seconds: float) -> Row:
     unit, what = WORKLOADS[workload]
-    found = stage.ask(door, seconds=seconds, **what)
+    return [_row(door, workload, unit, number, stage.ask(door, seconds=seconds, **what, **more)) for door in order]
+
+
+def _row(door: Door, workload: str, unit: str, number: int, found: Mapping[str, Any]) -> Row:
     used = found["cpu"].get("door")
     return Row(
         engine=door.name,
@@ -71,43 +70,31 @@ def _row(stage: Stage, door: Door, workload: str, number: int, seconds: float) -
     )
 
 
-def report(rows: Sequence[Row]) -> None:
-    """For a person."""
-    for field in ("per_s", "cpu_us", "mean_ms", "p50_ms", "p99_ms"):
-        for (workload, engine), spread in summed_up(rows, field):
-            print(f"{field:8} {workload:11} {engine:22} {spread:.2f}")
+def compared(rows: Sequence[Row]) -> Iterator[tuple[str, Spread]]:
+    """What the engines cost beside the peer, and what they add to no door at all."""
     for workload in dict.fromkeys(row.workload for row in rows):
-        for engine in dict.fromkeys(row.engine for row in rows):
-            _compare(rows, workload, engine)
-
-
-def _compare(rows: Sequence[Row], workload: str, engine: str) -> None:
-    if engine not in (PEER, "direct") and (ratio := ratios(rows, workload, engine, PEER)):
-        verdict = "within" if ratio.median <= BUDGET else "BEYOND"
-        print(f"CPU of {engine} over {PEER}, {workload}: {ratio:.2f} ({verdict} the budget of {BUDGET})")
-    for field in ("mean_ms", "p50_ms", "p99_ms"):
-        if engine != "direct" and workload != "json" and (more := added(rows, workload, engine, field)):
-            print(f"added {field} of {engine}, {workload}: {more:.2f}")
+        for engine in dict.fromkeys(row.engine for row in rows if row.engine != "direct"):
+            if engine != PEER and (ratio := ratios(rows, workload, engine, PEER)):
+                yield f"CPU of {engine} over {PEER}, {workload} (budget {BUDGET})", ratio
+            for field in ("mean_ms", "p50_ms", "p99_ms") if workload != "json" else ():
+                if more := added(rows, workload, engine, field):
+                    yield f"{field} added by {engine}, {workload}", more
 
 
 def main() -> None:
     told = options().parse_args()
     rounds, seconds = (2, 1.0) if told.quick else (told.rounds, told.seconds)
     rows: list[Row] = []
-    before = machine()
+    began = machine()
     with staged() as stage:
         doors = [ENGINES[name](stage) for name in told.engines]
         for number in range(rounds):
             for workload in told.workloads:
-                rows += measure(stage, doors, workload, number, seconds)
-                if told.json:
-                    for row in rows[-len(doors) :]:
-                        print_json(row)
-    if told.json:
-        print_json({"machine": before, "load_after": machine()["load"]})
-    else:
-        print(before, "load after:", machine()["load"])
-        report(rows)
+                found = measure(stage, doors, workload, number, seconds)
+                rows += found
+                for row in found if told.json else ():
+                    print_json(row)
+    finish(rows, began, compared(rows), as_json=told.json)
 
 
 if __name__ == "__main__":

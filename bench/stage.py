@@ -15,6 +15,7 @@ import trustme
 
 from bench.load import HOST
 from bench.wire import Broken
+from proxy.api import Api
 from proxy.house import House
 from proxy.settings import load
 
@@ -55,6 +56,10 @@ class Process:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End it by closing its stdin; twice is once."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -71,7 +76,7 @@ class Door:
     name: str
     ca: str
     port: int | None = None
-    pid: int | None = None
+    process: Process | None = None
 
 
 @dataclass(kw_only=True)
@@ -94,13 +99,18 @@ class Stage:
         """No door at all."""
         return Door(name="direct", ca=self.ca)
 
-    def bare(self) -> Door:
-        """The peer."""
-        directory = self.directory / "bare"
+    def bare(self, name: str = "bare") -> Door:
+        """The peer, with a directory of that name."""
+        directory = self.directory / name
         directory.mkdir()
         told = {"directory": str(directory), "upstream": self.port, "upstream_ca": self.ca}
         process, said = self.process("bench.bare", told)
-        return Door(name="mitmproxy-bare", ca=said["ca"], port=said["port"], pid=process.pid)
+        return Door(name="mitmproxy-bare", ca=said["ca"], port=said["port"], process=process)
+
+    def keeper(self, name: str) -> tuple[Process, Api]:
+        """The keeper of that data directory, and its API."""
+        process, said = self.process("store", {"data": str(self.house(name).data.root)})
+        return process, self.stack.enter_context(Api(f"http://127.0.0.1:{said['port']}"))
 
     def house(self, name: str) -> House:
         """A data directory of ours, new unless it was asked for before."""
@@ -110,13 +120,13 @@ class Stage:
         """Our own door, with a data directory of that name, told as the house tells it."""
         config = self.house(name).door_config() | {"upstream_ca": self.ca} | differences
         process, said = self.process("proxy.worker", config)
-        return Door(name=name, ca=said["ca"], port=said["port"], pid=process.pid)
+        return Door(name=name, ca=said["ca"], port=said["port"], process=process)
 
     def ask(self, door: Door, *, pids: Mapping[str, int] = MappingProxyType({}), **what: Any) -> dict[str, Any]:
         """Have a process ask for as long as `what` says; what it found."""
-        watched = dict(pids) | ({"door": door.pid} if door.pid else {})
+        watched = dict(pids) | ({"door": door.process.pid} if door.process else {})
         told = {**DEFAULTS, "first": self.first, "proxy": door.port, "ca": door.ca, "upstream": self.port, **what}
-        with Process("bench.load", {**told, "pids": watched, "run": f"{door.name}-{self.first}"}) as load:
+        with Process("bench.load", {"run": f"bench-{self.first}", **told, "pids": watched}) as load:
             found = load.said()
         self.first += int(found.get("asked", told["connections"]))
         return found

@@ -16,8 +16,8 @@ PATIENCE = 20.0
 READ = 1 << 18
 
 
-class Broken(Exception):  # noqa: N818 - it says what happened
-    """The other side did not do what a measurement needs."""
+class Broken(SystemExit):
+    """The other side did not do what a measurement needs: the program ends with the message."""
 
 
 def secured(plain: socket.socket, context: ssl.SSLContext, **how: Any) -> ssl.SSLSocket:

@@ -1,0 +1,90 @@
+"""A spool as a door leaves it, made by the real recorder without a door, so that a keeper can be measured at full speed."""
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from proxy.recorder import Recorder
+
+from bench.words import Bodies, turns
+from calls.redact import Redactor
+from store.spool import Spool
+
+REQUEST_HEADERS = (
+    ("Host", "api.openai.com"),
+    ("Accept", "application/json"),
+    ("Content-Type", "application/json"),
+    ("User-Agent", "OpenAI/Python 3.54.0"),
+    ("Authorization", "Bearer sk-bench-0f9d2c4b8a7e61350f9d2c4b8a7e6135"),
+    ("X-Stainless-Lang", "python"),
+    ("X-Stainless-Retry-Count", "0"),
+)
+RESPONSE_HEADERS = (
+    ("Date", "Sat, 21 Nov 2026 20:00:00 GMT"),
+    ("Content-Type", "application/json"),
+    ("Server", "cloudflare"),
+    ("X-Request-Id", "req_4f1c2a90d7"),
+    ("Openai-Processing-Ms", "412"),
+)
+CALLS_A_RUN = 50
+TURNS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One call to be recorded."""
+
+    run: str
+    url: str
+    request: bytes
+    response: bytes
+
+
+def small(first: int, count: int) -> Iterator[Sample]:
+    """Tool calls: 1 KB asked, 2 KB answered, fifty to a run, no two alike."""
+    asked, answered = Bodies(1024, seed=1), Bodies(2048, seed=2)
+    for number in range(first, first + count):
+        url = "https://tools.example.com/v2/search"
+        yield Sample(f"tools-{number // CALLS_A_RUN}", url, asked[number], answered[number])
+
+
+def conversations(first: int, count: int) -> Iterator[Sample]:
+    """Model calls: conversations of twenty turns, each request with all that was said before."""
+    for run in range(first // TURNS, (first + count) // TURNS):
+        for request, response in turns(run, TURNS):
+            yield Sample(f"talk-{run}", "https://api.openai.com/v1/chat/completions", request, response)
+
+
+async def fill(directory: Path, samples: Iterable[Sample]) -> tuple[int, int]:
+    """Record them all; how many, and how many bytes of bodies they were."""
+    count = size = 0
+    with Spool(directory, max_bytes=8 << 30, durability="process") as spool:
+        recorder = Recorder(spool, Redactor(key=b"bench"), now=time.time_ns)
+        for sample in samples:
+            # Without a pause in which it is written, all of it would be in memory.
+            if not await _record(recorder, sample):
+                raise RuntimeError("the spool could not keep it")
+            count += 1
+            size += len(sample.request) + len(sample.response)
+    return count, size
+
+
+async def _record(recorder: Recorder, sample: Sample) -> bool:
+    recording = recorder.begin(
+        run=sample.run,
+        run_evidence=(("credentials", sample.run),),
+        step=None,
+        actor=None,
+        method="POST",
+        url=sample.url,
+        http_version="HTTP/1.1",
+        headers=REQUEST_HEADERS,
+    )
+    recording.data("request", sample.request, 20_000)
+    recording.ended("request", 30_000)
+    recording.response(900_000, 200, "OK", "HTTP/1.1", RESPONSE_HEADERS)
+    recording.data("response", sample.response, 950_000)
+    recording.ended("response", 960_000)
+    recording.closed(970_000, "completed")
+    return await recording.kept()

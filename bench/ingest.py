@@ -1,0 +1,145 @@
+"""What it costs to keep calls: `python -m bench.ingest [--quick] [--json] [--rounds N] [--calls N]`.
+
+A spool is filled first and given to a running keeper whole: calls that reach Postgres a second, CPU of the keeper and of
+Postgres for each, and what the tables, their toast and their indexes grew by. Small tool calls, and conversations of
+twenty turns that each repeat their history.
+"""
+
+import argparse
+import asyncio
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+import asyncpg
+
+from bench.figures import Row, cpu, cpu_with_children, finish, machine, print_json, rss
+from bench.filled import Sample, conversations, fill, small
+from bench.stage import Process
+from bench.wire import Broken
+from store.datadir import DataDir, opened
+from store.postgres import ensure
+
+WORKLOADS: Mapping[str, Callable[[int, int], Iterator[Sample]]] = MappingProxyType(
+    {"small": small, "conversation": conversations}
+)
+
+PATIENCE = 300.0
+"""Seconds in which a spool must have been drained."""
+
+# Every table, its toast and its indexes; of partitions the leaves.
+SIZE = """
+SELECT sum(pg_total_relation_size(c.oid))::bigint
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind = 'r' AND n.nspname = 'public'
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A running keeper and its Postgres."""
+
+    data: DataDir
+    keeper: int
+    postgres: int
+    dsn: str
+
+    def used(self) -> tuple[float, float]:
+        """Seconds of CPU: the keeper's, and those of Postgres with all its processes."""
+        return cpu(self.keeper), cpu_with_children(self.postgres)
+
+    async def counted(self) -> tuple[int, int]:
+        """How many exchanges there are, and how many bytes everything takes."""
+        connection = await asyncpg.connect(self.dsn)
+        try:
+            return await connection.fetchval("SELECT count(*) FROM exchanges"), await connection.fetchval(SIZE)
+        finally:
+            await connection.close()
+
+
+@contextmanager
+def keeping() -> Iterator[Kept]:
+    """A keeper with an embedded Postgres, in a directory that goes with it."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        data = opened(Path(name) / "data")
+        # As root, Postgres runs as another user, who must be able to pass through.
+        Path(name).chmod(0o711)
+        with Process("store", {"data": str(data.root)}) as keeper:
+            keeper.said()
+            with ensure(data.postgres) as server:
+                postgres = int((data.postgres / "data" / "postmaster.pid").read_text().split()[0])
+                yield Kept(data=data, keeper=keeper.pid, postgres=postgres, dsn=server.dsn)
+
+
+async def measure(kept: Kept, workload: str, number: int, calls: int) -> Row:
+    """Fill a spool, hand it over, wait until it is drained."""
+    aside = kept.data.root / f"filled-{workload}-{number}"
+    count, raw = await fill(aside, WORKLOADS[workload](number * calls, calls))
+    exchanges, size = await kept.counted()
+    before, began = kept.used(), time.monotonic()
+    lasted = _drained(aside.rename(kept.data.spools / aside.name)) - began
+    after = kept.used()
+    now, grown = await kept.counted()
+    if now - exchanges != count:
+        raise Broken(f"of {count} calls {now - exchanges} reached Postgres")
+    keeper, postgres = ((late - early) / count * 1e6 for early, late in zip(before, after, strict=True))
+    stored = (grown - size) / count
+    return Row(
+        engine="keeper+postgres",
+        workload=workload,
+        unit="call",
+        round=number,
+        n=count,
+        per_s=count / lasted,
+        cpu_us=keeper + postgres,
+        rss_mib=rss(kept.keeper),
+        detail={
+            "keeper_us": keeper,
+            "postgres_us": postgres,
+            "per_core_s": 1e6 / (keeper + postgres),
+            "stored_bytes": stored,
+            "raw_bytes": raw / count,
+            "stored_share": stored * count / raw,
+        },
+    )
+
+
+def _drained(spool: Path) -> float:
+    """Wait until the keeper has removed it; when."""
+    deadline = time.monotonic() + PATIENCE
+    while spool.exists():
+        if time.monotonic() > deadline:
+            raise Broken(f"the keeper did not drain {spool.name} within {PATIENCE:.0f} s")
+        time.sleep(0.02)
+    return time.monotonic()
+
+
+def options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench.ingest", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a look, within a minute")
+    parser.add_argument("--json", action="store_true", help="one row a line")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--calls", type=int, default=4000, help="of each workload in each round")
+    return parser
+
+
+def main() -> None:
+    told = options().parse_args()
+    rounds, calls = (2, 1000) if told.quick else (told.rounds, told.calls)
+    rows: list[Row] = []
+    began = machine()
+    with keeping() as kept:
+        asyncio.run(measure(kept, "small", 10**6, 200))  # the first batch makes partitions and opens connections
+        for number in range(rounds):
+            for workload in WORKLOADS:
+                rows.append(asyncio.run(measure(kept, workload, number, calls)))
+                if told.json:
+                    print_json(rows[-1])
+    finish(rows, began, as_json=told.json)
+
+
+if __name__ == "__main__":
+    main()
