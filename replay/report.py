@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 from typing import Any, Literal
 
 from calls.model import Json
@@ -104,8 +105,9 @@ def _lines(report: Mapping[str, Any]) -> Iterator[str]:
     yield from _notes(report)
     yield from _first(report)
     yield from _left_over(report)
-    if fix := _next(report):
-        yield f"          next: {fix}"
+    for word, fix in zip(chain(["next"], repeat("  or")), _next(report).split("; or "), strict=False):
+        if fix:
+            yield f"          {word}: {fix}"
 
 
 def _headline(report: Mapping[str, Any]) -> str:
@@ -141,9 +143,12 @@ def _first(report: Mapping[str, Any]) -> Iterator[str]:
     first = report["first_divergence"]
     if not first or first["reason"] == "unused":
         return
-    yield f"          first: request {first['number']}, {first['reason']}: {first['detail']}"
-    for difference in ((first["nearest"] or {}).get("differences") or ())[:LISTED]:
-        yield f"            {difference['pointer'] or 'the body'}"
+    nearest = first["nearest"] or {}
+    differences = nearest.get("differences") or ()
+    what = f"{first['asked']}, nearest is step {nearest['step']}:" if differences else first["detail"]
+    yield f"          first: request {first['number']}, {first['reason']}: {what}"
+    for difference in differences:
+        yield f"            {difference['pointer']}"
         yield f"              - {_side(difference, 'recorded')}"
         yield f"              + {_side(difference, 'now')}"
 
@@ -159,14 +164,13 @@ def _left_over(report: Mapping[str, Any]) -> Iterator[str]:
         yield f"          left over: and {report['unused'] - 5} more"
 
 
-def _next(report: Mapping[str, Any]) -> str | None:
+def _next(report: Mapping[str, Any]) -> str:
     first = report["first_divergence"]
-    if report["verdict"] == "unknown":
-        return "playhead doctor -- CMD shows whether its requests reach the proxy"
+    if not report["served"] and (not first or first["reason"] == "unused"):
+        return "see whether its requests reach the proxy: playhead doctor -- CMD"
     if not first:
-        return None
+        return ""
     if first["reason"] != "unused":
         return str(first["fix"])
-    if not report["served"]:
-        return "playhead doctor -- CMD shows whether its requests reach the proxy"
-    return "if it may ask less than it did then: playhead replay --allow-unused; else record the run again"
+    again = f"playhead replay {report['run']} --allow-unused -- CMD"
+    return f"if it may ask less than it did then: {again}; or record the run again: playhead record -- CMD"

@@ -51,10 +51,14 @@ async def test_a_right_replay_is_said_in_two_lines_and_its_drift_in_one():
 async def test_a_miss_is_shown_with_both_sides_and_what_to_do():
     shown = text(await report_of("a", "c"))
     assert "DIVERGED" in shown
-    assert "first: request 2, no_match: POST https://api.openai.com/v1/chat/completions" in shown
+    assert "first: request 2, no_match: POST https://api.openai.com/v1/chat/completions, nearest is step 2:" in shown
     assert "/body/messages/0/content\n              - 'b'\n              + 'c'" in shown
     assert "left over: step 2, POST https://api.openai.com/v1/chat/completions" in shown
-    assert shown.splitlines()[-1].startswith("          next: record the run again: playhead record -- CMD")
+    assert shown.splitlines()[-3:] == [
+        "          next: record the run again: playhead record -- CMD",
+        "            or: let what is new go out: playhead replay run-1 --on-miss live -- CMD",
+        "            or: see what makes its key: playhead explain --request FILE",
+    ]
 
 
 async def test_what_was_left_over_is_named():
