@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, Protocol
 
-from calls.encoding import Decoder, Encoder, TooLarge, Undecodable, codings
+from calls.encoding import LIMIT, Decoder, Encoder, TooLarge, Undecodable, codings
 from calls.scanner import Edit, Scanner, Table
 
 
@@ -39,6 +39,9 @@ class BodyRedactor(Protocol):
 
     def finish(self) -> list[Piece]:
         """Give the rest."""
+
+    def finish_within(self, limit: int) -> list[Piece] | None:
+        """The same, unless it means to open more than so many bytes: None, and it is still to be finished."""
 
 
 def redactor_of(table: Table, key: bytes, content_type: str | None, content_encoding: str | None) -> BodyRedactor:
@@ -80,6 +83,9 @@ class PlainBody:
 
     def finish(self) -> list[Piece]:
         return self._release(self._scanner.feed(b"", last=True))
+
+    def finish_within(self, limit: int) -> list[Piece] | None:  # noqa: ARG002 - nothing is opened
+        return self.finish()
 
     def _release(self, edits: Iterable[Edit]) -> list[Piece]:
         """The pieces in which nothing will change any more, changed."""
@@ -126,13 +132,26 @@ class EncodedBody:
         return []
 
     def finish(self) -> list[Piece]:
-        decoder, found = Decoder(self._names), 0
+        try:
+            return self._finish(LIMIT)
+        except TooLarge as error:
+            return self._withhold(error)
+
+    def finish_within(self, limit: int) -> list[Piece] | None:
+        try:
+            return self._finish(limit)
+        except TooLarge:
+            return None
+
+    def _finish(self, limit: int) -> list[Piece]:
+        """Give the rest. Raises TooLarge."""
+        decoder, found = Decoder(self._names, limit), 0
         try:
             # Twice through, since nearly all bodies hold nothing secret, and the plain one is never held as a whole.
             for piece in self._plain(decoder):
                 found += piece.redactions
-        except TooLarge as error:
-            return self._withhold(error)
+        except TooLarge:
+            raise
         except Undecodable as error:
             return self._withhold(error) if found else self._as_seen()
         if decoder.surplus:

@@ -86,14 +86,22 @@ class Reader:
         self._committed = position
         self._collect()
 
-    def end(self) -> Position:
-        """The end of the spool as it is now: once read and committed to there, all that was written by now is."""
-        last = max(numbers(self._directory), default=None)
-        return self.position if last is None else Position(last, path_of(self._directory, last).stat().st_size)
+    def end(self) -> Position | None:
+        """The place behind the last record there is now, or None where there is none. Raises OSError."""
+        for number in reversed(numbers(self._directory)):
+            with path_of(self._directory, number).open("rb") as file:
+                head = read_head(file.read(_HEAD))
+                size = os.fstat(file.fileno()).st_size
+            if size > (head.size if head else 0):
+                return Position(number, size)
+        return None
 
     def orphaned(self) -> bool:
         """Whether no writer lives and there is nothing left to read. In this order: the last words of a writer count."""
-        return self._writer_gone() and self.position >= self.end()
+        return self._writer_gone() and self._all_read()
+
+    def _all_read(self) -> bool:
+        return (end := self.end()) is None or self.position >= end
 
     def remove(self) -> bool:
         """Delete an orphaned spool, unless a new writer has just taken it. Raises OSError."""
@@ -102,13 +110,13 @@ class Reader:
             return False
         try:
             # Another writer may have come and gone since it was found orphaned.
-            if unread := self.position < self.end():
+            if not self._all_read():
                 return False
             self.close()
             shutil.rmtree(self._directory)
         finally:
             os.close(handle)
-        return not unread
+        return True
 
     def damaged(self) -> list[Damage]:
         """What had to be passed over since this was asked last."""

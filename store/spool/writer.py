@@ -90,7 +90,7 @@ class Spool:
         self._waiters: list[_Waiter] = []
         self._called = False
         self.faults = 0
-        """How often the disk has failed us; each time something may be lost that was appended before."""
+        """How often a sync has failed; each time, what was written just before may not outlive the host."""
         self.fault = ""
         """What it was, the last time."""
 
@@ -103,6 +103,11 @@ class Spool:
             thread.start()
 
     # -- what the door calls
+
+    @property
+    def appended(self) -> int:
+        """The number of the last record that was taken."""
+        return self._appended
 
     @property
     def written(self) -> int:
@@ -191,10 +196,6 @@ class Spool:
             f"the spool {self.directory} is full ({self._used} of {self._max_bytes} bytes wait to be stored): "
             "see why the keeper does not empty it, or allow more"
         )
-
-    def _broke(self, reason: str) -> None:
-        self.faults += 1
-        self.fault = reason
 
     def _tell(self) -> None:
         """Have the waiters looked after, by one call into their loop however many they are."""
@@ -292,8 +293,6 @@ class Spool:
     def _waited(self, reason: str) -> bool:
         """Refuse everything for a while; False when there is no more time for another attempt."""
         with self._lock:
-            if self._trouble is None:
-                self._broke(reason)
             self._trouble = reason
         self._tell()
         with self._lock:
@@ -329,7 +328,7 @@ class Spool:
                 self._disk.close(handle)
             with self._lock:
                 if fault:
-                    self._broke(fault)
+                    self.faults, self.fault = self.faults + 1, fault
                     self._failed = (self._synced, target, fault)
                 self._named, self._synced = begun, target
             self._tell()

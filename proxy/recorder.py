@@ -1,0 +1,396 @@
+"""What an engine saw, redacted and turned into events, on its way to the spool.
+
+Nothing here raises for the world's faults: the wire goes on, and what could not be kept is a gap in the run, or, by
+policy, a request that `kept` refuses. Times are given, in nanoseconds since the exchange began.
+"""
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from calls.events import Closed, Data, Ended, Record, RequestStarted, ResponseStarted, Side
+from calls.model import ChunkKind, Headers, Outcome, header
+from calls.redact import Redactor
+from calls.redact_body import BodyRedactor, Piece
+from proxy.ledger import Ledger
+from proxy.uuid7 import Uuid7
+from store.spool import Spool, SpoolError
+
+type Policy = Literal["gap", "refuse"]
+
+BODY_LIMIT: Final = 32 << 20
+HELD_LIMIT: Final = 256 << 20
+QUICK: Final = 256 << 10
+"""A compressed body that opens to no more is redacted at once: a thread would cost more than it saves."""
+
+SWITCHING: Final = 101
+
+
+class Recorder:
+    """The recorder of one door, for one event loop's thread."""
+
+    def __init__(
+        self,
+        spool: Spool,
+        redactor: Redactor,
+        *,
+        body_limit: int = BODY_LIMIT,
+        held_limit: int = HELD_LIMIT,
+        on_failure: Policy = "gap",
+        now: Callable[[], int],
+        randbits: Callable[[int], int] = secrets.randbits,
+    ) -> None:
+        self.spool = spool
+        self.redactor = redactor
+        self.body_limit = body_limit
+        self.on_failure: Policy = on_failure
+        self.ledger = Ledger(spool, now)
+        self._now = now
+        self._new_id = Uuid7(now, randbits)
+        self._room = held_limit
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="redact")
+        self._working: set[Recording] = set()
+
+    def begin(
+        self,
+        *,
+        run: str,
+        run_evidence: tuple[tuple[str, str], ...] = (),
+        step: int | None = None,
+        actor: str | None = None,
+        method: str,
+        url: str,
+        http_version: str,
+        headers: Headers,
+    ) -> "Recording":
+        """A request's head has arrived."""
+        text = self.redactor.text
+        run = text(run)
+        self.ledger.check(run)
+        recording = Recording(self, self._new_id(), run, headers)
+        url, in_url = self.redactor.url(url)
+        seen, in_headers = self.redactor.request_headers(headers)
+        recording.put(
+            RequestStarted(
+                id=recording.id,
+                run=run,
+                started_at=self._now(),
+                method=method,
+                url=url,
+                http_version=http_version,
+                headers=seen,
+                run_evidence=tuple((source, text(value)) for source, value in run_evidence),
+                step=step,
+                actor=None if actor is None else text(actor),
+                redactions=in_url + in_headers,
+            )
+        )
+        return recording
+
+    def gap(self, run: str, reason: str, exchange: str | None = None) -> None:
+        """Something passes that is not recorded."""
+        self.ledger.gap(self.redactor.text(run), self.redactor.text(reason), exchange)
+
+    async def settled(self) -> None:
+        """Wait until no body is being worked on, and offer what is owed once more: call it before the spool is closed."""
+        while self._working:
+            await asyncio.gather(*(recording.settled() for recording in list(self._working)))
+        self.ledger.settle()
+
+    # -- for recordings
+
+    def hold(self, size: int) -> bool:
+        """Take room for a piece of a compressed body, if there is any."""
+        if size > self._room:
+            return False
+        self._room -= size
+        return True
+
+    def release(self, size: int) -> None:
+        """Give it back."""
+        self._room += size
+
+    def work(self, body: BodyRedactor) -> "Future[list[Piece]]":
+        """Finish a body on the thread."""
+        return self._pool.submit(body.finish)
+
+    def busy(self, recording: "Recording") -> None:
+        """A body of this recording is being worked on."""
+        self._working.add(recording)
+
+    def free(self, recording: "Recording") -> None:
+        """None is any more."""
+        self._working.discard(recording)
+
+
+@dataclass(slots=True, eq=False)
+class _Message:
+    """One side's message while it passes."""
+
+    side: Side
+    body: BodyRedactor
+    passed: int = 0
+    taken: int = 0
+    """Bytes that were given to be kept."""
+
+    held: int = 0
+    finished: bool = False
+    """Whether the body's redactor has given all it will."""
+
+    ended: bool = False
+    truncated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """An end to be told; what it says is known only when its turn comes."""
+
+    message: _Message
+    at: int
+    trailers: Headers = ()
+    cut: bool = False
+    """The message did not end: to be told only when bytes of it are lacking."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A body that is being redacted on the thread. What comes after it waits in line."""
+
+    message: _Message
+    pieces: "Future[list[Piece]]"
+
+
+class Recording:
+    """One exchange while it passes. Everything but `kept` returns at once and never raises for the world's faults."""
+
+    __slots__ = (
+        *(
+            "_closed",
+            "_last",
+            "_line",
+            "_missed",
+            "_mute",
+            "_recorder",
+            "_request",
+            "_response",
+            "_run",
+            "_waiters",
+            "id",
+        ),
+    )
+
+    def __init__(self, recorder: Recorder, name: str, run: str, headers: Headers) -> None:
+        self.id = name
+        self._recorder = recorder
+        self._run = run
+        self._request = _Message("request", self._redactor(headers))
+        self._response: _Message | None = None
+        self._line: deque[Record | _End | _Work] = deque()
+        self._waiters: list[asyncio.Future[None]] = []
+        self._last = 0
+        self._mute = False
+        self._missed = False
+        self._closed = False
+
+    def _redactor(self, headers: Headers) -> BodyRedactor:
+        return self._recorder.redactor.stream(header(headers, "content-type"), header(headers, "content-encoding"))
+
+    # -- what the engine tells
+
+    def data(self, side: Side, data: bytes, at: int, kind: ChunkKind = "data") -> None:
+        """A piece of a body, or a WebSocket's message, has arrived."""
+        message = self._request if side == "request" else self._response
+        if message is None or self._closed:
+            return
+        message.passed += len(data)
+        if kind != "data":
+            self._frame(message, data, at, kind)
+        elif message.truncated or message.ended:
+            message.truncated = True
+        elif message.taken + len(data) > self._recorder.body_limit or not self._held(message, len(data)):
+            self._last_piece(message, data, at)
+        else:
+            message.taken += len(data)
+            for piece in message.body.feed(data, at):
+                self._piece(message, piece)
+
+    def response(self, at: int, status: int, reason: str, http_version: str, headers: Headers) -> None:
+        """The response's head has arrived. One that only announces another (1xx) is not kept."""
+        if self._closed or self._response is not None or (status < 200 and status != SWITCHING):
+            return
+        self._response = _Message("response", self._redactor(headers))
+        seen, count = self._recorder.redactor.response_headers(headers)
+        reason = self._recorder.redactor.text(reason)
+        self.put(ResponseStarted(self.id, at, status, reason, http_version, seen, count))
+
+    def ended(self, side: Side, at: int, trailers: Headers = ()) -> None:
+        """One side's message is whole."""
+        message = self._request if side == "request" else self._response
+        if message is None or message.ended or self._closed:
+            return
+        message.ended = True
+        self._finish(message)
+        self.put(_End(message, at, trailers))
+
+    def closed(self, at: int, outcome: Outcome, error: str | None = None) -> None:
+        """The exchange is over, however it ended."""
+        if self._closed:
+            return
+        self._closed = True
+        for message in filter(None, (self._request, self._response)):
+            if not message.ended:
+                self._finish(message)
+                self.put(_End(message, at, cut=True))
+        self.put(Closed(self.id, at, outcome, None if error is None else self._recorder.redactor.text(error)))
+
+    async def kept(self) -> bool:
+        """Wait until all told so far is kept. False: something is not, and the policy is to refuse what cannot be."""
+        await self.settled()
+        if not self._missed:
+            try:
+                await self._recorder.spool.reached(self._last)
+            except SpoolError as error:
+                self._miss(str(error))
+        return not self._missed or self._recorder.on_failure == "gap"
+
+    async def settled(self) -> None:
+        """Wait until no body is being worked on."""
+        if self._line:
+            future = asyncio.get_running_loop().create_future()
+            self._waiters.append(future)
+            await future
+
+    # -- bodies
+
+    def _held(self, message: _Message, size: int) -> bool:
+        if not message.body.heavy:
+            return True
+        if not self._recorder.hold(size):
+            return False
+        message.held += size
+        return True
+
+    def _last_piece(self, message: _Message, data: bytes, at: int) -> None:
+        """The piece at which the limit is reached: as much of it as there is room for, and nothing more."""
+        message.truncated = True
+        if message.body.heavy:
+            return
+        # Redacted as a whole and then cut: so a secret at the cut is not taken for something shorter.
+        *pieces, last = [*message.body.feed(data, at), *message.body.finish()]
+        message.finished = True
+        room = self._recorder.body_limit - message.taken
+        for piece in [*pieces, last._replace(data=last.data[:room], size=min(room, len(last.data)))]:
+            self._piece(message, piece)
+
+    def _finish(self, message: _Message) -> None:
+        """Have the rest of a body, now or from the thread."""
+        if message.finished:
+            return
+        message.finished = True
+        pieces = message.body.finish_within(QUICK)
+        if pieces is not None:
+            self._finished(message, pieces)
+            return
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self._finished(message, message.body.finish())
+            return
+        work = _Work(message, self._recorder.work(message.body))
+        self._line.append(work)
+        self._recorder.busy(self)
+        work.pieces.add_done_callback(lambda _: loop.call_soon_threadsafe(self._next))
+
+    def _finished(self, message: _Message, pieces: list[Piece]) -> None:
+        self._recorder.release(message.held)
+        message.held = 0
+        if message.body.withheld:
+            message.truncated = True
+            self._recorder.ledger.gap(self._run, message.body.withheld, self.id)
+        for piece in pieces:
+            self._piece(message, piece)
+
+    def _piece(self, message: _Message, piece: Piece) -> None:
+        at, data, redactions, size = piece
+        odd = None if size == len(data) else size
+        self._write(Data(self.id, at, message.side, data, "data", odd, redactions, message.body.reencoded))
+
+    def _frame(self, message: _Message, data: bytes, at: int, kind: ChunkKind) -> None:
+        """A WebSocket's message is whole in itself."""
+        if message.taken + len(data) > self._recorder.body_limit:
+            if not message.truncated:
+                self._recorder.ledger.gap(self._run, f"the {message.side} messages went on beyond the limit", self.id)
+            message.truncated = True
+            self.put(Data(self.id, at, message.side, b"", kind, len(data)))
+            return
+        message.taken += len(data)
+        new, count, _ = self._recorder.redactor.whole(data)
+        self.put(Data(self.id, at, message.side, new, kind, None, count))
+
+    # -- the line
+
+    def put(self, item: Record | _End) -> None:
+        """Write it when its turn comes, which is nearly always now."""
+        if self._line:
+            self._line.append(item)
+        else:
+            self._settle(item)
+
+    def _next(self) -> None:
+        """Go on with the line, up to what is still being worked on."""
+        while self._line:
+            item = self._line[0]
+            if not isinstance(item, _Work):
+                self._settle(item)
+            elif not item.pieces.done():
+                return
+            else:
+                self._worked(item)
+            self._line.popleft()
+        self._recorder.free(self)
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiters.clear()
+
+    def _worked(self, work: _Work) -> None:
+        mistake = work.pieces.exception()
+        if mistake is None:
+            self._finished(work.message, work.pieces.result())
+            return
+        # A mistake of ours must neither keep the exchange open nor let an unredacted byte through.
+        self._finished(work.message, [])
+        work.message.truncated = True
+        self._recorder.ledger.gap(self._run, f"a body could not be redacted: {mistake!r}", self.id)
+
+    def _settle(self, item: Record | _End) -> None:
+        if not isinstance(item, _End):
+            self._write(item)
+        elif not item.cut or item.message.truncated:
+            message = item.message
+            redactor = self._recorder.redactor
+            redact = redactor.request_headers if message.side == "request" else redactor.response_headers
+            trailers = redact(item.trailers)[0] if item.trailers else ()
+            self._write(Ended(self.id, item.at, message.side, message.passed, message.truncated, trailers))
+
+    def _write(self, record: Record) -> None:
+        if self._mute:
+            return
+        told = self._recorder.ledger.put(record)
+        if isinstance(told, int):
+            self._last = told
+            return
+        if isinstance(record, RequestStarted):
+            self._mute = True
+        elif isinstance(record, Data):
+            (self._request if record.side == "request" else self._response or self._request).truncated = True
+        self._miss(told)
+
+    def _miss(self, reason: str) -> None:
+        if not self._missed:
+            self._missed = True
+            self._recorder.ledger.gap(self._run, reason, self.id)
