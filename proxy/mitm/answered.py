@@ -6,7 +6,6 @@ from collections.abc import Callable
 from http import HTTPStatus
 
 from mitmproxy import http
-from mitmproxy.proxy import commands, events
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layer import CommandGenerator
 from mitmproxy.proxy.layers.http._events import (
@@ -57,16 +56,15 @@ class Answered(Relayed):
         self._began = time.monotonic_ns()
         self._given_at = 0
         self._plan: deque[tuple[int, Step]] = deque()
-        self._alarm: commands.RequestWakeup | None = None
         self._full = False
         self._sent = 0
 
-    def _handle_event(self, event: events.Event) -> CommandGenerator[None]:
-        if isinstance(event, events.Wakeup):
-            if event.command is self._alarm:
-                yield from self.play()
+    def alarmed(self) -> CommandGenerator[None]:
+        """Go on with the answer."""
+        if self.upstream is not None:
+            yield from super().alarmed()
         else:
-            yield from super()._handle_event(event)
+            yield from self.play()
 
     def start(self, _event: RequestHeaders) -> CommandGenerator[None]:
         """Collect the request: it is answered when it is whole."""
@@ -152,8 +150,7 @@ class Answered(Relayed):
             at, step = self._plan[0]
             early = self._given_at + at - time.monotonic_ns()
             if early > 0:
-                self._alarm = commands.RequestWakeup(early / 1e9)
-                yield self._alarm
+                yield self.alarm(early / 1e9)
                 return
             self._plan.popleft()
             yield from step()

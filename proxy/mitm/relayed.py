@@ -5,6 +5,8 @@ pieces go on as they come. Only what completes a message waits until all that ca
 known length that is its last piece, else the end mark, and for a message without a body its head.
 """
 
+import time
+
 from mitmproxy import http
 from mitmproxy.net.http.http1 import expected_http_body_size
 from mitmproxy.net.http.validate import validate_headers
@@ -74,6 +76,7 @@ class Relayed(Stream):
         self._body = bytearray()
         self._asking = Tail()
         self._answering = Tail()
+        self._heard_at = 0.0
 
     # The request
 
@@ -179,7 +182,27 @@ class Relayed(Stream):
         if self.client_left() or not (yield from self.make_server_connection()) or self.client_left():
             return False
         yield self.to_upstream(RequestHeaders(self.stream_id, self.flow.request, end_stream))
+        if (silence := self.visit.engine.config.limits.silence) is not None:
+            self._heard_at = time.monotonic()
+            yield self.alarm(silence)
         return True
+
+    def alarmed(self) -> CommandGenerator[None]:
+        """The upstream may have been silent for too long. What the client still sends counts as silence too."""
+        silence = self.visit.engine.config.limits.silence
+        if silence is None or self.server_state in (self.over, self.gone):
+            return
+        left = self._heard_at + silence - time.monotonic()
+        if left > 0:
+            yield self.alarm(left)
+            return
+        why = f"the upstream was silent for {silence:g} s"
+        yield self.to_upstream(RequestProtocolError(self.stream_id, why, ErrorCode.KILL))
+        if self.server_state == self.response_head:
+            yield from self.refuse(Problem(504, "upstream_silent", why), "timed_out")
+        else:
+            self.tape.closed("timed_out", why)
+            yield from self.cut()
 
     def make_server_connection(self) -> CommandGenerator[bool]:
         """Connect to whom we contact for the target; `destinations` decides about its address."""
@@ -209,6 +232,7 @@ class Relayed(Stream):
     def response_head(self, event: events.Event) -> CommandGenerator[None]:
         """Pass the head on at once, unless it is all there is."""
         assert isinstance(event, ResponseHeaders)
+        self._heard_at = time.monotonic()
         response = self.flow.response = event.response
         if fault := _response_fault(response):
             yield self.to_upstream(RequestProtocolError(self.stream_id, "malformed response", ErrorCode.KILL))
@@ -233,6 +257,7 @@ class Relayed(Stream):
 
     def response_body(self, event: events.Event) -> CommandGenerator[None]:
         """Pass pieces on as they come, but for the last."""
+        self._heard_at = time.monotonic()
         match event:
             case ResponseData(data=data):
                 self.tape.data("response", data)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from mitmproxy import http
 from mitmproxy.connection import Connection
-from mitmproxy.proxy import events
+from mitmproxy.proxy import commands, events
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layer import CommandGenerator
 from mitmproxy.proxy.layers import http as http_layers
@@ -57,6 +57,7 @@ class Stream(http_layers.HttpStream):
         self._held: Connection | None = None
         self._swallowed = 0
         self._bodiless = False
+        self._alarm: commands.RequestWakeup | None = None
 
     def start(self, event: RequestHeaders) -> CommandGenerator[None]:
         """Begin with a request that may go on."""
@@ -78,11 +79,28 @@ class Stream(http_layers.HttpStream):
                 yield from self.client_state(event)
             case Full() | Room():
                 yield from self.pressure(event)
+            case events.Wakeup():
+                if event.command is self._alarm:
+                    yield from self.alarmed()
             case Informational():
                 if self.server_state not in (self.over, self.gone):
                     yield self.to_client(event)
             case _:
                 yield from self.server_state(event)
+
+    def passthrough(self, event: events.Event) -> CommandGenerator[None]:
+        """After CONNECT and 101: bytes only. An alarm that was set before is void."""
+        if not isinstance(event, events.Wakeup):
+            yield from super().passthrough(event)
+
+    def alarm(self, seconds: float) -> commands.RequestWakeup:
+        """Be woken once, then; an earlier alarm is void."""
+        self._alarm = commands.RequestWakeup(seconds)
+        return self._alarm
+
+    def alarmed(self) -> CommandGenerator[None]:
+        """What to do when the time has come."""
+        raise NotImplementedError
 
     def to_client(self, event: HttpEvent) -> SendHttp:
         """Send it to the client."""
@@ -227,6 +245,7 @@ class Stream(http_layers.HttpStream):
             yield SendHttp(Resume(self.stream_id), self._held)
             self._held = None
         self.tape.closed("refused", "the exchange was given up")
+        self._alarm = None
         self.client_state = self.server_state = self.gone
         self.flow.live = False
         self.visit.end(self)

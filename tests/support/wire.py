@@ -36,6 +36,7 @@ class Upstream:
 
     port: int = 0
     connections: int = 0
+    connected: asyncio.Event = field(default_factory=asyncio.Event)
     heads: list[bytes] = field(default_factory=list)
     """Every request head that `answering` has read."""
 
@@ -51,6 +52,7 @@ async def serving(
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         upstream.connections += 1
+        upstream.connected.set()
         try:
             await handler(reader, writer)
         except (OSError, asyncio.IncompleteReadError):
@@ -124,29 +126,32 @@ class Told:
 
     id: str
     begun: Mapping[str, Any]
-    gate: asyncio.Event
-    keeps: bool = True
+    recorder: "MemoryRecorder"
     words: list[tuple[Any, ...]] = field(default_factory=list)
     """Every word in order."""
 
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
     def data(self, side: Side, data: bytes, at: int, kind: ChunkKind = "data") -> None:
-        self.words.append(("data", side, data, kind))
+        self._hear("data", side, data, kind)
 
     def response(self, at: int, status: int, reason: str, http_version: str, headers: Headers) -> None:
-        self.words.append(("response", status, reason, http_version, headers))
+        self._hear("response", status, reason, http_version, headers)
 
     def ended(self, side: Side, at: int, trailers: Headers = ()) -> None:
-        self.words.append(("ended", side, trailers))
+        self._hear("ended", side, trailers)
 
     def closed(self, at: int, outcome: Outcome, error: str | None = None) -> None:
-        self.words.append(("closed", outcome, error))
+        self._hear("closed", outcome, error)
         self.over.set()
 
     async def kept(self) -> bool:
-        await self.gate.wait()
-        return self.keeps
+        await self.recorder.gate.wait()
+        return self.recorder.keeps
+
+    def _hear(self, *word: Any) -> None:
+        self.words.append(word)
+        self.recorder.changed.set()
 
     def body(self, side: Side) -> bytes:
         return b"".join(self.pieces(side))
@@ -185,15 +190,24 @@ class MemoryRecorder:
         self.exchanges: list[Told] = []
         self.gaps: list[tuple[str, str, str | None]] = []
         self.begun = asyncio.Event()
+        self.changed = asyncio.Event()
 
     def begin(self, **head: Any) -> Told:
-        told = Told(str(len(self.exchanges)), head, self.gate, self.keeps)
+        told = Told(str(len(self.exchanges)), head, self)
         self.exchanges.append(told)
         self.begun.set()
+        self.changed.set()
         return told
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until what has been told makes this true."""
+        while not condition():
+            self.changed.clear()
+            await self.changed.wait()
 
     def gap(self, run: str, reason: str, exchange: str | None = None) -> None:
         self.gaps.append((run, reason, exchange))
+        self.changed.set()
 
     @property
     def only(self) -> Told:
