@@ -53,6 +53,8 @@ FORBIDDEN = (
 )
 
 
+ASYNCPG = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+
 BadValue: type[Exception] = asyncpg.exceptions._base.DataError
 """asyncpg's complaint about a value that does not fit its column; of the same name as the server's, and another class."""
 
@@ -62,7 +64,7 @@ def border() -> Iterator[None]:
     """Rename the exceptions of asyncpg and SQLAlchemy that say something about the world."""
     try:
         yield
-    except (*AWAY, asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError) as error:
+    except (*AWAY, *ASYNCPG, SQLAlchemyError) as error:
         if (renamed := _renamed(_root(error))) is None:
             raise
         raise renamed from error
@@ -80,14 +82,17 @@ def _root(error: BaseException) -> BaseException:
 def _renamed(error: BaseException) -> DatabaseError | None:
     if isinstance(error, FORBIDDEN):
         return Unusable(f"Postgres refuses us: {_sentence(error)}.")
-    if isinstance(error, AWAY) or _is_closed(error):
+    if isinstance(error, AWAY) or _is_broken(error):
         return Unavailable(f"Postgres is not available: {_sentence(error)}.")
     return None
 
 
-def _is_closed(error: BaseException) -> bool:
+def _is_broken(error: BaseException) -> bool:
     # asyncpg has one class for a connection that broke and for our own misuse of one; only the words differ.
-    return isinstance(error, asyncpg.InterfaceError) and "clos" in str(error)
+    if isinstance(error, asyncpg.InterfaceError):
+        return "clos" in str(error)
+    # A server killed within a batch leaves its connection in a state that asyncpg itself does not know (0.32).
+    return isinstance(error, asyncpg.InternalClientError) and not isinstance(error, asyncpg.OutdatedSchemaCacheError)
 
 
 def _sentence(error: BaseException) -> str:

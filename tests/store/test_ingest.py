@@ -29,6 +29,7 @@ from store.partitions import Partitions, bound, day_of
 from store.postgres import Server, ensure
 from store.recorded import Recorded
 from store.rows import exchange_of
+from store.runs import Runs
 from tests.store import samples
 from tests.store.exchanges import exchanges
 from tests.store.samples import NOON, SECOND, call, exchange, kept, model_call, uuid7
@@ -184,7 +185,10 @@ async def test_a_bad_call_does_not_keep_its_neighbours_from_being_stored(databas
 
 async def test_a_conversation_whose_first_turn_is_refused_is_whole_without_it(database: Database) -> None:
     talk = list(samples.conversation("talk", 6))
-    await Ingest(database).put([Kept(replace(talk[0], ended_at=1 << 63), None), *(Kept(one, None) for one in talk[1:])])
+    await Runs(database).put("talk", NOON)
+    await Ingest(database).put(
+        [Kept(replace(talk[0], redactions=1 << 40), None), *(Kept(one, None) for one in talk[1:])]
+    )
     assert await stored(database, "talk") == talk[1:]
 
 
@@ -270,6 +274,8 @@ async def test_an_aborted_transaction_teaches_nothing(database: Database) -> Non
     talk = [Kept(one, None) for one in samples.conversation("talk", 4)]
     async with database.raw() as connection:
         await connection.execute(FAILS_TWICE.format(times=1, code="53100").replace("ON runs", "ON calls"))
+    # The run is there already: only so has the next try the same incarnation.
+    await Runs(database).put("talk", NOON)
     ingest = Ingest(database)
     first = talk[0].exchange
     with pytest.raises(Unavailable):
