@@ -55,7 +55,8 @@ async def counts(database: Database) -> dict[str, int]:
 COLUMNS = [column.name for column in tables.exchanges.columns if column.name not in ("request_body", "response_body")]
 
 
-@given(exchanges)
+# Counts of more than 64 bits are quarantined.
+@given(exchanges.filter(lambda one: abs(one.step or 0) < 1 << 63))
 def test_every_exchange_comes_back_from_its_row(one: Exchange) -> None:
     row: dict[str, Any] = dict(zip([*COLUMNS, "response_body"], _exchange_row(one, "default"), strict=True))
     assert exchange_of({**row, "request_body": b"\0" + one.request.body.data}, {}) == one
