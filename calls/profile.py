@@ -143,6 +143,12 @@ class Profiles:
         value = [_plain(profile) for profile in self.profiles]
         object.__setattr__(self, "digest", digest("profiles/1", canonical(value)))
 
+    @property
+    def headers(self) -> frozenset[str]:
+        """Every header that some profile makes a key of, in lower case: redaction must leave them."""
+        rules = [profile.headers for profile in self.profiles]
+        return frozenset(name for rule in rules for name in (*rule.key, *rule.sets, *rule.media))
+
     def match(self, request: Request) -> Profile:
         """The profile that rules on this request."""
         return self.find(route_of(request))

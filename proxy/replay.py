@@ -40,7 +40,9 @@ async def replay(settings: Settings, command: Sequence[str], wanted: Wanted) -> 
         report_file = house.data.replays / f"{identity}.json"
         bundle = await _bundle(house, wanted.recording, house.data.replays / f"{identity}.jsonl")
         options = {**wanted.options, "id": identity, "report": str(report_file)}
-        door = await house.door(mode="replay", spooled=False, replay=[str(bundle)], replay_options=options)
+        # An answer that goes live is somebody's wish here, and no recording: nothing of it is kept.
+        mode = "auto" if wanted.options["on_miss"] == "live" else "replay"
+        door = await house.door(mode=mode, spooled=False, replay=[str(bundle)], replay_options=options)
         place = {"proxy": f"http://127.0.0.1:{door.ready['port']}", **door.ready}
         try:
             code = await wrapped(command, environment(place, identity, house.token, api=None, bypass=False))

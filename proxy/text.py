@@ -1,5 +1,7 @@
 """Text for people: what came over the wire is hostile, and a terminal must not obey it."""
 
+from collections.abc import Sequence
+
 import click
 
 
@@ -8,7 +10,7 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
-def print_table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+def print_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
     """Columns as wide as they need to be, under a bold head."""
     clean = [tuple(printable(cell) for cell in row) for row in [head, *rows]]
     widths = [max(len(row[column]) for row in clean) for column in range(len(head))]

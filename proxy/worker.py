@@ -10,15 +10,14 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from store.spool import Spool
-
 from calls.events import ReplayNoted, encode
-from calls.redact import Redactor
+from calls.profile import Profiles
+from calls.redact import Redactor, Rules
 from proxy import mitm
 from proxy.ca import Authority, ensure
 from proxy.door import DoorConfig
@@ -30,6 +29,7 @@ from replay.replays import Load, Replays, Source
 from replay.session import Options
 from store.datadir import DataDir, DataDirError, opened
 from store.profiles import shipped
+from store.spool import Spool
 
 type Told = Mapping[str, Any]
 
@@ -62,11 +62,12 @@ async def _until_end(stdin: asyncio.StreamReader, stop: asyncio.Event) -> None:
 async def _serve(told: Told, stop: asyncio.Event) -> None:
     data = opened(Path(told["data"]))
     authority = ensure(data.keys)
-    redactor = Redactor(key=data.redaction_key())
+    profiles = shipped(told["profiles_toml"])
+    redactor = Redactor(Rules(keep=profiles.headers), key=data.redaction_key())
     with _spool(told, data) as spool:
-        recorder = _recorder(told, spool, redactor) if told["mode"] in ("record", "auto") else None
+        recorder = _recorder(told, spool, redactor) if spool and told["mode"] in ("record", "auto") else None
         notes = Notes(told["replay_options"].get("report"), spool)
-        replays = await _replays(told, redactor, notes) if told["mode"] in ("replay", "auto") else None
+        replays = await _replays(told, redactor, profiles, notes) if told["mode"] in ("replay", "auto") else None
         async with asyncio.TaskGroup() as group:
             noting = group.create_task(notes.keep(replays)) if replays else None
             await mitm.run(_config(told, authority, stop), recorder, replays, lambda port: _ready(port, authority))
@@ -74,8 +75,8 @@ async def _serve(told: Told, stop: asyncio.Event) -> None:
                 noting.cancel()
         if replays:
             notes.take(replays)
-        if spool:
-            await spool.reached(spool.appended)
+        if recorder:
+            await recorder.settled()
 
 
 @contextmanager
@@ -89,8 +90,7 @@ def _spool(told: Told, data: DataDir) -> Iterator[Spool | None]:
         yield spool
 
 
-def _recorder(told: Told, spool: Spool | None, redactor: Redactor) -> Recorder:
-    assert spool is not None
+def _recorder(told: Told, spool: Spool, redactor: Redactor) -> Recorder:
     limit, policy = told["body_limit"], told["on_record_failure"]
     return Recorder(spool, redactor, body_limit=limit, on_failure=policy, now=time.time_ns)
 
@@ -132,7 +132,7 @@ class Notes:
             self._spool.append(encode(ReplayNoted(replay, report)))
 
 
-async def _replays(told: Told, redactor: Redactor, notes: Notes) -> Replays:
+async def _replays(told: Told, redactor: Redactor, profiles: Profiles, notes: Notes) -> Replays:
     wishes = told["replay_options"]
     options = Options(
         pace=pace(wishes.get("pace", "instant")),
@@ -142,9 +142,8 @@ async def _replays(told: Told, redactor: Redactor, notes: Notes) -> Replays:
         allow_unused=wishes.get("allow_unused", False),
     )
     load = from_keeper(told["api"], told["token"]) if told["api"] else None
-    profiles = shipped(told["profiles_toml"])
     replays = Replays(redactor=redactor, profiles=profiles, options=options, load=load, changed=notes.changed)
-    await replays.start([await _source(name, wishes.get("id"), load) for name in told["replay"]])
+    await replays.start(_different([await _source(name, wishes.get("id"), load) for name in told["replay"]]))
     return replays
 
 
@@ -153,6 +152,14 @@ async def _source(name: str, identity: str | None, load: Load | None) -> Source:
     if bundle is None:
         raise Failure(f"there is no run {name} here and no file of that name; `playhead ls` lists what was recorded")
     return Source(replay=identity or str(bundle.run["id"]), bundle=bundle)
+
+
+def _different(sources: Sequence[Source]) -> Sequence[Source]:
+    """The sources, each of another run. Raises Failure."""
+    names = [source.replay for source in sources]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise Failure(f"run {twice} was given twice; name each recording once")
+    return sources
 
 
 def _config(told: Told, authority: Authority, stop: asyncio.Event) -> DoorConfig:

@@ -7,7 +7,10 @@ from typing import Any, Final
 
 import click
 
+from calls.profile import BadProfile, Profiles
+from proxy.errors import Failure
 from proxy.settings import Settings, load
+from store.profiles import shipped
 
 OwnFailure: Final = 125
 """The exit code that says: not your command, Playhead failed."""
@@ -32,10 +35,21 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for p
 
 
 def settings(config: Path | None = None, **flags: Any) -> Settings:
-    """The settings in force under these flags."""
-    return load(flags, config)
+    """The settings in force under these flags, profiles checked. Raises Failure."""
+    found = load(flags, config)
+    user_profiles(found)
+    return found
 
 
 def print_json(value: Any) -> None:
     """One JSON value, readable."""
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def user_profiles(found: Settings) -> Profiles:
+    """The profiles in force. Raises Failure with the line of a mistake."""
+    text = found.config.read_text("utf-8") if found.config and found.profile else None
+    try:
+        return shipped(text)
+    except BadProfile as error:
+        raise Failure(f"{found.config}: {error}") from error
