@@ -1,8 +1,9 @@
 """The door's end of a spool: append in memory, written by one thread, synced by another, in groups.
 
-`append` never blocks and never touches the disk. The writing thread takes all there is in one `write(2)`; it is woken by
-the first append, waits up to 20 ms for company, and not at all once somebody asks for `reached`. Syncing is a thread of
-its own, because a sync takes milliseconds, and whoever waits only for the write must not wait for it.
+`append` never blocks and never touches the disk. The writing thread takes all there is in one `write(2)`: every 20 ms
+while records come, and at once when somebody asks for `reached`. Syncing is a thread of its own, because a sync takes
+milliseconds, and whoever waits only for the write must not wait for it. Threads are woken as seldom as can be: each
+waking costs the event loop more than an append does.
 """
 
 import asyncio
@@ -24,6 +25,9 @@ type Durability = Literal["process", "fsync"]
 
 GROUP: Final = 0.02
 """Seconds between two groups, written or synced, while nobody waits for one."""
+
+QUIET: Final = 50
+"""Groups without a record after which the writing thread stops looking, and has to be woken."""
 
 RETRY: Final = 0.25
 """Seconds between two attempts on a disk that refuses, and between two looks at what the reader has deleted."""
@@ -81,7 +85,8 @@ class Spool:
         self._queued = 0
         self._used = _size(directory)
         self._appended = self._written = self._synced = 0
-        self._idle = self._urgent = self._look = self._dirty = False
+        self._asleep = self._sync_asleep = False
+        self._urgent = self._look = self._dirty = False
         self._closing = self._written_out = False
         self._poisoned: set[int] = set()
         self._named = 0
@@ -133,8 +138,8 @@ class Spool:
             self._queued += size
             self._used += size
             self._appended += 1
-            if self._idle:
-                self._idle = False
+            if self._asleep:
+                self._asleep = False
                 self._to_write.notify()
             return self._appended
 
@@ -149,9 +154,11 @@ class Spool:
                 return
             future = asyncio.get_running_loop().create_future()
             self._waiters.append(_Waiter(sequence, future))
-            self._urgent = True
-            self._to_write.notify()
-            self._to_sync.notify()
+            if sequence > self._written:
+                self._urgent = True
+                self._to_write.notify()
+            if self._durability == "fsync":
+                self._to_sync.notify()
         await future
 
     def close(self) -> int:
@@ -159,6 +166,7 @@ class Spool:
         with self._lock:
             self._closing = True
             self._to_write.notify()
+            self._to_sync.notify()
         for thread in self._threads:
             thread.join()
         self._output.retire()
@@ -189,8 +197,8 @@ class Spool:
         if self._queued >= self._max_memory // 2:
             return SpoolFull(f"the disk under {self.directory} is too slow: {self._queued} bytes wait to be written")
         self._look = True
-        if self._idle:
-            self._idle = False
+        if self._asleep:
+            self._asleep = False
             self._to_write.notify()
         return SpoolFull(
             f"the spool {self.directory} is full ({self._used} of {self._max_bytes} bytes wait to be stored): "
@@ -256,12 +264,14 @@ class Spool:
     def _batch(self) -> list[bytes] | None:
         """What there is to write, with what comes soon after; None when nothing more will come."""
         with self._lock:
-            while not (self._queue or self._closing or self._look):
-                self._idle = True
-                self._to_write.wait()
-            self._idle = False
-            if not (self._urgent or self._closing):
-                self._to_write.wait(GROUP)
+            quiet = 0
+            while not (self._urgent or self._closing):
+                self._asleep = quiet > QUIET
+                self._to_write.wait(None if self._asleep else GROUP)
+                self._asleep = False
+                if self._queue or self._look:
+                    break
+                quiet += 1
             self._urgent = False
             batch, self._queue = self._queue, []
             return None if self._closing and not batch else batch
@@ -287,7 +297,8 @@ class Spool:
             self._queued -= sum(map(len, batch)) + OVERHEAD * len(batch)
             self._trouble = None if batch else self._trouble
             self._dirty = True
-            self._to_sync.notify()
+            if self._sync_asleep:
+                self._to_sync.notify()
         self._tell()
 
     def _waited(self, reason: str) -> bool:
@@ -336,12 +347,17 @@ class Spool:
     def _awaited(self) -> bool:
         """Wait until something is to be synced; False when nothing ever will be."""
         with self._lock:
+            self._sync_asleep = True
             while not (self._dirty or self._written_out):
                 self._to_sync.wait()
-            hurry = self._written_out or (self._durability == "fsync" and self._waiters)
-            if not hurry:
-                self._to_sync.wait(GROUP)
+            self._sync_asleep = False
+            group = time.monotonic() + GROUP
+            while not self._hurried() and (left := group - time.monotonic()) > 0:
+                self._to_sync.wait(left)
             return self._dirty or bool(self._output.retired)
+
+    def _hurried(self) -> bool:
+        return self._closing or (self._durability == "fsync" and bool(self._waiters))
 
     def _sync(self, handles: list[int], *, named: bool) -> str | None:
         """Sync the files, and their names where there are new ones; return what went wrong."""
