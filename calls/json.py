@@ -97,7 +97,7 @@ def _why(error: Exception) -> str:
 
 
 def _check_surrogates(text: str, value: Json) -> None:
-    if "\\u" not in text or _SURROGATE.search(text) is None:
+    if _SURROGATE.search(text) is None:
         return
     try:
         dumps(value)

@@ -14,7 +14,8 @@ from typing import Final
 
 from calls.dialects import Asked, Assembly, Claim, Told
 from calls.dialects.assembly import Reading
-from calls.json import NotLossless, dumps, lenient, parse
+from calls.dialects.pieces import Entries, Record
+from calls.json import NotLossless, lenient, parse
 from calls.model import Headers, Json, ToolCall, Usage
 from calls.shape import count, elements, members, some, text
 
@@ -184,8 +185,8 @@ class _Message:
     def __init__(self) -> None:
         self._state: dict[str, Json] = {"role": "assistant", "content": None}
         self._pieces: dict[str, list[Json]] = {}
-        self._lists: dict[str, _Entries] = {}
-        self._records: dict[str, _Record] = {}
+        self._lists: dict[str, Entries] = {}
+        self._records: dict[str, Record] = {}
         self._calls = _ToolCalls()
 
     def take(self, delta: Mapping[str, Json]) -> None:
@@ -195,13 +196,13 @@ class _Message:
                 case "tool_calls", _:
                     self._calls.take(elements(value))
                 case (("function_call" | "audio"), Mapping()):
-                    self._records.setdefault(name, _Record()).take(members(value))
+                    self._records.setdefault(name, Record()).take(members(value))
                 case _, str() if name in _JOINED:
                     self._pieces.setdefault(name, []).append(value)
                 case "content", Sequence():
                     self._pieces.setdefault(name, []).extend(elements(value))
                 case _, list():
-                    self._lists.setdefault(name, _Entries()).take(value)
+                    self._lists.setdefault(name, Entries()).take(value)
                 case _:
                     _settle(self._state, name, value)
 
@@ -219,60 +220,6 @@ class _Message:
         return message
 
 
-class _Record:
-    """An object whose long texts come in pieces: `function_call`, `audio`, a tool call's `function`."""
-
-    _JOINED: Final = frozenset(("arguments", "input", "data", "transcript", "text", "summary"))
-
-    def __init__(self) -> None:
-        self._state: dict[str, Json] = {}
-        self._pieces: dict[str, list[str]] = {}
-
-    def __getitem__(self, name: str) -> str | None:
-        return some(self._state.get(name))
-
-    def take(self, entry: Mapping[str, Json]) -> None:
-        """Take what one delta says of it."""
-        for name, value in entry.items():
-            if name in self._JOINED and value is not None:
-                # Some servers send arguments as the object itself.
-                piece = value if isinstance(value, str) else dumps(value).decode()
-                self._pieces.setdefault(name, []).append(piece)
-            elif name in ("id", "name", "type"):
-                self._state[name] = self._state.get(name) or value
-            elif value is not None:
-                self._state[name] = value
-
-    def whole(self) -> dict[str, Json]:
-        """The object."""
-        return {**self._state, **{name: "".join(pieces) for name, pieces in self._pieces.items()}}
-
-
-class _Entries:
-    """A list: entries with an index are records in pieces (OpenRouter's `reasoning_details`), others just follow."""
-
-    def __init__(self) -> None:
-        self._entries: list[Json | _Record] = []
-        self._indexed: dict[tuple[int, str], _Record] = {}
-
-    def take(self, entries: Sequence[Json]) -> None:
-        """Take what one delta says of it."""
-        for entry in entries:
-            place = count(members(entry).get("index"))
-            if place is None:
-                self._entries.append(entry)
-                continue
-            at = (place, text(members(entry).get("type")))
-            if at not in self._indexed:
-                self._indexed[at] = _Record()
-                self._entries.append(self._indexed[at])
-            self._indexed[at].take(members(entry))
-
-    def whole(self) -> Json:
-        """The list."""
-        return [entry.whole() if isinstance(entry, _Record) else entry for entry in self._entries]
-
-
 class _ToolCalls:
     """The tool calls of one message.
 
@@ -282,7 +229,7 @@ class _ToolCalls:
     """
 
     def __init__(self) -> None:
-        self._calls: list[tuple[_Record, _Record]] = []
+        self._calls: list[tuple[Record, Record]] = []
         self._at: dict[int | None, int] = {}
 
     def __bool__(self) -> bool:
@@ -299,16 +246,16 @@ class _ToolCalls:
         """The calls as a message has them."""
         return [_whole_call(head.whole(), inner.whole()) for head, inner in self._calls]
 
-    def _call(self, entry: Mapping[str, Json]) -> tuple[_Record, _Record]:
+    def _call(self, entry: Mapping[str, Json]) -> tuple[Record, Record]:
         index = count(entry.get("index"))
         at = self._at.get(index)
         if at is None or self._begins(entry, index, *self._calls[at]):
             at = len(self._calls)
-            self._calls.append((_Record(), _Record()))
+            self._calls.append((Record(), Record()))
         self._at[index] = self._at[None] = at
         return self._calls[at]
 
-    def _begins(self, entry: Mapping[str, Json], index: int | None, head: _Record, inner: _Record) -> bool:
+    def _begins(self, entry: Mapping[str, Json], index: int | None, head: Record, inner: Record) -> bool:
         call, name = some(entry.get("id")), some(_inner(entry).get("name"))
         other = call is not None and call != head["id"]
         if index is None:

@@ -1,10 +1,11 @@
 """What Hypothesis draws for this room: JSON values, exchanges, and cuts of a body into pieces."""
 
 from decimal import Decimal
+from typing import get_args
 
 from hypothesis import strategies as st
 
-from calls.model import Body, Chunk, ChunkKind, Exchange, Headers, Json, Request, Response
+from calls.model import Body, Chunk, ChunkKind, Exchange, Headers, Json, Outcome, Request, Response
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 
@@ -50,10 +51,13 @@ def bodies(draw: st.DrawFn, *, kinds: tuple[ChunkKind, ...] = ("data",), cut: bo
     return Body(data=b"".join(parts), chunks=tuple(chunks), size=size, truncated=truncated, reencoded=reencoded)
 
 
+outcomes: st.SearchStrategy[Outcome] = st.sampled_from(get_args(Outcome.__value__))
+
+
 @st.composite
 def exchanges(draw: st.DrawFn) -> Exchange:
     """Any exchange that a fold can come to."""
-    outcome = draw(st.sampled_from(["completed", "client_closed", "server_closed", "timed_out", "refused"]))
+    outcome = draw(outcomes)
     whole = outcome == "completed"
     kinds: tuple[ChunkKind, ...] = ("data",) if draw(st.booleans()) else ("text", "binary", "close")
     answered = whole or draw(st.booleans())

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.mark import ParameterSet
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -32,18 +33,25 @@ def shapes(file: Path) -> list[Json]:
     return [parse(line.encode()) for line in lines if line.endswith("}")]
 
 
-FILES = [
-    pytest.param(dialect, file, id=f"{dialect.NAME}-{file.stem}")
+CASES = [
+    (dialect, file)
     for dialect in DIALECTS
     for file in sorted((CAPTURES / dialect.NAME).glob("*"))
     if file.suffix in MEDIA
 ]
+
+
+def params(cases: list[tuple[Dialect, Path]]) -> list[ParameterSet]:
+    return [pytest.param(dialect, file, id=f"{dialect.NAME}-{file.stem}") for dialect, file in cases]
+
+
+FILES = params(CASES)
 """Every capture with its dialect."""
 
-SHAPED = [one for one in FILES if one.values[0] is not BY_NAME["generic"]]
+SHAPED = params([case for case in CASES if case[0].NAME != "generic"])
 """Those of a known shape, which can be told without a label."""
 
-STREAMS = [one for one in SHAPED if one.values[1].suffix == ".sse" and shapes(one.values[1])]
+STREAMS = params([case for case in CASES if case[0].NAME != "generic" and case[1].suffix == ".sse" and shapes(case[1])])
 
 
 def assembled(dialect: Dialect, media: str, *data: bytes) -> Assembly:

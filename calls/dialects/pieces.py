@@ -1,0 +1,63 @@
+"""Objects and lists that come in pieces: what streams have in common, for dialects to build on."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from calls.json import dumps
+from calls.model import Json
+from calls.shape import count, members, some, text
+
+_JOINED: Final = frozenset(("arguments", "input", "data", "transcript", "text", "summary"))
+"""Members that come in pieces; all others are said whole."""
+
+
+class Record:
+    """An object whose long texts come in pieces: `function_call`, `audio`, a tool call's `function`."""
+
+    def __init__(self) -> None:
+        self._state: dict[str, Json] = {}
+        self._pieces: dict[str, list[str]] = {}
+
+    def __getitem__(self, name: str) -> str | None:
+        return some(self._state.get(name))
+
+    def take(self, entry: Mapping[str, Json]) -> None:
+        """Take what one delta says of it."""
+        for name, value in entry.items():
+            if name in _JOINED and value is not None:
+                # Some servers send arguments as the object itself.
+                piece = value if isinstance(value, str) else dumps(value).decode()
+                self._pieces.setdefault(name, []).append(piece)
+            elif name in ("id", "name", "type"):
+                self._state[name] = self._state.get(name) or value
+            elif value is not None:
+                self._state[name] = value
+
+    def whole(self) -> dict[str, Json]:
+        """The object."""
+        return {**self._state, **{name: "".join(pieces) for name, pieces in self._pieces.items()}}
+
+
+class Entries:
+    """A list: entries with an index are records in pieces (OpenRouter's `reasoning_details`), others just follow."""
+
+    def __init__(self) -> None:
+        self._entries: list[Json | Record] = []
+        self._indexed: dict[tuple[int, str], Record] = {}
+
+    def take(self, entries: Sequence[Json]) -> None:
+        """Take what one delta says of it."""
+        for entry in entries:
+            place = count(members(entry).get("index"))
+            if place is None:
+                self._entries.append(entry)
+                continue
+            at = (place, text(members(entry).get("type")))
+            if at not in self._indexed:
+                self._indexed[at] = Record()
+                self._entries.append(self._indexed[at])
+            self._indexed[at].take(members(entry))
+
+    def whole(self) -> Json:
+        """The list."""
+        return [entry.whole() if isinstance(entry, Record) else entry for entry in self._entries]
