@@ -49,9 +49,9 @@ class Table:
     """Rules, compiled. RE2's own `Match` is called, since to scan 200 bytes costs less than a wrapper around it."""
 
     def __init__(self, rules: Iterable[Rule] = RULES) -> None:
-        bounded, free = [], []
-        for rule in rules:
-            (bounded if rule.bounded else free).append(rule)
+        rules = tuple(rules)
+        bounded = [rule for rule in rules if rule.bounded]
+        free = [rule for rule in rules if not rule.bounded]
         self._rules = (*bounded, *free)
 
         def join(expression: Callable[[Rule], str]) -> str:
