@@ -14,7 +14,14 @@ from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layer import CommandGenerator
 from mitmproxy.proxy.layers.http import _http2, _http_h2
 from mitmproxy.proxy.layers.http._base import ReceiveHttp
-from mitmproxy.proxy.layers.http._events import RequestData, RequestProtocolError, ResponseData, ResponseProtocolError
+from mitmproxy.proxy.layers.http._events import (
+    RequestData,
+    RequestProtocolError,
+    RequestTrailers,
+    ResponseData,
+    ResponseProtocolError,
+    ResponseTrailers,
+)
 
 from proxy.mitm.signals import Full, Hold, Informational, Resume, Room
 
@@ -77,6 +84,11 @@ class Http2(_http2.Http2Connection):
             return
         self.release(stream_id)
         yield commands.SendData(self.conn, self.h2_conn.data_to_send())
+
+    def _handle_event(self, event: events.Event) -> CommandGenerator[None]:
+        if isinstance(event, RequestTrailers | ResponseTrailers):
+            event.trailers = http.Headers(_lowered(event.trailers))
+        yield from super()._handle_event(event)
 
     def measure(self, event: events.Event) -> CommandGenerator[None]:
         """Tell the streams whose reader lags, and those whose reader has caught up."""

@@ -89,8 +89,9 @@ class Stream(http_layers.HttpStream):
                 yield from self.server_state(event)
 
     def passthrough(self, event: events.Event) -> CommandGenerator[None]:
-        """After CONNECT and 101: bytes only. An alarm that was set before is void."""
-        if not isinstance(event, events.Wakeup):
+        """After CONNECT and 101: bytes only. An alarm from before a 101 is void; one inside a CONNECT is not ours."""
+        assert self.flow.response
+        if not (isinstance(event, events.Wakeup) and self.flow.response.status_code == 101):
             yield from super().passthrough(event)
 
     def alarm(self, seconds: float) -> commands.RequestWakeup:

@@ -1,0 +1,350 @@
+"""Answers in the upstream's place: piece by piece, at their times, and without any connection."""
+
+import asyncio
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from calls.model import Request
+from replay.answer import Answer, Piece
+from tests.support.h2wire import Peer, StreamBroken
+from tests.support.wire import Door, MemoryRecorder, ScriptedAnswerer, answering, connected, opened, whole
+
+ASK = b"GET http://nowhere.invalid/x HTTP/1.1\r\nHost: nowhere.invalid\r\n\r\n"
+
+
+async def _plain(door: Door, request: bytes = ASK) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    writer.write(request)
+    return reader, writer
+
+
+def _pieces(*pieces: bytes, every: int = 0, **more: object) -> Answer:
+    made = tuple(Piece(n * every, piece) for n, piece in enumerate(pieces))
+    return Answer(**{"status": 200, "reason": "OK", "headers": (("X-A", "1"),), "pieces": made} | more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("http2", [False, True])
+async def test_a_name_that_does_not_resolve_is_answered(tmp_path: Path, http2: bool) -> None:
+    answerer = ScriptedAnswerer(whole(b"hello", ("X-A", "1")), alpn=("h2", "http/1.1") if http2 else ("http/1.1",))
+    async with (
+        opened(tmp_path, answerer=answerer) as door,
+        httpx.AsyncClient(proxy=door.proxy("run-9"), verify=door.tls, http2=http2) as client,
+    ):
+        response = await client.post("https://nowhere.invalid/v1/x?y=1", content=b"asked")
+    assert (response.text, response.headers["x-a"]) == ("hello", "1")
+    assert response.http_version == ("HTTP/2" if http2 else "HTTP/1.1")
+    request, run, owner = answerer.asked[0]
+    assert (request.method, request.url) == ("POST", "https://nowhere.invalid/v1/x?y=1")
+    assert (request.body.data, request.body.size, run, owner) == (b"asked", 5, "run-9", "local")
+
+
+async def test_an_answerer_sees_the_request_without_what_is_ours(tmp_path: Path) -> None:
+    answerer = ScriptedAnswerer(whole(b"hello"))
+    async with opened(tmp_path, answerer=answerer) as door:
+        own = b"X-Playhead-Run: run-3\r\nProxy-Authorization: Basic eDp5\r\nAuthorization: Bearer secret\r\n\r\n"
+        reader, writer = await _plain(door, ASK.replace(b"\r\n\r\n", b"\r\n" + own))
+        await reader.readuntil(b"hello")
+        writer.close()
+    request, run, _ = answerer.asked[0]
+    assert request.headers == (("Host", "nowhere.invalid"), ("Authorization", "Bearer secret"))
+    assert run == "x"
+
+
+@pytest.mark.parametrize(
+    ("fields", "run"),
+    [(b"X-Playhead-Run: run-3\r\n", "run-3"), (b"X-Claude-Code-Session-Id: s-1\r\n", None), (b"", None)],
+)
+async def test_only_what_was_meant_for_us_names_a_run(tmp_path: Path, fields: bytes, run: str | None) -> None:
+    answerer = ScriptedAnswerer(whole(b"hello"))
+    async with opened(tmp_path, answerer=answerer) as door:
+        reader, writer = await _plain(door, ASK.replace(b"\r\n\r\n", b"\r\n" + fields + b"\r\n"))
+        await reader.readuntil(b"hello")
+        writer.close()
+    assert answerer.asked[0][1] == run
+
+
+async def test_each_piece_is_a_chunk_of_its_own(tmp_path: Path) -> None:
+    async with opened(tmp_path, answerer=ScriptedAnswerer(_pieces(b"data: a\n\n", b"data: bb\n\n"))) as door:
+        reader, writer = await _plain(door)
+        got = await reader.readuntil(b"0\r\n\r\n")
+        writer.close()
+    assert got == (
+        b"HTTP/1.1 200 OK\r\nX-A: 1\r\nTransfer-Encoding: chunked\r\n\r\n9\r\ndata: a\n\n\r\na\r\ndata: bb\n\n\r\n0\r\n\r\n"
+    )
+
+
+async def test_framing_is_made_for_this_connection_and_not_as_recorded(tmp_path: Path) -> None:
+    recorded = (("connection", "close"), ("transfer-encoding", "chunked"), ("Keep-Alive", "5"), ("X-A", "1"))
+    answer = Answer(status=200, reason="Fine", http_version="HTTP/2", headers=recorded, pieces=(Piece(0, b"ab"),))
+    async with opened(tmp_path, answerer=ScriptedAnswerer(answer)) as door:
+        reader, writer = await _plain(door)
+        got = await reader.readuntil(b"0\r\n\r\n")
+        writer.close()
+    assert got == b"HTTP/1.1 200 Fine\r\nX-A: 1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n"
+
+
+async def test_an_http_1_0_client_is_told_the_end_by_closing(tmp_path: Path) -> None:
+    async with opened(tmp_path, answerer=ScriptedAnswerer(_pieces(b"ab", b"cd"))) as door:
+        reader, writer = await _plain(door, b"GET http://nowhere.invalid/x HTTP/1.0\r\n\r\n")
+        assert await reader.read() == b"HTTP/1.1 200 OK\r\nX-A: 1\r\n\r\nabcd"
+        writer.close()
+
+
+@pytest.mark.parametrize(("method", "status"), [("HEAD", 200), ("GET", 204), ("GET", 304)])
+async def test_an_answer_may_have_no_body(tmp_path: Path, method: str, status: int) -> None:
+    answers = [Answer(status=status, reason="OK", headers=(("ETag", "x"),)) for _ in range(2)]
+    async with opened(tmp_path, answerer=ScriptedAnswerer(*answers)) as door:
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        for _ in range(2):
+            writer.write(ASK.replace(b"GET", method.encode()))
+            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 %d OK\r\nETag: x\r\n\r\n" % status
+        writer.close()
+
+
+async def test_pieces_come_at_their_times(tmp_path: Path) -> None:
+    step = 150_000_000
+    answer = _pieces(b"a", b"b", b"c", every=step, end_at=3 * step)
+    async with opened(tmp_path, answerer=ScriptedAnswerer(answer)) as door:
+        reader, writer = await _plain(door)
+        await reader.readuntil(b"\r\n\r\n")
+        began, times = time.monotonic(), []
+        for _ in range(3):
+            await reader.readuntil(b"\r\n")
+            await reader.readuntil(b"\r\n")
+            times.append(time.monotonic() - began)
+        await reader.readuntil(b"0\r\n\r\n")
+        writer.close()
+    for number, at in enumerate(times):
+        assert number * 0.15 - 0.05 <= at
+    assert time.monotonic() - began >= 0.4
+
+
+async def test_trailers_are_answered(tmp_path: Path) -> None:
+    answers = [_pieces(b"ab", trailers=(("X-T", "v"),)) for _ in range(2)]
+    async with opened(tmp_path, answerer=ScriptedAnswerer(*answers, alpn=("h2",))) as door:
+        reader, writer = await _plain(door)
+        assert (await reader.readuntil(b"v\r\n\r\n")).endswith(b"2\r\nab\r\n0\r\nX-T: v\r\n\r\n")
+        writer.close()
+        reader, writer = await connected(door, "nowhere.invalid:443", alpn=("h2",))
+        peer = Peer(reader, writer, client=True)
+        heard = await peer.answer(peer.ask("nowhere.invalid", "/x"))
+        writer.close()
+    assert (heard.body, heard.trailers) == (b"ab", [("x-t", "v")])
+
+
+async def test_each_piece_is_a_frame_of_its_own_in_http_2(tmp_path: Path) -> None:
+    async with opened(tmp_path, answerer=ScriptedAnswerer(_pieces(b"one", b"two", b"three"), alpn=("h2",))) as door:
+        reader, writer = await connected(door, "nowhere.invalid:443", alpn=("h2",))
+        peer = Peer(reader, writer, client=True)
+        heard = await peer.answer(peer.ask("nowhere.invalid", "/x"))
+        writer.close()
+    assert heard.pieces == [b"one", b"two", b"three"]
+
+
+async def test_a_cut_answer_breaks_off_at_its_byte(tmp_path: Path) -> None:
+    recorded = (("Content-Length", "100"),)
+    answers = [_pieces(b"part", headers=recorded, end="cut") for _ in range(2)]
+    async with opened(tmp_path, answerer=ScriptedAnswerer(*answers, alpn=("h2",))) as door:
+        reader, writer = await _plain(door)
+        assert await reader.read() == b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\npart"
+        writer.close()
+        reader, writer = await connected(door, "nowhere.invalid:443", alpn=("h2",))
+        peer = Peer(reader, writer, client=True)
+        stream = peer.ask("nowhere.invalid", "/x")
+        with pytest.raises(StreamBroken, match="reset"):
+            await peer.answer(stream)
+        assert peer.streams[stream].body == b"part"
+        writer.close()
+
+
+async def test_an_answer_without_a_head_is_no_answer_at_all(tmp_path: Path) -> None:
+    async with opened(tmp_path, answerer=ScriptedAnswerer(Answer(status=0, end="cut"))) as door:
+        reader, writer = await _plain(door)
+        assert await reader.read() == b""
+        writer.close()
+
+
+async def test_a_held_answer_waits_for_the_client_to_leave(tmp_path: Path) -> None:
+    answer = _pieces(b"part", end="hold", patience=60_000_000_000)
+    async with opened(tmp_path, answerer=ScriptedAnswerer(answer)) as door:
+        reader, writer = await _plain(door)
+        await reader.readuntil(b"part\r\n")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(reader.read(1), 0.1)
+        writer.close()
+
+
+async def test_a_client_that_stays_with_a_held_answer_is_broken_off(tmp_path: Path) -> None:
+    asked = []
+
+    def stayed() -> Answer:
+        asked.append(1)
+        return whole(b"never sent")
+
+    answer = _pieces(b"part", end="hold", patience=50_000_000, stayed=stayed)
+    async with opened(tmp_path, answerer=ScriptedAnswerer(answer)) as door:
+        reader, writer = await _plain(door)
+        assert (await reader.read()).endswith(b"part\r\n")
+        writer.close()
+    assert asked == [1]
+
+
+async def test_a_client_that_stays_before_any_head_is_told_why(tmp_path: Path) -> None:
+    answer = Answer(status=0, end="hold", patience=50_000_000, stayed=lambda: whole(b"incomplete", status=424))
+    async with opened(tmp_path, answerer=ScriptedAnswerer(answer)) as door:
+        reader, writer = await _plain(door)
+        assert (await reader.readuntil(b"incomplete")).startswith(b"HTTP/1.1 424 ")
+        writer.close()
+
+
+async def test_a_client_that_leaves_in_the_middle_disturbs_nobody(tmp_path: Path) -> None:
+    slow = _pieces(b"a", b"b", every=100_000_000)
+    async with opened(tmp_path, answerer=ScriptedAnswerer(slow, whole(b"next"))) as door:
+        reader, writer = await _plain(door)
+        await reader.readuntil(b"a\r\n")
+        writer.close()
+        reader, writer = await _plain(door)
+        assert (await reader.readuntil(b"next")).startswith(b"HTTP/1.1 200")
+        writer.close()
+
+
+async def test_one_reset_stream_leaves_the_others(tmp_path: Path) -> None:
+    slow = _pieces(b"a", b"b", b"c", every=60_000_000)
+    async with opened(tmp_path, answerer=ScriptedAnswerer(slow, slow, alpn=("h2",))) as door:
+        reader, writer = await connected(door, "nowhere.invalid:443", alpn=("h2",))
+        peer = Peer(reader, writer, client=True)
+        first, second = peer.ask("nowhere.invalid", "/1"), peer.ask("nowhere.invalid", "/2")
+        while not peer.streams[first].pieces:
+            await peer.step()
+        peer.conn.reset_stream(first)
+        peer.flush()
+        assert (await peer.answer(second)).body == b"abc"
+        writer.close()
+
+
+async def test_a_body_that_is_expected_is_asked_for_by_us(tmp_path: Path) -> None:
+    answerer = ScriptedAnswerer(whole(b"hello"))
+    async with opened(tmp_path, answerer=answerer) as door:
+        expects = b"\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n"
+        reader, writer = await _plain(door, ASK.replace(b"\r\n\r\n", expects))
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(b"body")
+        await reader.readuntil(b"hello")
+        writer.close()
+    assert answerer.asked[0][0].body.data == b"body"
+
+
+async def test_what_is_not_recorded_goes_live_in_auto(tmp_path: Path) -> None:
+    recorder = MemoryRecorder()
+    ok = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlive"
+    async with (
+        answering(ok) as upstream,
+        opened(
+            tmp_path,
+            recorder,
+            ScriptedAnswerer(whole(b"recorded"), None),
+            mode="auto",
+            upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"},
+        ) as door,
+        httpx.AsyncClient(proxy=door.proxy("run-4"), verify=door.tls) as client,
+    ):
+        assert (await client.post("https://api.test/x", content=b"1")).text == "recorded"
+        assert upstream.connections == 0
+        response = await client.post("https://api.test/x", content=b"2")
+        await recorder.only.over.wait()
+    assert (response.text, response.headers["playhead"]) == ("live", 'live; run="run-4"')
+    assert (recorder.only.body("request"), recorder.only.body("response")) == (b"2", b"live")
+    assert recorder.only.head is not None
+    assert "Playhead" not in dict(recorder.only.head[3])
+
+
+async def test_nothing_goes_live_in_replay(tmp_path: Path) -> None:
+    ok = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlive"
+    async with (
+        answering(ok) as upstream,
+        opened(
+            tmp_path, None, ScriptedAnswerer(None), upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}
+        ) as door,
+        httpx.AsyncClient(proxy=door.proxy(), verify=door.tls) as client,
+    ):
+        response = await client.get("https://api.test/x")
+        assert upstream.connections == 0
+    assert (response.status_code, response.json()["error"]["code"]) == (502, "not_answered")
+
+
+class _Broken:
+    """An answerer with a fault."""
+
+    async def answer(self, request: Request, *, run: str | None, owner: str) -> Answer | None:
+        raise RuntimeError("a fault of ours")
+
+
+async def test_an_answerer_that_fails_ends_the_connection(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with opened(tmp_path, answerer=_Broken()) as door:
+        reader, writer = await _plain(door)
+        assert await reader.read() == b""
+        writer.close()
+    assert "a connection was given up" in caplog.text
+
+
+async def test_a_reader_that_stops_costs_no_memory(tmp_path: Path) -> None:
+    many = tuple(Piece(0, bytes(1 << 16)) for _ in range(400))
+    answer = Answer(status=200, reason="OK", headers=(), pieces=many)
+    async with opened(tmp_path, answerer=ScriptedAnswerer(answer, alpn=("h2",))) as door:
+        reader, writer = await connected(door, "nowhere.invalid:443", alpn=("h2",))
+        peer = Peer(reader, writer, client=True, acknowledge=False)
+        stream = peer.ask("nowhere.invalid", "/x")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await peer.answer(stream)
+        # The client's own window, and nothing more, has been sent; then it takes the rest.
+        assert len(peer.streams[stream].body) == 65535
+        peer.acknowledge = True
+        peer.conn.increment_flow_control_window(1 << 30)
+        peer.conn.increment_flow_control_window(1 << 30, stream)
+        peer.flush()
+        assert len((await peer.answer(stream)).body) == 400 << 16
+        writer.close()
+
+
+ISOLATED = """
+import asyncio, socket, ssl, sys, pathlib
+from tests.support.wire import ScriptedAnswerer, connected, opened, whole
+
+async def main(directory):
+    try:
+        socket.create_connection(("192.0.2.1", 80), 1)
+    except OSError as error:
+        print("network:", error.strerror)
+    async with opened(pathlib.Path(directory), answerer=ScriptedAnswerer(whole(b"hello"))) as door:
+        reader, writer = await connected(door, "api.openai.com:443")
+        writer.write(b"GET /x HTTP/1.1\\r\\nHost: api.openai.com\\r\\n\\r\\n")
+        print((await reader.readuntil(b"hello")).decode())
+        writer.close()
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="util-linux is not installed")
+def test_it_works_where_there_is_no_network(tmp_path: Path) -> None:
+    inner = 'ip link set lo up 2>/dev/null || python3 -c "$UP"; exec "$0" -c "$ISOLATED" "$1"'
+    up = "import fcntl,socket,struct;s=socket.socket();fcntl.ioctl(s,0x8914,struct.pack('16sH14s',b'lo',0x1|0x40,b''))"
+    ran = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--net", "sh", "-c", inner, sys.executable, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[3],
+        env={"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "ISOLATED": ISOLATED, "UP": up},
+        check=False,
+    )
+    if "unshare" in ran.stderr:
+        pytest.skip(f"no network namespaces here: {ran.stderr}")
+    assert "network: Network is unreachable" in ran.stdout, ran.stderr
+    assert ran.stdout.strip().endswith("hello"), ran.stdout + ran.stderr
