@@ -10,7 +10,7 @@ import hashlib
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +19,7 @@ import msgspec
 
 from calls.events import Gap
 from calls.json import parse
-from calls.model import FORMAT, Exchange, UnknownFormat
+from calls.model import FORMAT, Call, Exchange, UnknownFormat
 from store.trace import (
     BodyJson,
     ExchangeJson,
@@ -39,6 +39,12 @@ CALL_MEMBERS = (
     *("model_requested", "model_returned", "text", "tool_calls", "finish_reason", "usage", "streamed", "complete"),
 )
 """What a bundle tells of a call. The rest (request, answer, parameters) is derived from the exchange again."""
+
+
+def told(call: Call, nth: int) -> dict[str, Any]:
+    """What a bundle tells of a call that was derived, the `nth` of its key in the run."""
+    known = {"nth": nth, "usage": asdict(call.usage), "tool_calls": [asdict(tool) for tool in call.tool_calls]}
+    return {name: known.get(name, getattr(call, name, None)) for name in CALL_MEMBERS}
 
 
 class BadBundle(ValueError):  # noqa: N818 - it says what the file is

@@ -15,8 +15,8 @@ from typing import Annotated
 
 import msgspec
 
-from calls.events import Gap
 from calls.encoding import Undecodable, decode
+from calls.events import Gap
 from calls.model import EMPTY, FORMAT, Body, Chunk, Exchange, Headers, Outcome, Request, Response, header
 
 type Count = Annotated[int, msgspec.Meta(ge=0)]

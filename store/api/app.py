@@ -1,0 +1,40 @@
+"""The app: every route behind the guard and the tokens."""
+
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from fastapi import Depends, FastAPI
+
+from store.api import calls, exchanges, health, imports, manual, problems, replays, runs
+from store.api.desk import Desk
+from store.api.guard import Guard, Tokens
+
+ROUTERS = (
+    ("", health.router),
+    ("", manual.router),
+    ("/v1", runs.router),
+    ("/v1", calls.router),
+    ("/v1", exchanges.router),
+    ("/v1", replays.router),
+    ("/v1", imports.router),
+)
+
+
+def create(desk: Desk, tokens: Sequence[str]) -> FastAPI:
+    """The REST interface over one keeper. Without tokens it answers whoever reaches its socket by a loopback name."""
+    known = Tokens(tokens)
+    app = FastAPI(
+        title="Playhead",
+        version=version("playhead"),
+        dependencies=[Depends(known.admit)],
+        # FastAPI's own pages load scripts from elsewhere, and its routes know no dependencies.
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.desk = desk
+    for prefix, router in ROUTERS:
+        app.include_router(router, prefix=prefix)
+    problems.install(app)
+    app.add_middleware(Guard, tokens=known)
+    return app

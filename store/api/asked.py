@@ -1,0 +1,113 @@
+"""What a request may ask, checked before anything is looked up: names, filters, pages."""
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+from fastapi import Depends, Path, Query
+
+from store.api.desk import TheDesk
+from store.api.problems import Problem
+from store.filters import BadCursor, Cursor, Filters
+
+RUN_ID = r"^[A-Za-z0-9._:-]{1,128}$"
+SETTLE = 10.0
+"""Seconds that `settled=true` waits at most."""
+
+# Postgres has no U+0000 in its text.
+_TEXT = r"^[^\x00]*$"
+# A plus sign that was not escaped arrives as a space.
+_TIME = r"^\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+ -]\d\d:\d\d)$"
+_STATUS = r"^[1-9]([0-9]{2}|xx)$"
+_LAST = (1 << 63) - 1
+"""Postgres counts no further: the year 2262."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+type RunId = Annotated[str, Path(pattern=RUN_ID, description="1 to 128 of the characters A-Z a-z 0-9 . _ : -")]
+type Limit = Annotated[int, Query(ge=1, le=500, description="how many items at most")]
+type Next = Annotated[str | None, Query(max_length=500, pattern=_TEXT, description="`next` of the page before")]
+type Text = Annotated[str | None, Query(min_length=1, max_length=500, pattern=_TEXT)]
+type Time = Annotated[str | None, Query(pattern=_TIME, description="RFC 3339 with its offset")]
+type Labels = Annotated[list[str], Query(description="NAME=VALUE, or NAME for any value; may be repeated")]
+type Status = Annotated[str | None, Query(pattern=_STATUS, description="429, or 4xx")]
+
+
+def _at(cursor: Next = None) -> str | None:
+    """Raises `BadCursor`, also where Postgres could not count so far."""
+    if cursor is not None and not 0 <= Cursor.parse(cursor).started_at <= _LAST:
+        raise BadCursor("the cursor is not one of this list; begin again without one")
+    return cursor
+
+
+type At = Annotated[str | None, Depends(_at)]
+
+
+def _filters(
+    since: Time = None,
+    until: Time = None,
+    label: Labels = [],  # noqa: B006 - FastAPI copies it
+    model: Text = None,
+    provider: Text = None,
+    tool: Text = None,
+    host: Text = None,
+    status: Status = None,
+    incomplete: bool | None = None,
+    q: Text = None,
+) -> Filters:
+    return Filters(
+        since=_ns("since", since),
+        until=_ns("until", until),
+        labels=_labels(label),
+        model=model,
+        provider=provider,
+        tool=tool,
+        host=host,
+        status=_statuses(status),
+        incomplete=incomplete,
+        q=q,
+    )
+
+
+type TheFilters = Annotated[Filters, Depends(_filters)]
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Whether all that was acknowledged before the request is in; None when nobody asked for that."""
+
+    told: dict[str, bool]
+    """What the answer says about it."""
+
+
+async def settle(desk: TheDesk, settled: bool = False) -> Settled:
+    return Settled({"settled": await desk.keeper.settled(SETTLE)} if settled else {})
+
+
+type WhenSettled = Annotated[Settled, Depends(settle)]
+
+
+def _ns(name: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        time = datetime.fromisoformat(text.replace(" ", "+")).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise Problem(422, "invalid_request", f"{name}={text} is no day and time that there is") from None
+    return min((time - _EPOCH) // timedelta(microseconds=1) * 1000, _LAST)
+
+
+def _labels(given: list[str]) -> dict[str, str | None]:
+    for text in given:
+        if not re.fullmatch(_TEXT, text) or text.startswith("="):
+            raise Problem(422, "invalid_request", f"label={text!r} is neither NAME=VALUE nor NAME")
+    pairs = (text.partition("=") for text in given)
+    return {name: value if equals else None for name, equals, value in pairs}
+
+
+def _statuses(status: str | None) -> range | None:
+    if status is None:
+        return None
+    first = int(status.replace("xx", "00"))
+    return range(first, first + (100 if "x" in status else 1))

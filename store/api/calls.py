@@ -1,0 +1,54 @@
+"""`/v1/calls`: what was understood of the exchanges, and why a request has the key it has."""
+
+import asyncio
+from dataclasses import asdict
+
+from fastapi import APIRouter, Response
+
+from calls.key import Keyed, keyed
+from store.api.answers import Json, page
+from store.api.asked import At, Limit, TheFilters
+from store.api.desk import TheDesk
+from store.api.problems import unknown
+
+router = APIRouter(tags=["calls"])
+
+
+@router.get("/calls", summary="Calls of all runs, newest first")
+async def list_calls(desk: TheDesk, filters: TheFilters, cursor: At, limit: Limit = 50) -> Response:
+    """One page."""
+    found = await desk.recorded.calls(filters, limit, cursor)
+    return page(found.items, found.next)
+
+
+@router.get("/calls/{call}", summary="One call")
+async def get_call(desk: TheDesk, call: str) -> Response:
+    """Its request and answer are derived from the evidence as of now."""
+    found = await desk.recorded.call(call)
+    if found is None:
+        raise unknown("call", call)
+    return Json(found)
+
+
+@router.get("/calls/{call}/explain", summary="What went into a call's key, and what was left out, and why")
+async def explain_call(desk: TheDesk, call: str) -> Response:
+    """Under the profiles in force. `stored_key` differs where those have changed since it was recorded."""
+    found, evidence = await desk.recorded.call(call), await desk.recorded.exchange(call)
+    if found is None or evidence is None:
+        raise unknown("call", call)
+    key = await asyncio.to_thread(keyed, evidence.request, desk.profiles)
+    return Json({"call": call, "stored_key": found["key"]} | _explained(key))
+
+
+def _explained(key: Keyed) -> dict[str, object]:
+    return {
+        "key": key.key,
+        "profile": key.profile,
+        "dialect": key.dialect,
+        "operation": key.operation,
+        "selected": key.selected,
+        "left_out": [asdict(one) for one in key.left_out],
+        "renamed": [asdict(one) for one in key.renamed],
+        "folded": [asdict(one) for one in key.folded],
+        "warnings": list(key.warnings),
+    }

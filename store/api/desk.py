@@ -1,0 +1,53 @@
+"""What the routes work with, and how they get at it."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from calls.derive import derive
+from calls.model import Call, Exchange
+from calls.profile import Profiles
+from store.database import Database
+from store.keeper import Keeper
+from store.recorded import Recorded
+from store.runs import Runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desk:
+    """One keeper's things, as the routes see them."""
+
+    keeper: Keeper
+    database: Database
+    profiles: Profiles
+    mode: str = "record"
+    """What the doors of this `up` do: record, replay, auto or passthrough."""
+
+    now: Callable[[], int] = time.time_ns
+
+    @property
+    def runs(self) -> Runs:
+        """The runs."""
+        return Runs(self.database)
+
+    @property
+    def recorded(self) -> Recorded:
+        """Exchanges and calls."""
+        return Recorded(self.database, self.derive)
+
+    @property
+    def derive(self) -> Callable[[Exchange], Call]:
+        """From an exchange to its call, under the profiles in force."""
+        return partial(derive, profiles=self.profiles)
+
+
+def _desk(request: Request) -> Desk:
+    desk: Desk = request.app.state.desk
+    return desk
+
+
+type TheDesk = Annotated[Desk, Depends(_desk)]

@@ -1,0 +1,166 @@
+"""`POST /v1/import`: a bundle becomes a run. Sent twice it is there once; a different run of that name is never touched."""
+
+import asyncio
+import hashlib
+import io
+import itertools
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from calls import model
+from calls.events import Gap
+from calls.model import Exchange, UnknownFormat
+from store.api.answers import Json
+from store.api.asked import RUN_ID
+from store.api.desk import Desk, TheDesk
+from store.api.problems import Problem
+from store.api.runs import shape
+from store.bundle import BadBundle, Bundle, Entry, read
+from store.ingest import Ingest, Kept
+
+router = APIRouter(tags=["runs"])
+
+LARGEST = 512 << 20
+BATCH = 100
+
+
+@router.post("/import", summary="Import a bundle (the request's body)", status_code=201)
+async def post_import(
+    desk: TheDesk,
+    request: Request,
+    name: Annotated[str | None, Query(alias="as", pattern=RUN_ID, description="the run's new id")] = None,
+) -> Response:
+    """201 where something of it was new here, 200 where all of it was here already."""
+    bundle = await asyncio.to_thread(_read, await _upload(request))
+    run = name or bundle.run["id"]
+    name = None if run == bundle.run["id"] else name
+    bundle = await asyncio.to_thread(_admitted, bundle, run, name)
+    had = await _had(desk, run, bundle)
+    if had is None or had < len(bundle.entries):
+        await _store(desk, run, bundle)
+        await _confirm(desk, run, bundle, new=had is None)
+    imported = len(bundle.entries) - (had or 0)
+    return Json(await shape(desk, run) | {"imported": imported}, 201 if had is None or imported else 200)
+
+
+async def _upload(request: Request) -> bytes:
+    data = bytearray()
+    async for piece in request.stream():
+        data += piece
+        if len(data) > LARGEST:
+            detail = f"a bundle of more than {LARGEST:,} bytes is not imported; replay it as the file it is"
+            raise Problem(413, "too_large", detail)
+    return bytes(data)
+
+
+def _read(data: bytes) -> Bundle:
+    try:
+        return read(io.BytesIO(data))
+    except BadBundle as error:
+        raise Problem(422, "bad_bundle", str(error), line=error.line) from None
+    except UnknownFormat as error:
+        raise Problem(422, "unknown_format", str(error)) from None
+
+
+def _admitted(bundle: Bundle, run: str, name: str | None) -> Bundle:
+    """The bundle as it will be stored: under this run, and under ids of its own where the run gets a new name."""
+    if not re.fullmatch(RUN_ID, run):
+        raise _bad(f"its run is called {run[:200]!r}, which is no run id; give it one with ?as=NAME")
+    ids = {each.id: _new_id(each.id, name) if name else each.id for each in bundle.exchanges}
+    if len(ids) != len(bundle.entries):
+        raise _bad("two of its exchanges have the same id")
+    entries = tuple(Entry(exchange=_admitted_exchange(each, run, ids[each.id])) for each in bundle.exchanges)
+    gaps = tuple(
+        Gap(run, gap.happened_at, gap.reason, ids.get(gap.exchange or "", gap.exchange)) for gap in bundle.gaps
+    )
+    return replace(bundle, entries=entries, gaps=gaps)
+
+
+def _admitted_exchange(exchange: Exchange, run: str, new_id: str) -> Exchange:
+    if not _UUID7.fullmatch(exchange.id):
+        raise _bad(f"{exchange.id[:80]!r} is not the id of an exchange (a uuidv7)")
+    heads: list[model.Request | model.Response] = [exchange.request]
+    heads += [exchange.response] if exchange.response else []
+    for name, value in (pair for head in heads for pair in (*head.headers, *head.trailers)):
+        # Replay would send it to a client, whose parser may see a second header or a second response in it.
+        if not _HEADER.fullmatch(name + value):
+            raise _bad(f"exchange {exchange.id} has the header {name!r} with a line break or NUL in it")
+    return replace(exchange, id=new_id, run=run)
+
+
+def _bad(why: str) -> Problem:
+    return Problem(422, "bad_bundle", f"the bundle cannot be imported: {why}")
+
+
+def _new_id(old: str, name: str) -> str:
+    """Another uuidv7 of the same millisecond; the same one whenever the bundle is imported under this name."""
+    if not _UUID7.fullmatch(old):
+        return old
+    random = int.from_bytes(hashlib.sha256(f"{name} {old}".encode()).digest()[:10]) & ~(0xF << 76) & ~(0x3 << 62)
+    return str(uuid.UUID(int=uuid.UUID(old).int >> 80 << 80 | 0x7 << 76 | 0x2 << 62 | random))
+
+
+async def _had(desk: Desk, run: str, bundle: Bundle) -> int | None:
+    """How many of the exchanges are here already; None where the run is not. Refuses to add to a different run."""
+    if await desk.runs.get(run, desk.now()) is None:
+        return None
+    ours = {each.id: each for each in bundle.exchanges}
+    had = 0
+    async for each in desk.recorded.exchanges(run):
+        if ours.get(each.id) != each:
+            detail = (
+                f"there is a run {run} here that differs from the one in the bundle; import it as another: ?as=NAME"
+            )
+            raise Problem(409, "run_exists", detail, exchange=each.id)
+        had += 1
+    return had
+
+
+async def _store(desk: Desk, run: str, bundle: Bundle) -> None:
+    ingest = Ingest(desk.database, profile=desk.profiles.digest)
+    for batch in itertools.batched(bundle.exchanges, BATCH):
+        await ingest.put(await asyncio.to_thread(_kept, desk, batch))
+    await ingest.put((), bundle.gaps)
+    labels = bundle.run.get("labels")
+    await desk.runs.put(run, desk.now(), _text(bundle.run.get("name")), _texts(labels) if labels else None)
+    await desk.runs.patch(run, ended_at=max(map(_end, bundle.exchanges), default=desk.now()))
+
+
+def _kept(desk: Desk, batch: Sequence[Exchange]) -> list[Kept]:
+    return [Kept(each, desk.derive(each), ("import",)) for each in batch]
+
+
+async def _confirm(desk: Desk, run: str, bundle: Bundle, *, new: bool) -> None:
+    """What was stored is what the bundle holds: an id that another run has already would be missing."""
+    lacking = {each.id for each in bundle.exchanges}
+    async for each in desk.recorded.exchanges(run):
+        lacking.discard(each.id)
+    if lacking:
+        if new:
+            await desk.runs.delete(run)
+        detail = (
+            "its exchanges are here already, in another run; to have them twice give it a name of its own: ?as=NAME"
+        )
+        raise Problem(409, "exchanges_exist", detail, exchange=min(lacking))
+
+
+def _end(exchange: Exchange) -> int:
+    return exchange.started_at + (exchange.ended_at or exchange.first_byte_at or 0)
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _texts(value: object) -> dict[str, str]:
+    pairs = value.items() if isinstance(value, Mapping) else ()
+    return {name: text for name, text in pairs if isinstance(name, str) and isinstance(text, str)}
+
+
+_UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+_HEADER = re.compile(r"[^\0\r\n]*")

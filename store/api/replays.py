@@ -1,0 +1,63 @@
+"""`/v1/replays`: a replay with an id of its own, so that two replays of one recording do not share a position."""
+
+import json
+import secrets
+from typing import Annotated
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel, ConfigDict, StringConstraints
+
+from calls.events import ReplayNoted
+from store.api.answers import Json
+from store.api.asked import RUN_ID, RunId, WhenSettled
+from store.api.desk import TheDesk
+from store.api.problems import Problem, unknown
+from store.api.runs import shape
+from store.ingest import Ingest
+
+router = APIRouter(tags=["replays"])
+
+type Id = Annotated[str, StringConstraints(pattern=RUN_ID)]
+
+
+class Wanted(BaseModel):
+    """Which run is to answer."""
+
+    model_config = ConfigDict(extra="forbid")
+    run: Id
+    id: Id | None = None
+    """The id of the replay; one is made where it is not given."""
+
+
+@router.post("/replays", summary="Make a replay of a run", status_code=201)
+async def post_replay(desk: TheDesk, wanted: Wanted) -> Response:
+    """Its id is then the run in the credentials of the clients that are to be answered from it."""
+    if desk.mode not in ("replay", "auto"):
+        detail = (
+            f"the doors of this keeper are in mode {desk.mode} and answer nothing from recordings;"
+            f" start `playhead up --mode replay`, or run: playhead replay {wanted.run} -- COMMAND"
+        )
+        raise Problem(409, "not_replaying", detail)
+    await shape(desk, wanted.run)
+    name = wanted.id or f"replay-{secrets.token_hex(8)}"
+    if await desk.runs.replay(name) is not None:
+        raise Problem(409, "replay_exists", f"there is a replay {name} already; choose another id, or give none")
+    report = _begun(name, wanted.run)
+    await Ingest(desk.database).put((), replays=[ReplayNoted(name, json.dumps(report).encode())])
+    return Json(report, 201, {"location": f"/v1/replays/{name}"})
+
+
+@router.get("/replays/{replay}", summary="The report of a replay, so far")
+async def get_replay(desk: TheDesk, replay: RunId, settled: WhenSettled) -> Response:
+    """`verdict` is right, diverged, or unknown."""
+    report = await desk.runs.replay(replay)
+    if report is None:
+        raise unknown("replay", replay)
+    return Json(json.loads(report) | settled.told)
+
+
+def _begun(replay: str, run: str) -> dict[str, object]:
+    """The report of a replay of which nothing was asked yet."""
+    counts = dict.fromkeys(("served", "missed", "live", "edited", "ambiguous"), 0)
+    unasked: dict[str, object] = {"unused": None, "drift": [], "first_divergence": None, "verdict": "unknown"}
+    return {"id": replay, "run": run, **counts, **unasked}

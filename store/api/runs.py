@@ -1,0 +1,134 @@
+"""`/v1/runs`: list, look at, name, label, pin, end and delete; a run's calls, and the run as a bundle."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, Response
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, ConfigDict, StringConstraints
+
+from calls.events import Gap
+from calls.model import Exchange
+from store.api.answers import Json, page
+from store.api.asked import At, Limit, RunId, TheFilters, WhenSettled, settle
+from store.api.desk import Desk, TheDesk
+from store.api.problems import unknown
+from store.bundle import Entry, Writer, told
+from store.shapes import Shape, rfc3339
+
+router = APIRouter(tags=["runs"])
+
+type Name = Annotated[str, StringConstraints(max_length=1000, pattern=r"^[^\x00]*$")]
+
+
+class Put(BaseModel):
+    """What a run can be made with."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: Name | None = None
+    labels: dict[Name, Name] = {}
+
+
+class Patch(BaseModel):
+    """What of a run can be changed."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: Name | None = None
+    labels: dict[Name, Name | None] = {}
+    """A label of null is taken away."""
+
+    pinned: bool | None = None
+    ended: Literal[True] | None = None
+
+
+@router.get("/runs", summary="Runs, newest first, that have at least one call which fits the filters")
+async def list_runs(desk: TheDesk, filters: TheFilters, cursor: At, limit: Limit = 50) -> Response:
+    """One page."""
+    found = await desk.runs.page(filters, desk.now(), limit, cursor)
+    return page(found.items, found.next)
+
+
+@router.get("/runs/{run}", summary="One run")
+async def get_run(desk: TheDesk, run: RunId, settled: WhenSettled) -> Response:
+    """What was counted about it, as of now."""
+    return Json(await shape(desk, run) | settled.told)
+
+
+@router.put("/runs/{run}", summary="Make a run, or open it again")
+async def put_run(desk: TheDesk, run: RunId, wanted: Put | None = None) -> Response:
+    """A name and labels are added to what it has."""
+    wanted = wanted or Put()
+    await desk.runs.put(run, desk.now(), wanted.name, wanted.labels)
+    return Json(await shape(desk, run))
+
+
+@router.patch("/runs/{run}", summary="Name, label, pin or end a run")
+async def patch_run(desk: TheDesk, run: RunId, wanted: Patch) -> Response:
+    """What is not given stays."""
+    ended_at = desk.now() if wanted.ended else None
+    if not await desk.runs.patch(run, name=wanted.name, labels=wanted.labels, pinned=wanted.pinned, ended_at=ended_at):
+        raise unknown("run", run)
+    return Json(await shape(desk, run))
+
+
+@router.delete("/runs/{run}", summary="Delete a run with all its evidence", status_code=204)
+async def delete_run(desk: TheDesk, run: RunId) -> Response:
+    """It cannot be had back."""
+    if not await desk.runs.delete(run):
+        raise unknown("run", run)
+    return Response(status_code=204)
+
+
+@router.get("/runs/{run}/calls", summary="A run's calls in the order of their steps")
+async def run_calls(desk: TheDesk, run: RunId, settled: WhenSettled, cursor: At, limit: Limit = 50) -> Response:
+    """With `settled=true` the answer waits, up to 10 s, for all that was acknowledged; `settled` tells whether it is in."""
+    await shape(desk, run)
+    found = await desk.recorded.run_calls(run, limit, cursor)
+    return page(found.items, found.next, **settled.told)
+
+
+@router.get("/runs/{run}/gaps", summary="What passed and could not be recorded")
+async def run_gaps(desk: TheDesk, run: RunId, settled: WhenSettled) -> Response:
+    """Oldest first."""
+    await shape(desk, run)
+    return page([_gap_shape(gap) for gap in await desk.runs.gaps(run)], None, **settled.told)
+
+
+@router.get("/runs/{run}/bundle", summary="The run as one file (docs/trace-format.md)", dependencies=[Depends(settle)])
+async def run_bundle(desk: TheDesk, run: RunId) -> Response:
+    """JSON Lines, line by line as it is read. One that breaks off lacks its last line, and is refused by every reader."""
+    head = await shape(desk, run)
+    name = f'attachment; filename="{run.replace(":", "_")}.jsonl"'
+    headers = {"content-disposition": name}
+    return StreamingResponse(_bundle(desk, head), media_type="application/jsonl", headers=headers)
+
+
+async def shape(desk: Desk, run: str) -> Shape:
+    """The run in the contract's form, or a 404."""
+    found = await desk.runs.get(run, desk.now())
+    if found is None:
+        raise unknown("run", run)
+    return found
+
+
+def _gap_shape(gap: Gap) -> Shape:
+    return {"happened_at": rfc3339(gap.happened_at), "reason": gap.reason, "exchange": gap.exchange}
+
+
+async def _bundle(desk: Desk, run: Shape) -> AsyncIterator[bytes]:
+    writer = Writer()
+    seen: Counter[str] = Counter()
+
+    def line(exchange: Exchange) -> bytes:
+        call = desk.derive(exchange)
+        seen[call.key] += 1
+        return writer.exchange(Entry(exchange=exchange, call=told(call, seen[call.key] - 1)))
+
+    yield writer.head(run, desk.profiles.digest)
+    async for exchange in desk.recorded.exchanges(run["id"]):
+        yield await asyncio.to_thread(line, exchange)
+    for gap in await desk.runs.gaps(run["id"]):
+        yield writer.gap(gap)
+    yield writer.end()

@@ -1,0 +1,37 @@
+"""Uvicorn inside the keeper's own event loop, on a socket that is bound already."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Iterator
+
+import uvicorn
+from fastapi import FastAPI
+
+GRACE = 2
+"""Seconds that open requests have when the keeper stops."""
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves the process's signals alone."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@contextlib.asynccontextmanager
+async def serving(app: FastAPI, port: socket.socket) -> AsyncIterator[None]:
+    """Serve the app inside of the block; the socket accepts connections from its first line on."""
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, server_header=False, lifespan="off", timeout_graceful_shutdown=GRACE
+    )
+    server = _Server(config)
+    port.listen(config.backlog)
+    async with asyncio.TaskGroup() as group:
+        served = group.create_task(server.serve([port]))
+        try:
+            yield
+        finally:
+            server.should_exit = True
+            await served

@@ -1,0 +1,296 @@
+"""The keeper: drains every spool of a data directory into Postgres, without end and without loss.
+
+One pass looks at each spool in turn: gather events, derive calls, store the batch, and only then let the spool forget
+it. While Postgres is away the batch in hand waits and the spools grow; doors notice nothing. A spool whose door is dead
+is drained, what it left open is stored as cut with a gap, and its directory is removed.
+
+What is lost if we die now: nothing. Whatever was not committed is read again, and stored once because ids are the door's.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from calls.model import Call, Exchange, UnknownFormat
+from store.database import DatabaseError
+from store.drain import DAMAGED, Drain, Gathered
+from store.ingest import Ingest, Kept
+from store.postgres import NoPostgres
+from store.spool import Position
+
+log = logging.getLogger(__name__)
+
+HELD = 256 << 20
+"""Bytes of open exchanges in memory, over all spools; more are parked on disk."""
+
+COMMIT_EVERY = 1.0
+"""Seconds between two syncs of a spool's cursor: what is read again after a crash was stored in this time."""
+
+REST = (0.02, 0.25)
+"""Seconds between two looks at the spools: just after there was something, and when nothing has come for a while."""
+
+PATIENCE = (0.1, 5.0)
+"""Seconds between two tries while Postgres is away: at first, and at most."""
+
+LAST_LOOK = 2.0
+"""Seconds that a stopping keeper goes on draining what doors write meanwhile."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What one keeper has done since it started."""
+
+    records: int = 0
+    exchanges: int = 0
+    gaps: int = 0
+    underived: int = 0
+    retries: int = 0
+
+
+@dataclass(slots=True)
+class _Ticket:
+    """Somebody who waits until all that was in the spools is stored."""
+
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+    ends: dict[Drain, Position] | None = None
+    """How far each spool went when it was asked."""
+
+    unclosed: dict[Drain, set[str]] = field(default_factory=dict)
+    """Exchanges that were acknowledged by then, and whose last event was still to come."""
+
+
+class Keeper:
+    """Runs until it is stopped. `derive` is a pure function; `revive` starts an embedded Postgres that was killed."""
+
+    def __init__(
+        self,
+        spools: Path,
+        ingest: Ingest,
+        derive: Callable[[Exchange], Call],
+        *,
+        revive: Callable[[], None] | None = None,
+        now: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self.counts = Counts()
+        self.troubles: dict[str, str] = {}
+        """What is wrong just now, by what it is wrong with: `database`, or a spool's name."""
+
+        self._spools = spools
+        self._ingest = ingest
+        self._derive = derive
+        self._revive = revive
+        self._now = now
+        self._drains: dict[Path, Drain] = {}
+        self._committed: dict[Path, float] = {}
+        self._again: dict[Path, float] = {}
+        """When to try again a spool that was in trouble."""
+
+        self._tickets: list[_Ticket] = []
+        self._lost = False
+        self._wake = asyncio.Event()
+        self._stopping = asyncio.Event()
+
+    @property
+    def spools(self) -> int:
+        """How many spools there are."""
+        return len(self._drains)
+
+    async def run(self) -> None:
+        """Drain until `stop`; then what is there by that time."""
+        rest, longest = REST
+        while not self._stopping.is_set():
+            if await self._pass():
+                rest = REST[0]
+            else:
+                await _either(self._wake, rest)
+                self._wake.clear()
+                rest = min(rest * 1.5, longest)
+        await self._last_passes()
+
+    def stop(self) -> None:
+        """Have `run` come to its end."""
+        self._stopping.set()
+        self._wake.set()
+
+    def database_lost(self) -> None:
+        """Somebody else found that Postgres is away: have it started again, if it is ours."""
+        self._lost = True
+        self._wake.set()
+
+    async def settled(self, patience: float) -> bool:
+        """Wait until all that was acknowledged by now is stored, or for `patience` seconds; whether it is."""
+        ticket = _Ticket()
+        self._tickets.append(ticket)
+        self._wake.set()
+        try:
+            async with asyncio.timeout(patience):
+                await ticket.done.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self._tickets.remove(ticket)
+        return True
+
+    async def _pass(self) -> bool:
+        """Look at every spool once; whether there was anything."""
+        if self._lost:
+            await self._revived()
+        await asyncio.to_thread(self._discover)
+        busy = False
+        for drain in list(self._drains.values()):
+            with self._troubled(drain):
+                busy |= await self._drained(drain)
+        for ticket in self._tickets:
+            self._stamp(ticket)
+        return busy
+
+    async def _drained(self, drain: Drain) -> bool:
+        """Store what one spool has; whether there was anything. Raises OSError."""
+        gathered, batch = await asyncio.to_thread(self._gather, drain)
+        if not await self._stored(gathered, batch):
+            return False
+        drain.stored()
+        if gathered.orphaned:
+            await self._bury(drain)
+        elif drain.forgettable and time.monotonic() - self._committed[drain.directory] > COMMIT_EVERY:
+            await asyncio.to_thread(drain.commit)
+            self._committed[drain.directory] = time.monotonic()
+        return gathered.records > 0
+
+    def _gather(self, drain: Drain) -> tuple[Gathered, list[Kept]]:
+        gathered = drain.gather(HELD // max(len(self._drains), 1))
+        return gathered, self._kept(gathered, drain)
+
+    def _kept(self, gathered: Gathered, drain: Drain) -> list[Kept]:
+        source = f"{drain.directory.name} before {drain.position}"
+        return [Kept(exchange, self._call(exchange), (source,)) for exchange in gathered.exchanges]
+
+    def _call(self, exchange: Exchange) -> Call | None:
+        try:
+            return self._derive(exchange)
+        except Exception:  # a mistake of ours in one dialect must not keep evidence from being stored
+            self.counts.underived += 1
+            log.exception("no call could be derived from exchange %s; its evidence is kept", exchange.id)
+            return None
+
+    async def _stored(self, gathered: Gathered, batch: Sequence[Kept]) -> bool:
+        """Whether it is in the database: tried until it is, or we are stopped."""
+        if gathered.empty:
+            return True
+        patience, longest = PATIENCE
+        while not await self._tried(gathered, batch):
+            if self._stopping.is_set():
+                return False
+            await _either(self._stopping, patience)
+            patience = min(patience * 2, longest)
+        self.counts.records += gathered.records
+        self.counts.exchanges += len(batch)
+        self.counts.gaps += len(gathered.gaps)
+        return True
+
+    async def _tried(self, gathered: Gathered, batch: Sequence[Kept]) -> bool:
+        try:
+            await self._ingest.put(batch, gathered.gaps, gathered.replays)
+        except DatabaseError as error:
+            self.troubles["database"] = str(error)
+            self.counts.retries += 1
+            await self._revived()
+            return False
+        self.troubles.pop("database", None)
+        return True
+
+    async def _revived(self) -> None:
+        """Have an embedded Postgres that was killed started again."""
+        self._lost = False
+        if self._revive is None:
+            return
+        try:
+            await asyncio.to_thread(self._revive)
+        except NoPostgres as error:
+            self.troubles["database"] = str(error)
+
+    def _discover(self) -> None:
+        for directory in sorted(self._spools.iterdir()) if self._spools.is_dir() else ():
+            if directory not in self._drains and time.monotonic() > self._again.get(directory, 0):
+                self._begin(directory)
+        for ticket in self._tickets:
+            if ticket.ends is None:
+                ticket.ends = {drain: drain.reader.end() for drain in self._drains.values()}
+
+    def _begin(self, directory: Path) -> None:
+        try:
+            self._drains[directory] = Drain(directory, self._now)
+        except OSError as error:
+            self.troubles[directory.name] = f"the spool {directory.name} cannot be read: {error}; it is left as it is"
+            self._again[directory] = time.monotonic() + PATIENCE[1]
+        self._committed[directory] = time.monotonic()
+
+    async def _bury(self, drain: Drain) -> None:
+        """Store what a dead door left open, and remove its spool."""
+        gathered = await asyncio.to_thread(drain.finish)
+        if await self._stored(gathered, await asyncio.to_thread(self._kept, gathered, drain)):
+            await asyncio.to_thread(self._remove, drain)
+
+    def _remove(self, drain: Drain) -> None:
+        damaged = drain.directory / DAMAGED
+        if damaged.is_dir():
+            kept = self._spools.parent / DAMAGED
+            kept.mkdir(mode=0o700, exist_ok=True)
+            damaged.rename(kept / drain.directory.name)
+        if drain.reader.remove():
+            drain.buried = True
+            self._forget(drain)
+
+    def _stamp(self, ticket: _Ticket) -> None:
+        """Let the waiting go when all it waited for is stored."""
+        if ticket.ends is None:
+            return
+        for drain, end in list(ticket.ends.items()):
+            if not drain.buried and not drain.reached(end):
+                continue
+            unclosed = ticket.unclosed.setdefault(drain, set(drain.answered))
+            unclosed &= drain.answered
+            if not unclosed:
+                del ticket.ends[drain]
+        if not ticket.ends:
+            ticket.done.set()
+
+    async def _last_passes(self) -> None:
+        """What doors wrote before they were stopped; then every cursor, so that the next keeper begins where we end."""
+        deadline = time.monotonic() + LAST_LOOK
+        while await self._pass() and time.monotonic() < deadline and "database" not in self.troubles:
+            pass
+        for drain in list(self._drains.values()):
+            with self._troubled(drain):
+                await asyncio.to_thread(drain.commit)
+                self._forget(drain)
+
+    @contextlib.contextmanager
+    def _troubled(self, drain: Drain) -> Iterator[None]:
+        """Say what is wrong with a spool, until it is not; the others go on, and it is begun again from its cursor."""
+        name = drain.directory.name
+        try:
+            yield
+        except (OSError, UnknownFormat) as error:
+            self.troubles[name] = f"the spool {name} cannot be drained: {error}; what it holds is kept there"
+            self._forget(drain)
+            self._again[drain.directory] = time.monotonic() + PATIENCE[1]
+        else:
+            self.troubles.pop(name, None)
+
+    def _forget(self, drain: Drain) -> None:
+        drain.reader.close()
+        del self._drains[drain.directory]
+
+
+async def _either(event: asyncio.Event, seconds: float) -> None:
+    """Wait for the event, or so long."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        pass

@@ -1,0 +1,99 @@
+"""The keeper's insides put together for a test: spools, keeper, Postgres, and REST on a real port."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from calls.derive import derive
+from calls.model import Call, Exchange
+from store.api.app import create
+from store.api.desk import Desk
+from store.api.server import serving
+from store.database import Database
+from store.ingest import Ingest
+from store.keeper import Keeper
+from store.profiles import shipped
+
+PROFILES = shipped(None)
+EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "trace-format.example.jsonl"
+RUN = "20261121-223011-4b1e"
+"""The run in the example."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class House:
+    """A running keeper and a client of its API."""
+
+    api: httpx2.AsyncClient
+    keeper: Keeper
+    spools: Path
+
+
+def kept(spools: Path, database: Database, derived: Callable[[Exchange], Call] | None = None) -> Keeper:
+    """A keeper that is not running yet."""
+    ingest = Ingest(database, profile=PROFILES.digest)
+    return Keeper(spools, ingest, derived or partial(derive, profiles=PROFILES))
+
+
+@asynccontextmanager
+async def running(keeper: Keeper) -> AsyncIterator[Keeper]:
+    """Let it run inside of the block."""
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(keeper.run())
+        try:
+            yield keeper
+        finally:
+            keeper.stop()
+            await task
+
+
+@asynccontextmanager
+async def serving_api(
+    keeper: Keeper, database: Database, *, tokens: Sequence[str] = (), mode: str = "record"
+) -> AsyncIterator[httpx2.AsyncClient]:
+    """The REST interface on a free port of loopback, and a client of it."""
+    desk = Desk(keeper=keeper, database=database, profiles=PROFILES, mode=mode)
+    with socket.socket() as port:
+        port.bind(("127.0.0.1", 0))
+        async with serving(create(desk, tokens), port):
+            url = f"http://127.0.0.1:{port.getsockname()[1]}"
+            async with httpx2.AsyncClient(base_url=url, trust_env=False, timeout=30) as client:
+                yield client
+
+
+@asynccontextmanager
+async def opened(
+    spools: Path, database: Database, *, tokens: Sequence[str] = (), mode: str = "record"
+) -> AsyncIterator[House]:
+    """All of it."""
+    async with (
+        running(kept(spools, database)) as keeper,
+        serving_api(keeper, database, tokens=tokens, mode=mode) as api,
+    ):
+        yield House(api=api, keeper=keeper, spools=spools)
+
+
+async def imported(house: House, content: bytes | None = None) -> dict[str, Any]:
+    """Import a bundle, the example where none is given."""
+    answer = await house.api.post("/v1/import", content=content or EXAMPLE.read_bytes())
+    assert answer.status_code == 201, answer.text
+    run: dict[str, Any] = answer.json()
+    return run
+
+
+def is_problem(answer: httpx2.Response, status: int, name: str | None = None) -> dict[str, Any]:
+    """The answer is a problem of RFC 9457 whose parts agree."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    told: dict[str, Any] = answer.json()
+    assert told["status"] == status
+    assert set(told) >= {"type", "title", "detail", "instance"}
+    assert name is None or told["type"] == f"urn:playhead:problem:{name}"
+    return told

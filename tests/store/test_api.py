@@ -1,0 +1,132 @@
+"""The REST interface over real HTTP and a real Postgres: what it answers, and how it refuses."""
+
+import re
+from pathlib import Path
+
+from store.bundle import load
+from store.database import Database
+from tests.store.house import EXAMPLE, RUN, imported, is_problem, opened
+
+# Runs
+
+
+async def test_a_run_is_made_named_labelled_pinned_ended_and_deleted(tmp_path: Path, database: Database) -> None:
+    async with opened(tmp_path / "spool", database) as house:
+        made = (await house.api.put("/v1/runs/night", json={"name": "Night", "labels": {"a": "1", "b": "2"}})).json()
+        assert (made["id"], made["name"], made["labels"], made["ended_at"]) == (
+            "night",
+            "Night",
+            {"a": "1", "b": "2"},
+            None,
+        )
+        changes = {"labels": {"a": None, "c": "3"}, "pinned": True, "ended": True}
+        changed = (await house.api.patch("/v1/runs/night", json=changes)).json()
+        assert (changed["labels"], changed["pinned"]) == ({"b": "2", "c": "3"}, True)
+        assert changed["ended_at"] is not None
+        assert (await house.api.put("/v1/runs/night")).json()["ended_at"] is None, "a later request opens it again"
+        assert (await house.api.delete("/v1/runs/night")).status_code == 204
+        is_problem(await house.api.get("/v1/runs/night"), 404, "unknown_run")
+        is_problem(await house.api.delete("/v1/runs/night"), 404, "unknown_run")
+
+
+async def test_runs_are_listed_newest_first_page_by_page(tmp_path: Path, database: Database) -> None:
+    async with opened(tmp_path / "spool", database) as house:
+        for n in range(5):
+            await house.api.put(f"/v1/runs/run-{n}")
+        seen, cursor = [], None
+        while True:
+            page = (
+                await house.api.get("/v1/runs", params={"limit": 2} | ({"cursor": cursor} if cursor else {}))
+            ).json()
+            seen += [run["id"] for run in page["items"]]
+            cursor = page["next"]
+            if cursor is None:
+                break
+        assert seen == ["run-4", "run-3", "run-2", "run-1", "run-0"]
+
+
+NARROWED = {
+    "model=gpt-4o-mini": True,
+    "model=gpt-5": False,
+    "host=weather.example.com": True,
+    "tool=weather": True,
+    "provider=openai&status=200": True,
+    "status=4xx": False,
+    "label=branch=main": True,
+    "label=branch": True,
+    "label=branch=other": False,
+    "since=2026-11-21T22:30:00Z&until=2026-11-21T22:31:00Z": True,
+    "until=2026-11-21T22:30:00Z": False,
+    "since=2026-11-22T00:30:00%2B02:00": True,
+    "since=2026-11-22T00:31:00%2B02:00": False,
+    "since=2026-11-21T23:30:00+01:00": True,
+    "since=9999-12-31T23:59:59Z": False,
+    "incomplete=false": True,
+    "q=4b1e": True,
+    "q=%25": False,
+}
+
+
+async def test_lists_are_narrowed_by_the_contract_s_filters(tmp_path: Path, database: Database) -> None:
+    async with opened(tmp_path / "spool", database) as house:
+        await imported(house)
+        for query, found in NARROWED.items():
+            for noun in ("runs", "calls"):
+                answer = await house.api.get(f"/v1/{noun}?{query}")
+                assert answer.status_code == 200, answer.text
+                assert bool(answer.json()["items"]) == found, (noun, query)
+
+
+# Calls and exchanges
+
+
+async def test_a_run_s_calls_come_in_the_order_of_their_steps(tmp_path: Path, database: Database) -> None:
+    async with opened(tmp_path / "spool", database) as house:
+        await imported(house)
+        answer = (await house.api.get(f"/v1/runs/{RUN}/calls?settled=true")).json()
+        assert [call["step"] for call in answer["items"]] == [1, 2, 3]
+        assert (answer["settled"], answer["next"]) == (True, None)
+        last = answer["items"][2]
+        assert last["answer"]["choices"][0]["message"]["content"] == last["text"]
+        assert (await house.api.get(f"/v1/calls/{last['id']}")).json() == last
+
+
+async def test_a_stored_body_comes_back_exactly_and_no_browser_acts_on_it(tmp_path: Path, database: Database) -> None:
+    async with opened(tmp_path / "spool", database) as house:
+        await imported(house)
+        for exchange in load(EXAMPLE).exchanges:
+            assert exchange.response is not None
+            for side, body in (("request", exchange.request.body), ("response", exchange.response.body)):
+                answer = await house.api.get(f"/v1/exchanges/{exchange.id}/{side}")
+                assert answer.content == body.data
+                assert "content-encoding" not in answer.headers
+                assert answer.headers["content-type"] == "application/octet-stream"
+                assert answer.headers["content-disposition"].startswith("attachment")
+                assert answer.headers["x-content-type-options"] == "nosniff"
+                assert "sandbox" in answer.headers["content-security-policy"]
+                assert answer.headers["cache-control"] == "no-store"
+        gzipped = await house.api.get(f"/v1/exchanges/{load(EXAMPLE).exchanges[1].id}/response")
+        assert gzipped.headers["playhead-content-encoding"] == "gzip"
+        assert gzipped.headers["playhead-content-type"] == "application/json"
+
+
+async def test_an_exchange_and_its_chunks_are_told_in_the_contract_s_form(tmp_path: Path, database: Database) -> None:
+    async with opened(tmp_path / "spool", database) as house:
+        await imported(house)
+        streamed = load(EXAMPLE).exchanges[2]
+        told = (await house.api.get(f"/v1/exchanges/{streamed.id}")).json()
+        assert (told["run"], told["step"], told["method"], told["status"], told["chunks"]) == (RUN, 3, "POST", 200, 3)
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", told["started_at"])
+        chunks = (await house.api.get(f"/v1/exchanges/{streamed.id}/chunks")).json()["items"]
+        assert streamed.response is not None
+        assert [(one["at_ns"], one["offset"], one["size"]) for one in chunks if one["side"] == "response"] == [
+            (chunk.at, chunk.offset, chunk.size) for chunk in streamed.response.body.chunks
+        ]
+
+
+async def test_a_call_is_explained(tmp_path: Path, database: Database) -> None:
+    async with opened(tmp_path / "spool", database) as house:
+        await imported(house)
+        told = (await house.api.get(f"/v1/calls/{load(EXAMPLE).exchanges[2].id}/explain")).json()
+        assert told["key"] == told["stored_key"]
+        assert told["selected"]["path"] == "/v1/chat/completions"

@@ -1,0 +1,173 @@
+"""Bundles over REST: out as they came in, once however often they are sent, and never over something else."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from calls.events import Gap
+from calls.model import Exchange
+from store.bundle import Bundle, load, read, seal, write
+from store.database import Database
+from tests.store import exchanges as made
+from tests.store.house import EXAMPLE, PROFILES, RUN, House, imported, is_problem, opened
+from tests.store.samples import NOON, uuid7
+
+
+def conversation(run: str, first: int = 0) -> list[Exchange]:
+    """Three turns under ids of their own."""
+    turns = enumerate(made.conversation(3), first)
+    return [replace(each, run=run, id=uuid7(NOON, n), started_at=NOON + n) for n, each in turns]
+
+
+def content(run: str, exchanges: list[Exchange], *gaps: Gap) -> bytes:
+    """A bundle file."""
+    return b"".join(write(replace(made.bundle(exchanges, gaps), run={"id": run, "labels": {"from": "test"}})))
+
+
+async def fetched(house: House, run: str) -> Bundle:
+    answer = await house.api.get(f"/v1/runs/{run}/bundle")
+    assert answer.status_code == 200, answer.text
+    return read(answer.content.splitlines(keepends=True))
+
+
+async def test_a_bundle_goes_out_as_it_came_in(tmp_path: Path, database: Database) -> None:
+    async with opened(tmp_path / "spool", database) as house:
+        await imported(house)
+        again, example = await fetched(house, RUN), load(EXAMPLE)
+        assert again.exchanges == example.exchanges
+        assert [entry.call and entry.call["text"] for entry in again.entries] == [
+            entry.call and entry.call["text"] for entry in example.entries
+        ]
+        assert again.profiles == PROFILES.digest
+
+
+async def test_a_bundle_is_the_same_each_time(tmp_path: Path, database: Database) -> None:
+    async with opened(tmp_path / "spool", database) as house:
+        await imported(house)
+        one, two = [(await house.api.get(f"/v1/runs/{RUN}/bundle")).content for _ in range(2)]
+        assert one == two
+
+
+async def test_every_exchange_of_a_long_run_is_in_its_bundle(tmp_path: Path, database: Database) -> None:
+    many = [each for n in range(90) for each in conversation("long", 3 * n)]
+    async with opened(tmp_path / "spool", database) as house:
+        assert (await imported(house, content("long", many)))["imported"] == 270
+        bundle = await fetched(house, "long")
+        assert bundle.exchanges == many
+        nths = [entry.call["nth"] for entry in bundle.entries if entry.call]
+        assert sorted(nths) == sorted(list(range(90)) * 3)
+
+
+async def test_a_bundle_that_is_sent_twice_is_there_once(tmp_path: Path, database: Database) -> None:
+    async with opened(tmp_path / "spool", database) as house:
+        assert (await imported(house))["imported"] == 3
+        again = await house.api.post("/v1/import", content=EXAMPLE.read_bytes())
+        assert (again.status_code, again.json()["imported"], again.json()["calls"]) == (200, 0, 3)
+
+
+async def test_an_import_that_was_cut_off_is_completed_by_the_next(tmp_path: Path, database: Database) -> None:
+    whole = conversation("half")
+    async with opened(tmp_path / "spool", database) as house:
+        await imported(house, content("half", whole[:2]))
+        assert (await imported(house, content("half", whole)))["imported"] == 1
+        assert (await fetched(house, "half")).exchanges == whole
+
+
+async def test_gaps_come_along(tmp_path: Path, database: Database) -> None:
+    whole = conversation("torn")
+    gap = Gap("torn", NOON, "the spool was full", whole[0].id)
+    async with opened(tmp_path / "spool", database) as house:
+        run = await imported(house, content("torn", whole, gap))
+        assert (run["gaps"], run["complete"]) == (1, False)
+        assert (await fetched(house, "torn")).gaps == (gap,)
+        listed = (await house.api.get("/v1/runs/torn/gaps")).json()["items"]
+        assert listed == [{"happened_at": "2026-11-21T12:00:00.000000Z", "reason": gap.reason, "exchange": whole[0].id}]
+
+
+async def test_a_bundle_can_be_imported_under_another_name_beside_the_first(tmp_path: Path, database: Database) -> None:
+    async with opened(tmp_path / "spool", database) as house:
+        await imported(house)
+        for status in (201, 200):
+            answer = await house.api.post("/v1/import?as=second", content=EXAMPLE.read_bytes())
+            assert (answer.status_code, answer.json()["calls"]) == (status, 3)
+        first, second = await fetched(house, RUN), await fetched(house, "second")
+        assert {each.run for each in second.exchanges} == {"second"}
+        assert not {each.id for each in first.exchanges} & {each.id for each in second.exchanges}
+        assert [each.request for each in first.exchanges] == [each.request for each in second.exchanges]
+
+
+async def test_its_own_name_is_no_other_name(tmp_path: Path, database: Database) -> None:
+    async with opened(tmp_path / "spool", database) as house:
+        await imported(house)
+        assert (await house.api.post(f"/v1/import?as={RUN}", content=EXAMPLE.read_bytes())).status_code == 200
+
+
+async def test_a_different_run_of_the_same_name_is_never_touched(tmp_path: Path, database: Database) -> None:
+    async with opened(tmp_path / "spool", database) as house:
+        await imported(house, content("night", conversation("night")))
+        before = await fetched(house, "night")
+        other = content("night", conversation("night", first=10))
+        told = is_problem(await house.api.post("/v1/import", content=other), 409, "run_exists")
+        assert "?as=NAME" in told["detail"]
+        assert await fetched(house, "night") == before
+
+
+async def test_exchanges_that_another_run_has_are_not_lost_in_silence(tmp_path: Path, database: Database) -> None:
+    async with opened(tmp_path / "spool", database) as house:
+        await imported(house, content("one", conversation("one")))
+        stolen = content("two", conversation("two"))
+        is_problem(await house.api.post("/v1/import", content=stolen), 409, "exchanges_exist")
+        is_problem(await house.api.get("/v1/runs/two"), 404)
+        assert (await fetched(house, "one")).exchanges == conversation("one")
+
+
+async def test_a_flipped_byte_is_refused_with_its_line_and_nothing_is_stored(
+    tmp_path: Path, database: Database
+) -> None:
+    broken = EXAMPLE.read_bytes().replace(b"umbrella", b"umbrellb", 1)
+    async with opened(tmp_path / "spool", database) as house:
+        told = is_problem(await house.api.post("/v1/import", content=broken), 422, "bad_bundle")
+        assert told["line"] == 2
+        assert (await house.api.get("/v1/runs")).json()["items"] == []
+
+
+async def test_a_newer_format_is_refused_by_its_number(tmp_path: Path, database: Database) -> None:
+    newer = seal(b'{"playhead":"bundle","format":2}')
+    async with opened(tmp_path / "spool", database) as house:
+        told = is_problem(await house.api.post("/v1/import", content=newer), 422, "unknown_format")
+        assert "version 2" in told["detail"]
+
+
+def first(change: dict[str, object]) -> list[Exchange]:
+    whole = conversation("bad")
+    return [replace(whole[0], **change), *whole[1:]]  # type: ignore[arg-type] # any of its fields
+
+
+@pytest.mark.parametrize(
+    ("run", "exchanges", "why"),
+    [
+        ("../etc", [], "no run id"),
+        ("bad", first({"id": "not-an-id"}), "not the id of an exchange"),
+        ("bad", first({"id": "5f0c0e0e-1111-4222-8333-444455556666"}), "not the id of an exchange"),
+        ("bad", first({"id": conversation("bad")[1].id}), "same id"),
+    ],
+)
+async def test_a_bundle_of_what_cannot_be_is_refused(
+    run: str, exchanges: list[Exchange], why: str, tmp_path: Path, database: Database
+) -> None:
+    async with opened(tmp_path / "spool", database) as house:
+        told = is_problem(await house.api.post("/v1/import", content=content(run, exchanges)), 422, "bad_bundle")
+        assert why in told["detail"]
+
+
+@pytest.mark.parametrize("value", ["a\r\nSet-Cookie: b", "a\nb", "a\0b"])
+async def test_a_header_that_would_split_a_response_is_not_imported(
+    value: str, tmp_path: Path, database: Database
+) -> None:
+    whole = conversation("split")
+    assert whole[0].response is not None
+    whole[0] = replace(whole[0], response=replace(whole[0].response, headers=(("x-a", value),)))
+    async with opened(tmp_path / "spool", database) as house:
+        told = is_problem(await house.api.post("/v1/import", content=content("split", whole)), 422, "bad_bundle")
+        assert "line break" in told["detail"]

@@ -1,0 +1,265 @@
+"""Who may ask, and that nothing anybody can send makes the keeper fail."""
+
+import asyncio
+import re
+from pathlib import Path
+from urllib.parse import quote
+
+import httpx2
+import pytest
+from fastapi.routing import APIRoute
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from store.api.app import ROUTERS, create
+from store.api.desk import Desk
+from store.api.guard import OPEN, is_loopback
+from store.database import Database
+from store.recorded import Recorded
+from tests.store.house import PROFILES, House, imported, is_problem, kept, opened, serving_api
+
+TOKEN = "a-token-of-the-team"
+
+
+def routes(database: Database, spools: Path) -> list[tuple[str, str]]:
+    """Every method and path there is."""
+    app = create(Desk(keeper=kept(spools, database), database=database, profiles=PROFILES), [TOKEN])
+    assert len(app.routes) == len(ROUTERS), "a route beside the routers would know no dependencies"
+    found = [(prefix, route) for prefix, router in ROUTERS for route in router.routes]
+    assert all(isinstance(route, APIRoute) for _, route in found), "nor would a bare one in them"
+    return [
+        (method, prefix + re.sub(r"\{\w+\}", "x", route.path))
+        for prefix, route in found
+        if isinstance(route, APIRoute)
+        for method in route.methods
+    ]
+
+
+async def test_every_route_asks_for_the_token(tmp_path: Path, database: Database) -> None:
+    async with opened(tmp_path / "spool", database, tokens=[TOKEN]) as house:
+        asked = routes(database, tmp_path / "spool")
+        assert len(asked) > 20
+        for method, path in asked:
+            for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": f"Basic {TOKEN}"}):
+                answer = await house.api.request(method, path, headers=headers)
+                if path in OPEN:
+                    assert answer.status_code == 200
+                else:
+                    is_problem(answer, 401, "token_required")
+                    assert answer.headers["www-authenticate"] == "Bearer"
+
+
+async def test_the_right_token_opens_them(tmp_path: Path, database: Database) -> None:
+    async with opened(tmp_path / "spool", database, tokens=["another", TOKEN]) as house:
+        house.api.headers["authorization"] = f"bearer {TOKEN}"
+        for path in ("/v1/runs", "/docs", "/openapi.json", "/metrics"):
+            assert (await house.api.get(path)).status_code == 200
+
+
+FOREIGN = ("evil.example", "evil.example:8081", "127.0.0.1.evil.example", "", "10.0.0.1", "[::2]", "[")
+OURS = ("localhost:1", "127.0.0.1", "127.8.8.8:80", "[::1]:8081", "playhead.localhost")
+
+
+async def test_only_a_loopback_name_is_ours(tmp_path: Path, database: Database) -> None:
+    async with opened(tmp_path / "spool", database) as house:
+        for host in FOREIGN:
+            is_problem(await house.api.get("/v1/runs", headers={"host": host}), 403, "foreign_host")
+        for host in OURS:
+            assert (await house.api.get("/v1/runs", headers={"host": host})).status_code == 200, host
+
+
+async def test_with_a_token_the_keeper_may_have_any_name(tmp_path: Path, database: Database) -> None:
+    async with opened(tmp_path / "spool", database, tokens=[TOKEN]) as house:
+        headers = {"host": "keeper:8081", "authorization": f"Bearer {TOKEN}"}
+        assert (await house.api.get("/v1/runs", headers=headers)).status_code == 200
+
+
+ELSEWHERE: tuple[dict[str, str], ...] = (
+    {"origin": "https://evil.example"},
+    {"origin": "null"},
+    {"sec-fetch-site": "cross-site"},
+    {"sec-fetch-site": "same-site"},
+)
+
+
+async def test_a_page_of_another_site_is_refused(tmp_path: Path, database: Database) -> None:
+    async with opened(tmp_path / "spool", database) as house:
+        for headers in ELSEWHERE:
+            answer = await house.api.post("/v1/import", content=b"", headers={"content-type": "text/plain"} | headers)
+            is_problem(answer, 403, "foreign_origin")
+
+
+async def test_our_own_page_is_not(tmp_path: Path, database: Database) -> None:
+    async with opened(tmp_path / "spool", database) as house:
+        origin = str(house.api.base_url).rstrip("/")
+        headers = {"origin": origin, "sec-fetch-site": "same-origin"}
+        assert (await house.api.put("/v1/runs/a", headers=headers)).status_code == 200
+
+
+BAD = (
+    ("GET", "/nothing", 404),
+    ("GET", "/v1/runs/unknown", 404),
+    ("GET", "/v1/runs/unknown/calls", 404),
+    ("GET", "/v1/runs/unknown/bundle", 404),
+    ("GET", "/v1/runs/unknown/gaps", 404),
+    ("PATCH", "/v1/runs/unknown", 422),
+    ("GET", "/v1/calls/unknown", 404),
+    ("GET", "/v1/calls/00000000-0000-0000-0000-000000000000", 404),
+    ("GET", "/v1/calls/unknown/explain", 404),
+    ("GET", "/v1/exchanges/unknown", 404),
+    ("GET", "/v1/exchanges/unknown/request", 404),
+    ("GET", "/v1/exchanges/%00/response", 404),
+    ("GET", "/v1/exchanges/unknown/chunks", 404),
+    ("GET", "/v1/replays/unknown", 404),
+    ("POST", "/v1/runs", 405),
+    ("GET", "/v1/runs/a%20b", 422),
+    ("GET", f"/v1/runs/{'a' * 129}", 422),
+    ("GET", "/v1/runs?limit=0", 422),
+    ("GET", "/v1/runs?limit=many", 422),
+    ("GET", "/v1/runs?cursor=x", 422),
+    ("GET", "/v1/runs?cursor=%00", 422),
+    ("GET", "/v1/runs?cursor=WzFlOTk5LCJhIl0=", 422),
+    ("GET", "/v1/runs?cursor=Wzk5OTk5OTk5OTk5OTk5OTk5OTk5OSwiYSJd", 422),
+    ("GET", "/v1/calls?cursor=WzEsImEiXQ==", 422),
+    ("GET", "/v1/runs?since=yesterday", 422),
+    ("GET", "/v1/runs?since=2026-02-30T00:00:00Z", 422),
+    ("GET", "/v1/runs?since=2026-01-01T00:00:00", 422),
+    ("GET", "/v1/runs?status=0", 422),
+    ("GET", "/v1/runs?q=a%00b", 422),
+    ("GET", "/v1/runs?label=a%00b", 422),
+    ("GET", "/v1/runs?label==b", 422),
+    ("GET", "/v1/runs?incomplete=perhaps", 422),
+    ("POST", "/v1/import", 422),
+    ("POST", "/v1/import?as=a/b", 422),
+    ("POST", "/v1/replays", 422),
+)
+
+
+async def test_a_bad_request_is_a_problem_that_says_so(tmp_path: Path, database: Database) -> None:
+    async with opened(tmp_path / "spool", database) as house:
+        for method, path, status in BAD:
+            told = is_problem(await house.api.request(method, path), status)
+            assert len(told["detail"]) > 20
+
+
+BAD_BODIES = (b"", b"{", b"[]", b'{"labels":{"a":1}}', b'{"name":"\\u0000"}', b'{"unknown":1}', b"\xff")
+
+
+async def test_a_bad_body_is_a_problem(tmp_path: Path, database: Database) -> None:
+    async with opened(tmp_path / "spool", database) as house:
+        await house.api.put("/v1/runs/a")
+        for body in BAD_BODIES:
+            headers = {"content-type": "application/json"}
+            answer = await house.api.patch("/v1/runs/a", content=body, headers=headers)
+            is_problem(answer, 400 if body == b"\xff" else 422)
+
+
+async def test_no_query_makes_the_keeper_fail(tmp_path: Path, database: Database) -> None:
+    words = st.text(max_size=12) | st.sampled_from(
+        ["%", "_", "\\", "'; drop table runs", "\ud7ff", "2026-01-01T00:00:00Z"]
+    )
+    names = st.sampled_from(
+        [
+            "limit",
+            "cursor",
+            "since",
+            "until",
+            "label",
+            "model",
+            "provider",
+            "tool",
+            "host",
+            "status",
+            "incomplete",
+            "q",
+            "settled",
+        ]
+    )
+    paths = st.sampled_from(
+        ["/v1/runs", "/v1/calls", "/v1/runs/{}", "/v1/calls/{}", "/v1/exchanges/{}/chunks", "/v1/replays/{}"]
+    )
+    loop = asyncio.get_running_loop()
+    async with opened(tmp_path / "spool", database) as house:
+        await imported(house)
+
+        @settings(max_examples=150, suppress_health_check=list(HealthCheck), deadline=None)
+        @given(paths, words, st.dictionaries(names, words, max_size=3))
+        def ask(path: str, word: str, query: dict[str, str]) -> None:
+            url = path.replace("{}", quote(word, safe="") or "x")
+            answer = asyncio.run_coroutine_threadsafe(house.api.get(url, params=query), loop).result()
+            assert answer.status_code < 500, answer.text
+
+        await asyncio.to_thread(ask)
+
+
+async def test_a_keeper_without_its_database_says_so(tmp_path: Path, database: Database) -> None:
+    keeper = kept(tmp_path, Database("postgresql://nobody@127.0.0.1:1/none"))
+    away = Database("postgresql://nobody@127.0.0.1:1/none")
+    async with serving_api(keeper, away) as api:
+        told = is_problem(await api.get("/v1/runs"), 503, "database_unavailable")
+        assert "spools" in told["detail"]
+        assert (await api.get("/healthz")).status_code == 200
+        ready = await api.get("/readyz")
+        assert (ready.status_code, list(ready.json()["troubles"])) == (503, ["database"])
+    await away.close()
+
+
+async def test_our_own_failure_is_a_problem_that_tells_no_secrets(
+    tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*_: object) -> None:
+        raise ZeroDivisionError("sk-secret")
+
+    monkeypatch.setattr(Recorded, "call", fails)
+    async with opened(tmp_path / "spool", database) as house:
+        told = is_problem(await house.api.get("/v1/calls/x"), 500, "keeper_failed")
+        assert "secret" not in str(told)
+
+
+async def test_every_answer_is_kept_out_of_caches_and_frames(tmp_path: Path, database: Database) -> None:
+    async with opened(tmp_path / "spool", database) as house:
+        for path in ("/healthz", "/docs", "/v1/runs", "/nothing"):
+            headers = (await house.api.get(path)).headers
+            assert headers["cache-control"] == "no-store"
+            assert headers["x-content-type-options"] == "nosniff"
+            assert "frame-ancestors 'none'" in headers["content-security-policy"]
+
+
+async def test_the_page_loads_nothing_from_anywhere(tmp_path: Path, database: Database) -> None:
+    async with opened(tmp_path / "spool", database) as house:
+        page = (await house.api.get("/docs")).text
+        assert not re.search(r"<script|<link|<img|https?://", page)
+        paths = (await house.api.get("/openapi.json")).json()["paths"]
+        assert {"/v1/runs/{run}/bundle", "/v1/exchanges/{exchange}/response", "/v1/replays/{replay}"} <= set(paths)
+        assert all(path.replace("{", "").split("/")[1] in page for path in paths)
+
+
+@pytest.mark.parametrize(
+    ("host", "ours"), [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False)]
+)
+def test_what_loopback_is(host: str, ours: bool) -> None:
+    assert is_loopback(host) == ours
+
+
+async def test_replays_are_made_only_where_doors_replay(tmp_path: Path, database: Database) -> None:
+    async with opened(tmp_path / "spool", database) as house:
+        run = (await imported(house))["id"]
+        told = is_problem(await house.api.post("/v1/replays", json={"run": run}), 409, "not_replaying")
+        assert f"playhead replay {run} -- COMMAND" in told["detail"]
+
+
+async def made_replay(house: House, **wanted: str) -> httpx2.Response:
+    return await house.api.post("/v1/replays", json=wanted)
+
+
+async def test_a_replay_has_an_id_of_its_own_and_a_report(tmp_path: Path, database: Database) -> None:
+    async with opened(tmp_path / "spool", database, mode="auto") as house:
+        run = (await imported(house))["id"]
+        one, two = await made_replay(house, run=run), await made_replay(house, run=run)
+        assert (one.status_code, two.status_code) == (201, 201)
+        assert one.json()["id"] != two.json()["id"]
+        report = (await house.api.get(one.headers["location"])).json()
+        assert (report["run"], report["verdict"], report["served"]) == (run, "unknown", 0)
+        assert (await made_replay(house, run=run, id="mine")).json()["id"] == "mine"
+        is_problem(await made_replay(house, run=run, id="mine"), 409, "replay_exists")
+        is_problem(await made_replay(house, run="unknown"), 404, "unknown_run")
