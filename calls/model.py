@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Literal
 
-type Json = None | bool | int | float | Decimal | str | Sequence[Json] | Mapping[str, Json]
+type Json = bool | int | float | Decimal | str | Sequence[Json] | Mapping[str, Json] | None
 
 type Headers = tuple[tuple[str, str], ...]
 """Ordered (name, value) pairs, names in the case they came in."""
