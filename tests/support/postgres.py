@@ -73,7 +73,7 @@ def create(server: Server, name: str, template: str = "template0") -> None:
 def run(server: Server, program: str, *arguments: str) -> str:
     """Run one of Postgres' own programs against the server."""
     host = server.dsn.partition("host=")[2].partition("&")[0]
-    command = [server.bindir / program, "-h", host, "-U", "playhead", *arguments]
+    command = [str(server.bindir / program), "-h", host, "-U", "playhead", *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
