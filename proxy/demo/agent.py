@@ -133,7 +133,7 @@ def main() -> None:
         say("\n")
         told = error.body.get("message") if isinstance(error.body, dict) else None
         sys.exit(f"agent: stopped by status {error.status_code}: {told or error.message}")
-    say(f"received {received.answers} answers, {received.size} bytes, sha256:{received.digest.hexdigest()}\n")
+    say(f"received {received.answers} answers, {received.size} bytes\n        sha256:{received.digest.hexdigest()}\n")
 
 
 if __name__ == "__main__":

@@ -100,7 +100,7 @@ async def record(story: Story) -> Ran:
     ran = await typed(story, ["playhead", "record", "--run", story.run, "--", *AGENT], aloud=True)
     if ran.code:
         raise Failure(f"the demo's agent could not be recorded: {ran.error.strip() or f'exit status {ran.code}'}")
-    story.screen.hear(ran.error)
+    story.screen.quote(ran.error)
     return ran
 
 
@@ -119,9 +119,10 @@ async def replay(story: Story, recorded: Ran) -> bool:
     where = "in a network namespace with no interface but loopback" if story.offline else "with nothing left to ask"
     story.screen.step("replay", f"the same agent, {where}")
     ran = await typed(story, ["playhead", "replay", story.bundle, "--", *AGENT], cut=story.offline)
-    story.screen.hear(ran.error)
+    story.screen.quote(ran.error)
     if ran.code == 0 and ran.out == recorded.out:
-        story.screen.good(f"the same, byte for byte: {ran.out.splitlines()[-1]}")
+        story.screen.good("the same, byte for byte:")
+        story.screen.quote("".join(ran.out.splitlines(keepends=True)[-2:]))
         return True
     story.screen.bad(f"NOT the same (exit status {ran.code}):")
     story.screen.hear("\n".join(unified_diff(recorded.out.splitlines(), ran.out.splitlines(), "recorded", "replayed")))
@@ -134,7 +135,7 @@ async def change(story: Story) -> bool:
     story.screen.step("change", "the same agent with another prompt: no answer is better than a wrong one")
     command = ["playhead", "replay", story.bundle, "--", *AGENT, CHANGED_PROMPT]
     ran = await typed(story, command, cut=story.offline)
-    story.screen.hear(ran.error)
+    story.screen.quote(ran.error)
     if ran.code and "424" in ran.error:
         return True
     story.screen.bad(f"this should have missed, but the exit status is {ran.code}")

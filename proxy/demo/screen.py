@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import textwrap
 from collections.abc import Mapping
 from typing import TextIO
 
@@ -44,6 +45,12 @@ class Screen:
     def hear(self, text: str) -> None:
         """A program's own output as it comes, set in; its lines are cut to the terminal's width."""
         self._write("".join(map(self._placed, text)))
+
+    def quote(self, text: str) -> None:
+        """What a program said, whole: long lines go on below themselves."""
+        for line in text.splitlines():
+            margin = INDENT + " " * (len(line) - len(line.lstrip()))
+            self.line(textwrap.fill(line.strip(), self.width, initial_indent=margin, subsequent_indent=margin + "  "))
 
     def _placed(self, char: str) -> str:
         if char == "\n":
