@@ -1,14 +1,13 @@
 """A spool as a door leaves it, made by the real recorder without a door, so that a keeper can be measured at full speed."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from proxy.recorder import Recorder
-
-from bench.words import Bodies, turns
+from bench.words import Bodies, agent, talk
 from calls.redact import Redactor
+from proxy.recorder import Recorder
 from store.spool import Spool
 
 REQUEST_HEADERS = (
@@ -31,6 +30,9 @@ CALLS_A_RUN = 50
 TURNS = 20
 
 
+type Turns = Callable[[int, int], Iterator[tuple[bytes, bytes]]]
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One call to be recorded."""
@@ -49,11 +51,20 @@ def small(first: int, count: int) -> Iterator[Sample]:
         yield Sample(f"tools-{number // CALLS_A_RUN}", url, asked[number], answered[number])
 
 
-def conversations(first: int, count: int) -> Iterator[Sample]:
-    """Model calls: conversations of twenty turns, each request with all that was said before."""
+def talks(first: int, count: int) -> Iterator[Sample]:
+    """Model calls of conversations with a person."""
+    return _runs("talk", talk, first, count)
+
+
+def agents(first: int, count: int) -> Iterator[Sample]:
+    """Model calls of agents that call tools."""
+    return _runs("agent", agent, first, count)
+
+
+def _runs(kind: str, turns: Turns, first: int, count: int) -> Iterator[Sample]:
     for run in range(first // TURNS, (first + count) // TURNS):
         for request, response in turns(run, TURNS):
-            yield Sample(f"talk-{run}", "https://api.openai.com/v1/chat/completions", request, response)
+            yield Sample(f"{kind}-{run}", "https://api.openai.com/v1/chat/completions", request, response)
 
 
 async def fill(directory: Path, samples: Iterable[Sample]) -> tuple[int, int]:

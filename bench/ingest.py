@@ -1,8 +1,8 @@
 """What it costs to keep calls: `python -m bench.ingest [--quick] [--json] [--rounds N] [--calls N]`.
 
 A spool is filled first and given to a running keeper whole: calls that reach Postgres a second, CPU of the keeper and of
-Postgres for each, and what the tables, their toast and their indexes grew by. Small tool calls, and conversations of
-twenty turns that each repeat their history.
+Postgres for each, and what the tables, their toast and their indexes grew by. Small tool calls; conversations and agents of
+twenty turns, each of which repeats its history.
 """
 
 import argparse
@@ -18,14 +18,14 @@ from types import MappingProxyType
 import asyncpg
 
 from bench.figures import Row, cpu, cpu_with_children, finish, machine, print_json, rss
-from bench.filled import Sample, conversations, fill, small
+from bench.filled import Sample, agents, fill, small, talks
 from bench.stage import Process
 from bench.wire import Broken
 from store.datadir import DataDir, opened
 from store.postgres import ensure
 
 WORKLOADS: Mapping[str, Callable[[int, int], Iterator[Sample]]] = MappingProxyType(
-    {"small": small, "conversation": conversations}
+    {"small": small, "talk": talks, "agent": agents}
 )
 
 PATIENCE = 300.0

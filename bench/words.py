@@ -4,7 +4,9 @@ import json
 import random
 import re
 from collections.abc import Iterator
+from functools import cache
 from itertools import accumulate
+from typing import Any
 
 _SYLLABLES = re.findall(
     "[a-z]+", "an ber con de el fa gor hin is ja ka lo mer ni or pa qui ra sen ti un ver wo xi yel zu th st al ing"
@@ -14,6 +16,7 @@ STAMP = 16
 """Digits of the number that makes a body distinct."""
 
 
+@cache
 def lexicon(seed: int, size: int = 2000) -> tuple[list[str], list[float]]:
     """Made-up words and, as Zipf has it, how often each is used (cumulated)."""
     draw = random.Random(seed)
@@ -47,29 +50,59 @@ def _split(size: int, draw: random.Random) -> tuple[bytes, bytes]:
     return before.encode(), after.encode()
 
 
-def turns(run: int, count: int, sizes: tuple[int, int] = (600, 900)) -> Iterator[tuple[bytes, bytes]]:
-    """A conversation: request and answer of each turn, in the shape of chat completions. Every request repeats the history."""
+type Message = dict[str, Any]
+
+
+def talk(run: int, count: int) -> Iterator[tuple[bytes, bytes]]:
+    """A conversation with a person: request and answer of each turn. Every request repeats all that was said before."""
     draw = random.Random(run)
-    messages = [{"role": "system", "content": prose(draw, 3000)}]
+    messages: list[Message] = [{"role": "system", "content": prose(draw, 3000)}]
     for turn in range(count):
-        messages.append({"role": "user", "content": prose(draw, draw.randint(*sizes))})
-        answer = {"role": "assistant", "content": prose(draw, draw.randint(*sizes))}
-        yield _asked(messages), _answered(run, turn, answer)
+        messages.append({"role": "user", "content": prose(draw, draw.randint(600, 900))})
+        answer: Message = {"role": "assistant", "content": prose(draw, draw.randint(600, 900))}
+        yield _asked(messages), _answered(run, turn, answer, "stop")
         messages.append(answer)
 
 
-def _asked(messages: list[dict[str, str]]) -> bytes:
-    return json.dumps({"model": "gpt-4.1-mini", "messages": messages, "temperature": 0.2}).encode()
+def agent(run: int, count: int) -> Iterator[tuple[bytes, bytes]]:
+    """An agent at work: twelve tools that all runs share, and in each turn one call of a tool with what came of it."""
+    draw = random.Random(run)
+    messages: list[Message] = [{"role": "system", "content": prose(random.Random(11), 3000)}]
+    messages.append({"role": "user", "content": prose(draw, 400)})
+    for turn in range(count):
+        identity = f"call_{draw.getrandbits(96):024x}"
+        asked = {
+            "name": f"tool_{draw.randrange(12)}",
+            "arguments": json.dumps({"query": prose(draw, 120), "limit": 20}),
+        }
+        tool_call = {"id": identity, "type": "function", "function": asked}
+        answer: Message = {"role": "assistant", "content": prose(draw, 200), "tool_calls": [tool_call]}
+        yield _asked(messages, tools=_tools()), _answered(run, turn, answer, "tool_calls")
+        result = prose(draw, draw.randint(1000, 3000))
+        messages += [answer, {"role": "tool", "tool_call_id": identity, "content": result}]
 
 
-def _answered(run: int, turn: int, answer: dict[str, str]) -> bytes:
+@cache
+def _tools() -> list[Message]:
+    draw = random.Random(13)
+    properties = {"query": {"type": "string", "description": prose(draw, 200)}, "limit": {"type": "integer"}}
+    schema = {"type": "object", "properties": properties, "required": ["query"]}
+    functions = [{"name": f"tool_{n}", "description": prose(draw, 700), "parameters": schema} for n in range(12)]
+    return [{"type": "function", "function": function} for function in functions]
+
+
+def _asked(messages: list[Message], **more: Any) -> bytes:
+    return json.dumps({"model": "gpt-4.1-mini", "messages": messages, "temperature": 0.2, **more}).encode()
+
+
+def _answered(run: int, turn: int, answer: Message, why: str) -> bytes:
     return json.dumps(
         {
             "id": f"chatcmpl-{run:08d}{turn:04d}",
             "object": "chat.completion",
             "created": 1790000000 + turn,
             "model": "gpt-4.1-mini-2026-04-14",
-            "choices": [{"index": 0, "message": answer, "finish_reason": "stop"}],
+            "choices": [{"index": 0, "message": answer, "finish_reason": why}],
             "usage": {"prompt_tokens": 900 + turn, "completion_tokens": 180, "total_tokens": 1080 + turn},
         }
     ).encode()
