@@ -13,7 +13,7 @@ import h2.settings
 type Fields = list[tuple[str, str]]
 
 
-class StreamBroken(Exception):  # noqa: N818 - it is what happened
+class StreamBroken(Exception):
     """The stream was reset, or the connection went."""
 
 
@@ -52,6 +52,7 @@ class Peer:
         self.acknowledge = acknowledge
         self.streams: dict[int, Heard] = {}
         self.requests: deque[int] = deque()
+        self.poured = 0
         config = h2.config.H2Configuration(client_side=client, header_encoding="utf-8", validate_outbound_headers=False)
         self.conn = h2.connection.H2Connection(config)
         if window is not None:
@@ -97,6 +98,22 @@ class Peer:
                 heard.ended = True
             case h2.events.StreamReset(error_code=code):
                 heard.reset = int(code or 0)
+
+    def begin(self, authority: str, path: str) -> int:
+        """Send the head of a request whose body is to follow; its stream."""
+        stream_id = self.conn.get_next_available_stream_id()
+        head = [(":method", "POST"), (":scheme", "https"), (":authority", authority), (":path", path)]
+        self.conn.send_headers(stream_id, head)
+        self.streams[stream_id] = Heard()
+        self.flush()
+        return stream_id
+
+    def widen(self, stream_id: int) -> None:
+        """Take in all that comes from now on."""
+        self.acknowledge = True
+        self.conn.increment_flow_control_window(1 << 30)
+        self.conn.increment_flow_control_window(1 << 30, stream_id)
+        self.flush()
 
     def ask(
         self, url_authority: str, path: str, *, method: str = "GET", body: bytes = b"", extra: Fields | None = None
@@ -150,6 +167,7 @@ class Peer:
         """Send so many bytes as fast as the windows and the socket allow, then end the stream."""
         left = size
         while left:
+            self.poured = size - left
             room = min(left, piece, self.conn.local_flow_control_window(stream_id), self.conn.max_outbound_frame_size)
             if room <= 0:
                 await self.step()

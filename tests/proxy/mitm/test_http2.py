@@ -1,0 +1,366 @@
+"""HTTP/2 on either side: the protocol is the one there would be without us, and a slow reader slows its sender down."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from calls.model import ChunkKind
+from proxy.mitm.http2 import WINDOW
+from tests.support.h2wire import Fields, Peer, StreamBroken
+from tests.support.wire import (
+    Door,
+    MemoryRecorder,
+    Side,
+    Told,
+    Upstream,
+    answering,
+    connected,
+    opened,
+    serving,
+    upstream_tls,
+)
+
+OK: Fields = [(":status", "200"), ("x-a", "1")]
+
+
+@asynccontextmanager
+async def _speaking(handler: object, *, acknowledge: bool = True) -> AsyncIterator[Upstream]:
+    """An HTTP/2 upstream for localhost."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await handler(Peer(reader, writer, client=False, acknowledge=acknowledge))  # type: ignore[operator]
+        except StreamBroken:
+            return
+
+    async with serving(serve, tls=upstream_tls("localhost", alpn=("h2",))) as upstream:
+        yield upstream
+
+
+@asynccontextmanager
+async def _asking(door: Door, upstream: Upstream, *, acknowledge: bool = True) -> AsyncIterator[tuple[Peer, str]]:
+    """An HTTP/2 client of that upstream, through the door."""
+    authority = f"localhost:{upstream.port}"
+    reader, writer = await connected(door, authority, alpn=("h2", "http/1.1"))
+    try:
+        yield Peer(reader, writer, client=True, acknowledge=acknowledge), authority
+    finally:
+        writer.close()
+
+
+def _open(upstream: Upstream) -> dict[str, object]:
+    return {"allow_private": True, "connect_ports": (upstream.port,)}
+
+
+async def test_a_call_over_http_2_is_relayed_and_recorded(tmp_path: Path) -> None:
+    async def handler(peer: Peer) -> None:
+        stream, heard = await peer.request()
+        assert (heard.header(":path"), heard.header("x-b"), heard.body) == ("/v1?x=1", "2", b"asked")
+        peer.respond(stream, OK, [b"one", b"two"], [("x-t", "v")])
+        await peer.request()
+
+    recorder = MemoryRecorder()
+    async with (
+        _speaking(handler) as upstream,
+        opened(tmp_path, recorder, **_open(upstream)) as door,
+        _asking(door, upstream) as (peer, authority),
+    ):
+        heard = await peer.answer(peer.ask(authority, "/v1?x=1", method="POST", body=b"asked", extra=[("x-b", "2")]))
+        await recorder.only.over.wait()
+    assert heard.headers == OK
+    assert (heard.pieces, heard.trailers) == ([b"one", b"two"], [("x-t", "v")])
+    told = recorder.only
+    assert (told.begun["http_version"], told.begun["url"]) == ("HTTP/2", f"https://{authority}/v1?x=1")
+    assert (told.pieces("response"), told.trailers("response")) == ([b"one", b"two"], (("x-t", "v"),))
+    assert told.head == (200, "", "HTTP/2", (("x-a", "1"),))
+    assert (told.body("request"), told.outcome) == (b"asked", "completed")
+
+
+async def test_a_client_gets_the_protocol_of_the_upstream(tmp_path: Path) -> None:
+    ok = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+    async with (
+        answering(ok, tls=upstream_tls("localhost")) as old,
+        _speaking(_answer_all) as new,
+        opened(tmp_path, MemoryRecorder(), allow_private=True, connect_ports=(old.port, new.port)) as door,
+    ):
+        for _ in range(2):
+            async with httpx.AsyncClient(proxy=door.proxy(), verify=door.tls, http2=True) as client:
+                assert (await client.get(f"https://localhost:{old.port}/")).http_version == "HTTP/1.1"
+                assert (await client.get(f"https://localhost:{new.port}/")).http_version == "HTTP/2"
+        async with httpx.AsyncClient(proxy=door.proxy(), verify=door.tls) as client:
+            assert (await client.get(f"https://localhost:{old.port}/")).http_version == "HTTP/1.1"
+
+
+async def _answer_all(peer: Peer) -> None:
+    while True:
+        stream, _ = await peer.request()
+        peer.respond(stream, OK, [b"ok"])
+
+
+async def test_what_an_upstream_speaks_is_asked_once(tmp_path: Path) -> None:
+    async with _speaking(_answer_all) as upstream, opened(tmp_path, MemoryRecorder(), **_open(upstream)) as door:
+        for expected in (1, 1, 1):
+            before = upstream.connections
+            async with _asking(door, upstream) as (_, _authority):
+                pass
+            # Only the first handshake contacts the upstream; those without a request do not any more.
+            assert upstream.connections - before == (expected if before == 0 else 0)
+
+
+async def test_an_old_upstream_answers_a_new_client(tmp_path: Path) -> None:
+    """Where an override leads to plain HTTP, what the client speaks is not what the upstream speaks."""
+    sent = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-A: 1\r\n\r\n2\r\nab\r\n0\r\nX-T: v\r\n\r\n"
+    recorder = MemoryRecorder()
+    async with (
+        answering(sent) as upstream,
+        opened(tmp_path, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as door,
+    ):
+        reader, writer = await connected(door, "api.test:443", alpn=("h2",))
+        peer = Peer(reader, writer, client=True)
+        heard = await peer.answer(peer.ask("api.test", "/x", method="POST", body=b"asked"))
+        writer.close()
+    assert (heard.headers, heard.body, heard.trailers) == (OK, b"ab", [("x-t", "v")])
+    assert upstream.bodies == [b"5\r\nasked\r\n0\r\n\r\n"]
+
+
+@pytest.mark.parametrize("status", ["103", "102"])
+async def test_interim_responses_pass(tmp_path: Path, status: str) -> None:
+    async def handler(peer: Peer) -> None:
+        stream, _ = await peer.request()
+        peer.conn.send_headers(stream, [(":status", status), ("link", "</a>")])
+        peer.respond(stream, OK, [b"ok"])
+        await peer.request()
+
+    async with (
+        _speaking(handler) as upstream,
+        opened(tmp_path, MemoryRecorder(), **_open(upstream)) as door,
+        _asking(door, upstream) as (peer, authority),
+    ):
+        heard = await peer.answer(peer.ask(authority, "/"))
+    assert heard.interim == [[(":status", status), ("link", "</a>")]]
+    assert heard.body == b"ok"
+
+
+async def test_a_response_without_a_body_ends_at_its_head(tmp_path: Path) -> None:
+    async def handler(peer: Peer) -> None:
+        while True:
+            stream, _ = await peer.request()
+            peer.respond(stream, [(":status", "204")])
+
+    async with (
+        _speaking(handler) as upstream,
+        opened(tmp_path, MemoryRecorder(), **_open(upstream)) as door,
+        _asking(door, upstream) as (peer, authority),
+    ):
+        assert (await peer.answer(peer.ask(authority, "/"))).headers == [(":status", "204")]
+
+
+async def test_a_stream_that_the_upstream_resets_is_reset(tmp_path: Path) -> None:
+    async def handler(peer: Peer) -> None:
+        stream, _ = await peer.request()
+        peer.conn.send_headers(stream, OK)
+        peer.conn.send_data(stream, b"part")
+        peer.conn.reset_stream(stream, 2)
+        peer.flush()
+        stream, _ = await peer.request()
+        peer.respond(stream, OK, [b"ok"])
+        await peer.request()
+
+    recorder = MemoryRecorder()
+    async with (
+        _speaking(handler) as upstream,
+        opened(tmp_path, recorder, **_open(upstream)) as door,
+        _asking(door, upstream) as (peer, authority),
+    ):
+        first = peer.ask(authority, "/")
+        with pytest.raises(StreamBroken, match="reset"):
+            await peer.answer(first)
+        assert peer.streams[first].body == b"part"
+        assert (await peer.answer(peer.ask(authority, "/"))).body == b"ok"
+    assert [told.outcome for told in recorder.exchanges] == ["server_closed", "completed"]
+
+
+async def test_a_stream_that_the_client_resets_is_reset_upstream(tmp_path: Path) -> None:
+    reset = asyncio.Event()
+
+    async def handler(peer: Peer) -> None:
+        stream, _ = await peer.request()
+        peer.conn.send_headers(stream, OK)
+        peer.conn.send_data(stream, b"part")
+        peer.flush()
+        while peer.streams[stream].reset is None:
+            await peer.step()
+        reset.set()
+
+    recorder = MemoryRecorder()
+    async with (
+        _speaking(handler) as upstream,
+        opened(tmp_path, recorder, **_open(upstream)) as door,
+        _asking(door, upstream) as (peer, authority),
+    ):
+        stream = peer.ask(authority, "/")
+        while not peer.streams[stream].pieces:
+            await peer.step()
+        peer.conn.reset_stream(stream, 8)
+        peer.flush()
+        async with asyncio.timeout(2):
+            await reset.wait()
+            await recorder.only.over.wait()
+    assert (recorder.only.outcome, recorder.only.body("response")) == ("client_closed", b"part")
+
+
+async def test_a_goaway_in_the_middle_ends_what_was_under_way(tmp_path: Path) -> None:
+    async def handler(peer: Peer) -> None:
+        stream, _ = await peer.request()
+        peer.conn.send_headers(stream, OK)
+        peer.conn.send_data(stream, b"part")
+        peer.conn.close_connection(2)
+        peer.flush()
+
+    recorder = MemoryRecorder()
+    async with (
+        _speaking(handler) as upstream,
+        opened(tmp_path, recorder, **_open(upstream)) as door,
+        _asking(door, upstream) as (peer, authority),
+    ):
+        with pytest.raises(StreamBroken):
+            await peer.answer(peer.ask(authority, "/"))
+        await recorder.only.over.wait()
+    assert recorder.only.outcome == "server_closed"
+
+
+# Backpressure
+
+BIG = 48 << 20
+
+
+async def test_an_upstream_is_held_back_by_a_reader_that_stops(tmp_path: Path) -> None:
+    """mitmproxy grew by 152 MiB for 120 MB here."""
+    upstreams: list[Peer] = []
+
+    async def handler(peer: Peer) -> None:
+        upstreams.append(peer)
+        stream, _ = await peer.request()
+        peer.conn.send_headers(stream, OK)
+        await peer.pour(stream, BIG)
+        await peer.request()
+
+    async with (
+        _speaking(handler) as upstream,
+        opened(tmp_path, MemoryRecorderOfSizes(), **_open(upstream)) as door,
+        _asking(door, upstream, acknowledge=False) as (peer, authority),
+    ):
+        stream = peer.ask(authority, "/")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await peer.answer(stream)
+        assert len(peer.streams[stream].body) == 65535
+        # What is under way: the window that we announce, what we buffer, and the sockets in between.
+        assert upstreams[0].poured < 4 * WINDOW
+        peer.widen(stream)
+        assert len((await peer.answer(stream)).body) == BIG
+
+
+class MemoryRecorderOfSizes(MemoryRecorder):
+    """Forgets the bodies: they are big."""
+
+    def begin(self, **head: Any) -> Told:
+        self.exchanges.append(Forgetful(str(len(self.exchanges)), head, self))
+        return self.exchanges[-1]
+
+
+class Forgetful(Told):
+    def data(self, side: Side, data: bytes, at: int, kind: ChunkKind = "data") -> None:
+        pass
+
+
+async def test_an_old_upstream_is_held_back_by_a_new_reader_that_stops(tmp_path: Path) -> None:
+    sent = 0
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % BIG)
+        for _ in range(BIG >> 14):
+            writer.write(bytes(1 << 14))
+            await writer.drain()
+            sent += 1 << 14
+        await reader.read()
+
+    async with (
+        serving(handler) as upstream,
+        opened(tmp_path, MemoryRecorderOfSizes(), upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as door,
+    ):
+        reader, writer = await connected(door, "api.test:443", alpn=("h2",))
+        peer = Peer(reader, writer, client=True, acknowledge=False)
+        stream = peer.ask("api.test", "/")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await peer.answer(stream)
+        assert sent < BIG // 2
+        peer.widen(stream)
+        assert len((await peer.answer(stream)).body) == BIG
+        writer.close()
+
+
+async def test_a_client_is_held_back_by_an_upstream_that_stops(tmp_path: Path) -> None:
+    proceed = asyncio.Event()
+
+    async def handler(peer: Peer) -> None:
+        while not peer.streams:
+            await peer.step()
+        await proceed.wait()
+        peer.widen(next(iter(peer.streams)))
+        stream, heard = await peer.request()
+        peer.respond(stream, OK, [str(len(heard.body)).encode()])
+        await peer.request()
+
+    recorder = MemoryRecorderOfSizes()
+    async with (
+        _speaking(handler, acknowledge=False) as upstream,
+        opened(tmp_path, recorder, **_open(upstream)) as door,
+        _asking(door, upstream) as (peer, authority),
+    ):
+        stream = peer.begin(authority, "/")
+        async with asyncio.TaskGroup() as group:
+            pouring = group.create_task(peer.pour(stream, BIG))
+            await asyncio.wait([pouring], timeout=1)
+            assert 0 < peer.poured < 4 * WINDOW
+            proceed.set()
+        assert (await peer.answer(stream)).body == str(BIG).encode()
+
+
+async def test_one_stopped_reader_does_not_stop_the_others(tmp_path: Path) -> None:
+    async def handler(peer: Peer) -> None:
+        big, _ = await peer.request()
+        peer.conn.send_headers(big, OK)
+        peer.flush()
+        pouring = 4 * WINDOW
+        while True:
+            while pouring and (room := min(pouring, 16384, peer.conn.local_flow_control_window(big))) > 0:
+                peer.conn.send_data(big, bytes(room))
+                pouring -= room
+                peer.flush()
+            if peer.requests:
+                stream, _ = await peer.request()
+                peer.respond(stream, OK, [b"small"])
+            await peer.step()
+
+    async with _speaking(handler) as upstream, opened(tmp_path, MemoryRecorderOfSizes(), **_open(upstream)) as door:
+        authority = f"localhost:{upstream.port}"
+        reader, writer = await connected(door, authority, alpn=("h2",))
+        # The connection's window is wide; the stream's is what stops.
+        peer = Peer(reader, writer, client=True, acknowledge=False)
+        peer.conn.increment_flow_control_window(1 << 30)
+        big = peer.ask(authority, "/big")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await peer.answer(big)
+        async with asyncio.timeout(5):
+            assert (await peer.answer(peer.ask(authority, "/small"))).body == b"small"
+        writer.close()
