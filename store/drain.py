@@ -4,6 +4,7 @@ The cursor may pass an event only when its exchange is stored, or parked (`store
 every exchange that is not in the database are still on disk; reading some twice is harmless, because ids are the door's.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,9 @@ READ_BYTES = 1 << 20
 BEHIND = 2
 """Segments: an exchange that is still open when so many have begun after it is parked, so that they can be deleted."""
 
+
+# It becomes the name of a file.
+_ID = re.compile(r"[0-9a-f-]{36}")
 
 type Event = RequestStarted | ResponseStarted | Data | Ended | Closed
 
@@ -169,8 +173,11 @@ class Drain:
                 # The rest of an exchange that is stored, read again after a crash; or one whose head was damaged, which
                 # has its gap by then.
                 return
-            one = self._open[record.id] = _Open(self.position)
             self._run = record.run
+            if not _ID.fullmatch(record.id):
+                found.gaps.append(self._gap(f"{record.id[:80]!r} in the spool is no id of an exchange"))
+                return
+            one = self._open[record.id] = _Open(self.position)
         self._keep(one, record, size)
         if isinstance(record, Ended) and record.side == "response":
             self.answered.add(record.id)

@@ -152,6 +152,8 @@ class Keeper:
         """Store what one spool has; whether there was anything. Raises OSError."""
         gathered, batch = await asyncio.to_thread(self._gather, drain)
         if not await self._stored(gathered, batch):
+            # What it has gathered is nowhere now but in the spool: it is begun again from its cursor.
+            self._forget(drain)
             return False
         drain.stored()
         if gathered.orphaned:
@@ -219,7 +221,8 @@ class Keeper:
                 self._begin(directory)
         for ticket in self._tickets:
             if ticket.ends is None:
-                ticket.ends = {drain: drain.reader.end() for drain in self._drains.values()}
+                ends = ((drain, drain.reader.end()) for drain in self._drains.values())
+                ticket.ends = {drain: end for drain, end in ends if end is not None}
 
     def _begin(self, directory: Path) -> None:
         try:

@@ -1,0 +1,180 @@
+"""How a spool is drained: what may be forgotten when, and what long or large exchanges cost."""
+
+import random
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from calls.events import Data, Record, RequestStarted, encode
+from calls.fold import events_of
+from calls.model import Exchange
+from store.drain import Drain
+from store.parked import Parked
+from store.spool import Position, Spool
+from tests.store import exchanges as made
+from tests.store.samples import NOON, uuid7
+
+PLENTY = 1 << 30
+
+
+def turns(number: int) -> list[Exchange]:
+    return [
+        replace(each, id=uuid7(NOON + n, n), started_at=NOON + n) for n, each in enumerate(made.conversation(number))
+    ]
+
+
+async def spooled(spool: Spool, records: Iterable[Record]) -> None:
+    last = 0
+    for record in records:
+        last = spool.append(encode(record))
+    await spool.reached(last)
+
+
+def drain(directory: Path) -> Drain:
+    return Drain(directory, now=lambda: NOON)
+
+
+def segments(directory: Path) -> int:
+    return len(list(directory.glob("*.seg")))
+
+
+def committed(one: Drain, budget: int = PLENTY) -> list[Exchange]:
+    """One look at the spool by a keeper that stores and commits what it found."""
+    found = one.gather(budget)
+    one.stored()
+    one.commit()
+    return found.exchanges
+
+
+async def test_a_crash_at_any_time_loses_no_exchange(tmp_path: Path) -> None:
+    """Interleaved exchanges, looks at any time, some of them never committed: a new keeper finds what is not stored."""
+    for seed in range(40):
+        dice = random.Random(seed)
+        sent = turns(6)
+        queues = [list(events_of(exchange)) for exchange in sent]
+        directory = tmp_path / str(seed)
+        stored: dict[str, Exchange] = {}
+        with Spool(directory, segment_bytes=4096) as spool:
+            one = drain(directory)
+            while any(queues):
+                queue = dice.choice([queue for queue in queues if queue])
+                await spooled(spool, [queue.pop(0)])
+                if dice.random() < 0.4:
+                    found = one.gather(dice.choice([0, 3000, PLENTY]))
+                    assert not found.gaps
+                    if dice.random() < 0.5:
+                        one.reader.close()
+                        one = drain(directory)  # the keeper died before it stored what it found
+                        continue
+                    stored |= {each.id: each for each in found.exchanges}
+                    one.stored()
+                    if dice.random() < 0.7:
+                        one.commit()
+                    if dice.random() < 0.3:
+                        one.reader.close()
+                        one = drain(directory)  # or after
+            stored |= {each.id: each for each in one.gather(PLENTY).exchanges}
+            one.reader.close()
+        assert stored == {each.id: each for each in sent}, seed
+
+
+async def test_a_long_exchange_does_not_hold_up_the_deletion_of_segments(tmp_path: Path) -> None:
+    long, *others = turns(30)
+    begun, rest = list(events_of(long))[:4], list(events_of(long))[4:]
+    with Spool(tmp_path, segment_bytes=8192) as spool:
+        one = drain(tmp_path)
+        await spooled(spool, begun)
+        for other in others:
+            await spooled(spool, events_of(other))
+            assert committed(one) == [other]
+        assert segments(tmp_path) <= 4
+        assert [path.stem for path in (tmp_path / "open").iterdir()] == [long.id]
+        await spooled(spool, rest)
+        assert committed(one) == [long]
+        assert list((tmp_path / "open").iterdir()) == []
+
+
+async def test_a_parked_exchange_outlives_the_keeper(tmp_path: Path) -> None:
+    exchange = turns(1)[0]
+    events = list(events_of(exchange))
+    with Spool(tmp_path) as spool:
+        for n, event in enumerate(events):
+            await spooled(spool, [event])
+            one = drain(tmp_path)
+            found = committed(one, budget=0)
+            one.reader.close()
+            assert found == ([exchange] if n == len(events) - 1 else [])
+            assert one.held == 0
+
+
+async def test_a_keeper_that_dies_between_database_and_cursor_stores_a_parked_exchange_again(tmp_path: Path) -> None:
+    exchange = turns(1)[0]
+    events = list(events_of(exchange))
+    with Spool(tmp_path) as spool:
+        one = drain(tmp_path)
+        await spooled(spool, events[:-1])
+        assert committed(one, budget=0) == []
+        await spooled(spool, events[-1:])
+        assert one.gather(0).exchanges == [exchange]
+        one.reader.close()
+        again = drain(tmp_path)
+        found = again.gather(PLENTY)
+        assert (found.exchanges, found.gaps) == ([exchange], [])
+        again.stored()
+        again.commit()
+        assert list((tmp_path / "open").iterdir()) == []
+        again.reader.close()
+        assert drain(tmp_path).gather(PLENTY).exchanges == []
+
+
+async def test_open_exchanges_take_no_more_memory_than_they_may(tmp_path: Path) -> None:
+    budget = 50_000
+    with Spool(tmp_path) as spool:
+        one = drain(tmp_path)
+        for n in range(20):
+            head = next(iter(events_of(replace(turns(1)[0], id=uuid7(NOON, n)))))
+            await spooled(spool, [head, *(Data(head.id, at, "request", b"x" * 4000) for at in range(5))])
+            assert one.gather(budget).exchanges == []
+            assert one.held <= budget
+        found = one.finish()
+        assert [len(each.request.body.data) for each in found.exchanges] == [20_000] * 20
+        assert len(found.gaps) == 20
+
+
+async def test_a_file_of_parked_events_that_was_torn_is_mended(tmp_path: Path) -> None:
+    exchange = turns(1)[0]
+    events = list(events_of(exchange))
+    parked = Parked(tmp_path)
+    parked.append(exchange.id, events[:2], Position(1, 10))
+    whole = (tmp_path / f"{exchange.id}.parked").stat().st_size
+    parked.append(exchange.id, events[2:4], Position(1, 20))
+    path = tmp_path / f"{exchange.id}.parked"
+    for size in range(whole, path.stat().st_size):
+        path.write_bytes(path.read_bytes()[:size])
+        found = Parked.found(tmp_path)
+        assert found.complete_to(exchange.id) == Position(1, 10)
+        assert list(found.events(exchange.id)) == events[:2]
+        found.append(exchange.id, events[2:4], Position(1, 20))
+        assert list(found.events(exchange.id)) == events[:4]
+
+
+async def test_an_exchange_with_a_name_that_is_a_path_is_not_one(tmp_path: Path) -> None:
+    head = RequestStarted("../../etc/passwd", "run", NOON, "GET", "https://a.example/", "HTTP/1.1", ())
+    with Spool(tmp_path) as spool:
+        await spooled(spool, [head])
+        found = drain(tmp_path).gather(0)
+    assert found.exchanges == []
+    assert "no id of an exchange" in found.gaps[0].reason
+    assert not (tmp_path / "open").exists()
+
+
+async def test_events_that_could_not_be_are_told(tmp_path: Path) -> None:
+    exchange = turns(1)[0]
+    *events, closed = events_of(exchange)
+    with Spool(tmp_path) as spool:
+        await spooled(spool, [*events, Data(exchange.id, 9, "response", b"after the end"), closed])
+        found = drain(tmp_path).gather(PLENTY)
+    assert found.exchanges == [exchange]
+    (gap,) = found.gaps
+    assert (gap.run, gap.exchange) == (exchange.run, exchange.id)
+    assert "answer data when answered" in gap.reason
