@@ -212,6 +212,9 @@ class Reader:
         if segment.offset >= size and segment.head:
             return self._advance(segment)
         good = self._good_frame(segment) if segment.head else None
+        if good == segment.offset:
+            # It was still being written when it was read, and is whole by now: nothing is wrong with it.
+            return True
         if good is None and not finished:
             return False
         self._quarantine(segment, size if good is None else good, torn=good is None)
@@ -227,10 +230,10 @@ class Reader:
         return True
 
     def _good_frame(self, segment: _Segment) -> int | None:
-        """Where the next frame is that can be read."""
+        """Where the next frame is that can be read, here or behind what is wrong."""
         assert segment.head
         rest = os.pread(segment.handle, os.fstat(segment.handle).st_size - segment.offset, segment.offset)
-        at = rest.find(MARK, 1)
+        at = rest.find(MARK)
         while at >= 0 and isinstance(frame_at(rest, at, segment.head.salt), str):
             at = rest.find(MARK, at + 1)
         return None if at < 0 else segment.offset + at
