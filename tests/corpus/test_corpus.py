@@ -33,7 +33,7 @@ type Seen = tuple[int, tuple[tuple[str, str], ...], bytes]
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-async def test_the_corpus_comes_back_byte_for_byte(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+async def test_the_corpus_comes_back_byte_for_byte(request: pytest.FixtureRequest, data: Path) -> None:
     tapes = cassettes() if request.config.getoption("corpus") == "all" else cassettes()[::SAMPLE]
     recorded = [exchange for tape in tapes for exchange in tape.exchanges]
 
@@ -43,11 +43,11 @@ async def test_the_corpus_comes_back_byte_for_byte(request: pytest.FixtureReques
             status=meant.status, headers=meant.response_headers, body=meant.response_body, method=asked.method
         )
 
-    async with origin(answer) as url, running(tmp_path / "d", config=_upstreams(recorded, url)) as service:
+    async with origin(answer) as url, running(data, config=_upstreams(recorded, url)) as service:
         live = await _ask_all(service, tapes)
         stored = [exchange for number in range(len(tapes)) for exchange in await _stored(service, number)]
     async with running(
-        tmp_path / "d", "--mode", "replay", config=_upstreams(recorded, "http://127.0.0.1:9")
+        data, "--mode", "replay", config=_upstreams(recorded, "http://127.0.0.1:9")
     ) as service:
         again = await _ask_all(service, tapes)
 

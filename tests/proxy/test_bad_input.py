@@ -31,13 +31,13 @@ def test_a_wrong_command_line_exits_with_2(tmp_path: Path) -> None:
     assert "No such option" in done.stderr
 
 
-def test_a_command_that_does_not_exist(tmp_path: Path) -> None:
-    done = playhead("record", "--data", tmp_path / "d", "--", "no-such-command-here", cwd=tmp_path)
+def test_a_command_that_does_not_exist(tmp_path: Path, data: Path) -> None:
+    done = playhead("record", "--data", data, "--", "no-such-command-here", cwd=tmp_path)
     assert_one_sentence(done, "no-such-command-here", "check its name")
 
 
-def test_a_run_id_that_cannot_be_one(tmp_path: Path) -> None:
-    done = playhead("record", "--data", tmp_path / "d", "--run", "a b", "--", "true", cwd=tmp_path)
+def test_a_run_id_that_cannot_be_one(tmp_path: Path, data: Path) -> None:
+    done = playhead("record", "--data", data, "--run", "a b", "--", "true", cwd=tmp_path)
     assert_one_sentence(done, "'a b' cannot be a run id", "A-Z")
 
 
@@ -46,9 +46,9 @@ def test_a_playhead_toml_with_a_mistake_names_its_line(tmp_path: Path) -> None:
     assert_one_sentence(playhead("config", cwd=tmp_path), "playhead.toml", "line 2")
 
 
-def test_a_profile_with_a_mistake_names_its_line(tmp_path: Path) -> None:
+def test_a_profile_with_a_mistake_names_its_line(tmp_path: Path, data: Path) -> None:
     (tmp_path / "playhead.toml").write_text('\n\n[[profile]]\nname = "x/1"\nkey = ["$["]\n')
-    done = playhead("record", "--data", tmp_path / "d", "--", "true", cwd=tmp_path)
+    done = playhead("record", "--data", data, "--", "true", cwd=tmp_path)
     assert_one_sentence(done, "line 5")
 
 
@@ -57,25 +57,23 @@ def test_an_unknown_setting(tmp_path: Path) -> None:
     assert_one_sentence(playhead("config", cwd=tmp_path), "wokers")
 
 
-def test_listening_beyond_loopback_without_a_token(tmp_path: Path) -> None:
-    done = playhead("up", "--data", tmp_path / "d", "--listen", "0.0.0.0", cwd=tmp_path)
+def test_listening_beyond_loopback_without_a_token(tmp_path: Path, data: Path) -> None:
+    done = playhead("up", "--data", data, "--listen", "0.0.0.0", cwd=tmp_path)
     assert_one_sentence(done, "PLAYHEAD_TOKEN")
 
 
-def test_a_port_in_use(tmp_path: Path) -> None:
+def test_a_port_in_use(tmp_path: Path, data: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        done = playhead("up", "--data", tmp_path / "d", "--proxy-port", port, cwd=tmp_path)
+        done = playhead("up", "--data", data, "--proxy-port", port, cwd=tmp_path)
     assert_one_sentence(done, port, "choose another port")
 
 
-def test_a_database_that_does_not_answer(tmp_path: Path) -> None:
+def test_a_database_that_does_not_answer(tmp_path: Path, data: Path) -> None:
     url = "postgresql://nobody@127.0.0.1:9/nothing"
-    done = playhead(
-        "up", "--data", tmp_path / "d", "--api-port", "0", "--proxy-port", "0", "--database-url", url, cwd=tmp_path
-    )
+    done = playhead("up", "--data", data, "--api-port", "0", "--proxy-port", "0", "--database-url", url, cwd=tmp_path)
     assert_one_sentence(done, "127.0.0.1:9")
 
 
@@ -103,22 +101,19 @@ def _file_in_the_way(data: Path) -> None:
 def test_a_data_directory_that_cannot_be_used(
     tmp_path: Path, spoil: Callable[[Path], None], words: tuple[str, ...]
 ) -> None:
-    data = tmp_path / "d"
     data.mkdir()
     spoil(data)
     done = playhead("up", "--data", data, "--proxy-port", "0", "--api-port", "0", cwd=tmp_path)
     assert_one_sentence(done, *words)
 
 
-async def test_two_ups_on_one_data_directory(tmp_path: Path) -> None:
-    data = tmp_path / "d"
+async def test_two_ups_on_one_data_directory(tmp_path: Path, data: Path) -> None:
     async with running(data):
         done = playhead("up", "--data", data, "--proxy-port", "0", "--api-port", "0", cwd=tmp_path)
     assert_one_sentence(done, "another `playhead up` runs", "--data")
 
 
-async def test_runs_that_do_not_exist(tmp_path: Path) -> None:
-    data = tmp_path / "d"
+async def test_runs_that_do_not_exist(tmp_path: Path, data: Path) -> None:
     async with running(data):
         assert_one_sentence(
             playhead("replay", "--data", data, "nope", "--", "true", cwd=tmp_path), "nope", "playhead ls"
@@ -130,6 +125,6 @@ async def test_runs_that_do_not_exist(tmp_path: Path) -> None:
         )
 
 
-def test_a_bundle_that_is_not_there(tmp_path: Path) -> None:
-    done = playhead("replay", "--data", tmp_path / "d", "gone.jsonl", "--", "true", cwd=tmp_path)
+def test_a_bundle_that_is_not_there(tmp_path: Path, data: Path) -> None:
+    done = playhead("replay", "--data", data, "gone.jsonl", "--", "true", cwd=tmp_path)
     assert_one_sentence(done, "gone.jsonl", "playhead export")

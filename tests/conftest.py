@@ -1,0 +1,22 @@
+"""What all rooms' tests share."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def data() -> Iterator[Path]:
+    """A data directory that does not exist yet, where Postgres can reach it also when it drops from root to another user.
+
+    pytest's own `tmp_path` lies under a directory that nobody else may enter.
+    """
+    place = Path(tempfile.mkdtemp(prefix="playhead-test-"))
+    if os.geteuid() == 0:
+        place.chmod(0o711)
+    yield place / "d"
+    shutil.rmtree(place, ignore_errors=True)
