@@ -1,0 +1,170 @@
+"""`python -m store` as the supervisor runs it: told on stdin, ready on stdout, and gone when it should be."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from calls.fold import events_of
+from store.spool import Spool
+from tests.store.test_keeper import RUN, conversation, written
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A keeper's process and what it said first."""
+
+    process: asyncio.subprocess.Process
+    said: dict[str, Any]
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self.said['port']}"
+
+    async def get(self, path: str) -> Any:
+        """JSON from its API."""
+        async with httpx2.AsyncClient(base_url=self.url, trust_env=False, timeout=30) as client:
+            return (await client.get(path)).json()
+
+
+@asynccontextmanager
+async def keeper(data: Path, **told: Any) -> AsyncIterator[Process]:
+    """Start one; whatever happens, none is left behind."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "store"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        cwd=ROOT,
+    )
+    assert process.stdin
+    assert process.stdout
+    try:
+        process.stdin.write(json.dumps({"data": str(data), "database_url": None} | told).encode() + b"\n")
+        async with asyncio.timeout(60):
+            said = json.loads(await process.stdout.readline() or b"{}")
+        yield Process(process, said)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def ended(one: Process, seconds: float = 10) -> int:
+    async with asyncio.timeout(seconds):
+        return await one.process.wait()
+
+
+@pytest.fixture
+def data() -> Iterator[Path]:
+    """A data directory that the account of an embedded Postgres can reach."""
+    directory = Path(tempfile.mkdtemp(prefix="playhead-test-"))
+    directory.chmod(0o711)
+    yield directory
+    shutil.rmtree(directory)
+
+
+async def test_it_stores_what_doors_spool_and_stops_when_its_stdin_ends(data: Path, database_url: str) -> None:
+    async with keeper(data, database_url=database_url) as one:
+        assert one.said["ready"] is True
+        with Spool(data / "spool" / "door") as spool:
+            for exchange in conversation(2):
+                await written(spool, events_of(exchange))
+            calls = await one.get(f"/v1/runs/{RUN}/calls?settled=true")
+        assert (calls["settled"], len(calls["items"])) == (True, 2)
+        assert one.process.stdin
+        one.process.stdin.close()
+        assert await ended(one) == 0
+
+
+async def test_sigterm_stops_it_cleanly_and_what_came_last_is_in(data: Path, database_url: str) -> None:
+    async with keeper(data, database_url=database_url) as one:
+        with Spool(data / "spool" / "door") as spool:
+            await written(spool, events_of(conversation(1)[0]))
+        one.process.send_signal(signal.SIGTERM)
+        assert await ended(one) == 0
+    async with keeper(data, database_url=database_url) as two:
+        assert (await two.get(f"/v1/runs/{RUN}"))["calls"] == 1
+
+
+@pytest.mark.slow
+async def test_killed_again_and_again_it_stores_everything_once(data: Path, database_url: str) -> None:
+    sent = conversation(12)
+    with Spool(data / "spool" / "door") as spool:
+        for n in range(0, 12, 3):
+            async with keeper(data, database_url=database_url) as one:
+                for exchange in sent[n : n + 3]:
+                    await written(spool, events_of(exchange))
+                await asyncio.sleep(0.05 * n)
+                one.process.kill()
+                await ended(one)
+        async with keeper(data, database_url=database_url) as last:
+            calls = await last.get(f"/v1/runs/{RUN}/calls?settled=true&limit=100")
+    assert [call["id"] for call in calls["items"]] == [exchange.id for exchange in sent]
+
+
+@pytest.mark.slow
+async def test_an_embedded_postgres_that_is_killed_comes_back(data: Path) -> None:
+    async with keeper(data) as one:
+        with Spool(data / "spool" / "door") as spool:
+            await written(spool, events_of(conversation(1)[0]))
+            assert (await one.get(f"/v1/runs/{RUN}?settled=true"))["calls"] == 1
+            os.kill(int((data / "pg" / "data" / "postmaster.pid").read_text().split()[0]), signal.SIGKILL)
+            await written(spool, events_of(conversation(2)[1]))
+            async with asyncio.timeout(60):
+                while not (await one.get("/v1/runs")).get("items"):  # noqa: ASYNC110 - it answers 503 meanwhile
+                    await asyncio.sleep(0.1)
+            assert (await one.get(f"/v1/runs/{RUN}?settled=true"))["calls"] == 2
+        one.process.send_signal(signal.SIGTERM)
+        assert await ended(one) == 0
+    assert not (data / "pg" / "data" / "postmaster.pid").exists()
+
+
+async def test_a_second_keeper_on_one_data_directory_refuses(data: Path, database_url: str) -> None:
+    async with keeper(data, database_url=database_url), keeper(data, database_url=database_url) as second:
+        assert "another keeper runs" in second.said["failed"]
+        assert await ended(second) == 125
+
+
+async def refusal(data: Path, **told: Any) -> str:
+    async with keeper(data, **told) as one:
+        assert await ended(one) == 125
+        words: str = one.said["failed"]
+    return words
+
+
+@pytest.mark.slow
+async def test_what_it_cannot_use_is_said_in_one_sentence(data: Path, database_url: str) -> None:
+    url = {"database_url": database_url}
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert f"cannot listen on 127.0.0.1:{port}" in await refusal(data, **url, port=port)
+    assert "PLAYHEAD_TOKEN" in await refusal(data, **url, listen="0.0.0.0")
+    assert "cannot listen on 192.0.2.1" in await refusal(data, **url, listen="192.0.2.1", tokens=["t"])
+    assert "Postgres" in await refusal(data, database_url="postgresql://x@127.0.0.1:1/x")
+    assert "postgresql://" in await refusal(data, database_url="mysql://x")
+    assert "line 2" in await refusal(data, **url, profiles_toml="[[profile]]\nname = 3\n")
+    (data / "version").write_text("99")
+    assert "version 99" in await refusal(data, **url)
+
+
+async def test_words_it_does_not_understand_are_refused(data: Path) -> None:
+    assert "does not understand" in await refusal(data, port="many")
