@@ -4,9 +4,12 @@ A client that a door cannot catch is no failure here, as long as `doctor` says s
 """
 
 import asyncio
+import hashlib
 import json
 import os
+import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +18,7 @@ from typing import Any
 import httpx2
 import pytest
 import pytest_asyncio
+import trustme
 
 from proxy.doctor import Door, examine, sound
 from proxy.environ import addressed, variables
@@ -26,17 +30,16 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
 
 CLIENTS = Path(__file__).parent / "clients"
 HOSTS = ("api.model.example", "api.other.example")
+OVER_H2 = "h2.model.example"
 
 BYTES = (
     "urllib",
     "requests",
     "httpx",
-    "httpx_h2",
     "httpx2",
     "httpx_async",
     "aiohttp",
     "curl_h1",
-    "curl_h2",
 )
 SDKS = (
     "openai_whole",
@@ -48,7 +51,7 @@ SDKS = (
     "anthropic_async",
     "anthropic_async_streamed",
 )
-NODE = ("fetch", "https", "https_own_agent", "http2")
+NODE = ("fetch", "https", "https_own_agent")
 NODE_PACKAGES = ("openai", "openai_streamed", "openai4_streamed", "undici", "axios")
 
 
@@ -84,14 +87,38 @@ def port() -> Iterator[int]:
         yield server.server_port
 
 
+@pytest.fixture(scope="module")
+def place() -> Iterator[Path]:
+    """Outside pytest's own directories: as root Postgres runs as another user, who must be able to pass through."""
+    with tempfile.TemporaryDirectory(prefix="playhead-live-") as directory:
+        Path(directory).chmod(0o711)
+        yield Path(directory)
+
+
+@pytest.fixture(scope="module")
+def authority(place: Path) -> trustme.CA:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(place / "upstream-ca.pem")
+    return authority
+
+
+@pytest.fixture(scope="module")
+def h2_port(place: Path, authority: trustme.CA) -> Iterator[int]:
+    """An upstream over TLS that speaks HTTP/2, by Node, so that nothing of ours is on both sides."""
+    identity = authority.issue_cert("127.0.0.1", OVER_H2)
+    identity.private_key_and_cert_chain_pem.write_to_path(place / "upstream.pem")
+    (place / "body").write_bytes(upstream.sent("/v1/chat/completions", streamed=True))
+    line = [npm.node(), str(CLIENTS / "h2upstream.mjs"), str(place / "upstream.pem"), str(place / "body")]
+    with subprocess.Popen(line, stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        yield int(server.stdout.readline())
+        server.terminate()
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def matrix(port: int, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Matrix]:
+async def matrix(port: int, place: Path) -> AsyncIterator[Matrix]:
     config = "[upstreams]\n" + "".join(f'"{host}" = "http://127.0.0.1:{port}"\n' for host in HOSTS)
-    # As root Postgres runs as another user, who must be able to pass through.
-    base = tmp_path_factory.mktemp("live")
-    for parent in (base, base.parent, base.parent.parent):
-        parent.chmod(0o711)
-    async with running(base / "data", config=config) as service:
+    async with running(place / "data", config=config) as service:
         yield Matrix(service=service, port=port)
 
 
@@ -123,16 +150,7 @@ async def check(
 
 @pytest.mark.parametrize("client", BYTES)
 async def test_a_python_or_curl_client_is_recorded_as_it_was_answered(matrix: Matrix, client: str) -> None:
-    line = [sys.executable, str(CLIENTS / "ask.py")]
-    if client == "httpx_h2":
-        # Without TLS there is no HTTP/2 to agree on, so there is nothing to compare but the bytes.
-        run = "live-h2"
-        got = await asked([*line, client, f"https://{HOSTS[0]}"], matrix.environment(run))
-        assert got["size"] == len(upstream.sent("/v1/chat/completions", streamed=True))
-        (call,) = await matrix.calls(run)
-        assert (await matrix.exchange(call)).json()["http_version"].startswith("HTTP/2")
-        return
-    await check(matrix, client, line, "/v1/chat/completions", streamed=True)
+    await check(matrix, client, [sys.executable, str(CLIENTS / "ask.py")], "/v1/chat/completions", streamed=True)
 
 
 @pytest.mark.parametrize("client", SDKS)
@@ -144,12 +162,7 @@ async def test_a_python_sdk_gets_the_same_answer_through_us(matrix: Matrix, clie
 
 @pytest.mark.parametrize("client", NODE)
 async def test_a_client_of_nodes_own_is_recorded_as_it_was_answered(matrix: Matrix, client: str) -> None:
-    line = [npm.node(), str(CLIENTS / "ask.mjs")]
-    if client == "http2":
-        got = await asked([*line, client, f"https://{HOSTS[0]}"], matrix.environment("live-node-http2"))
-        assert got["size"] == len(upstream.sent("/v1/chat/completions", streamed=True))
-        return
-    await check(matrix, client, line, "/v1/chat/completions", streamed=True)
+    await check(matrix, client, [npm.node(), str(CLIENTS / "ask.mjs")], "/v1/chat/completions", streamed=True)
 
 
 @pytest.mark.parametrize("client", NODE_PACKAGES)
@@ -181,14 +194,29 @@ async def test_aiohttp_that_was_told_nothing_escapes_and_leaves_no_record(matrix
     assert await matrix.calls("live-escaped") == []
 
 
-async def test_doctor_says_of_each_client_what_the_matrix_found(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    base = tmp_path_factory.mktemp("doctor")
-    base.chmod(0o711)
+async def test_http2_is_spoken_on_both_sides_and_recorded(place: Path, authority: trustme.CA, h2_port: int) -> None:
+    config = f'upstream_ca = "{place / "upstream-ca.pem"}"\n[upstreams]\n"{OVER_H2}" = "https://127.0.0.1:{h2_port}"\n'
+    expected = upstream.sent("/v1/chat/completions", streamed=True)
+    lines = {
+        "curl_h2": [sys.executable, str(CLIENTS / "ask.py")],
+        "http2": [npm.node(), str(CLIENTS / "ask.mjs")],
+        # Last, because it names HTTP/1.1 first: it gets HTTP/2 from a door that has learnt that the upstream has it.
+        "httpx_h2": [sys.executable, str(CLIENTS / "ask.py")],
+    }
+    async with running(place / "h2", config=config) as service:
+        matrix = Matrix(service=service, port=h2_port)
+        for client, line in lines.items():
+            got = await asked([*line, client, f"https://{OVER_H2}"], matrix.environment(f"live-{client}"))
+            assert got["sha256"] == hashlib.sha256(expected).hexdigest(), client
+            (call,) = await matrix.calls(f"live-{client}")
+            assert (await matrix.exchange(call)).json()["http_version"].startswith("HTTP/2"), client
+            assert (await matrix.exchange(call, "/response")).content == expected
+
+
+async def test_doctor_says_of_each_client_what_the_matrix_found(place: Path) -> None:
     async with (
         echoing() as echo,
-        running(base / "data", config=f'[upstreams]\n"{HOST}" = "{echo.origin}"\n') as service,
+        running(place / "doctor", config=f'[upstreams]\n"{HOST}" = "{echo.origin}"\n') as service,
     ):
         ca = service.ca
         door = Door(proxy=service.proxy, ca=ca, ca_bundle=ca.with_name("ca-bundle.pem"), echo=echo)

@@ -138,7 +138,7 @@ async def anthropic_async_streamed(base):
 
 
 def main(client, base):
-    ask = globals().get(client) or globals()[f"{client}_"]
+    ask = globals().get(f"{client}_") or globals()[client]
     got = ask(base)
     print(json.dumps(asyncio.run(got) if asyncio.iscoroutine(got) else got, default=str))
 
