@@ -165,9 +165,9 @@ class Drain:
             self._event(position, record, len(payload), found)
 
     def _event(self, position: Position, record: Event, size: int, found: Gathered) -> None:
-        if record.id in self._parked and position <= self._parked.complete_to(record.id):
-            return
         one = self._open.get(record.id)
+        if (one is None or one.parked) and self._parked.has(record.id, position):
+            return
         if one is None:
             if not isinstance(record, RequestStarted):
                 # The rest of an exchange that is stored, read again after a crash; or one whose head was damaged, which
@@ -178,18 +178,15 @@ class Drain:
                 found.gaps.append(self._gap(f"{record.id[:80]!r} in the spool is no id of an exchange"))
                 return
             one = self._open[record.id] = _Open(self.position)
-        self._keep(one, record, size)
-        if isinstance(record, Ended) and record.side == "response":
-            self.answered.add(record.id)
-        elif isinstance(record, Closed):
-            self._end(record.id, position, found)
-
-    def _keep(self, one: _Open, record: Event, size: int) -> None:
         one.records.append(record)
         one.held += size
         self.held += size
         if not one.parked:
             one.fold.feed(record)
+        if isinstance(record, Ended) and record.side == "response":
+            self.answered.add(record.id)
+        elif isinstance(record, Closed):
+            self._end(record.id, position, found)
 
     def _end(self, name: str, position: Position, found: Gathered) -> None:
         """The exchange is over: hand it on as far as it goes."""

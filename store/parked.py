@@ -60,11 +60,13 @@ class Parked:
                 self.ended.append(path.stem)
         os.truncate(path, whole)
 
-    def __contains__(self, exchange: str) -> bool:
-        return exchange in self._complete_to
-
     def __iter__(self) -> Iterator[str]:
         return iter(list(self._complete_to))
+
+    def has(self, exchange: str, position: Position) -> bool:
+        """Whether the file of the exchange has the event that ends there."""
+        last = self._complete_to.get(exchange)
+        return last is not None and position <= last
 
     def complete_to(self, exchange: str) -> Position:
         """Up to where in the spool the file has every event of the exchange."""

@@ -21,7 +21,6 @@ from calls.fold import events_of
 from store.spool import Spool
 from tests.store.test_keeper import RUN, conversation, written
 
-
 ROOT = Path(__file__).resolve().parents[2]
 
 
