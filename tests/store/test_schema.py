@@ -6,9 +6,10 @@ import re
 import pytest
 from sqlalchemy import text
 
-from store.database import Database, Unavailable, Unusable, address
+from store.database import SCHEMA, Database, Unavailable, Unusable, address
 from store.postgres import Server
 from store.tables import PARTITIONED, metadata
+from store.upgrade import known
 from tests.support.postgres import create, run, url
 
 
@@ -92,3 +93,7 @@ def test_an_address_that_may_be_shown_has_no_password() -> None:
     assert address("postgresql+asyncpg://me:secret@db.example.com:5433/calls") == (
         "postgresql+asyncpg://db.example.com:5433/calls"
     )
+
+
+def test_the_version_in_the_code_is_the_newest_migration_s() -> None:
+    assert known()[0] == SCHEMA

@@ -1,0 +1,32 @@
+"""Bring the tables of a database to our version, with alembic."""
+
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection
+
+
+def upgrade(connection: Connection) -> str | None:
+    """Run the migrations that are lacking. The tables' version, untouched, where it is none that we know."""
+    config = _config()
+    config.attributes["connection"] = connection
+    found = MigrationContext.configure(connection).get_current_revision()
+    if found is not None and found not in known():
+        return found
+    command.upgrade(config, "head")
+    return None
+
+
+def known() -> tuple[str, ...]:
+    """The versions there are migrations to, the newest first."""
+    return tuple(script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions())
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).with_name("migrations")).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    return config
