@@ -5,7 +5,6 @@ import binascii
 import hmac
 import ipaddress
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mitmproxy import http
@@ -14,14 +13,16 @@ from mitmproxy.net.http.validate import validate_headers
 
 from calls.model import Headers
 from proxy.door import DEFAULT_PORTS, Origin
-from proxy.identity import identify
+from proxy.identity import Identity, identify, refusal
 from proxy.mitm.heads import HEAD_LINES, fields_fault
 from proxy.mitm.problem import Problem
 
 type Credentials = tuple[str, str]
 """A run and a token; either may be empty."""
 
-_RUN = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+OURS = ("credentials", "x-playhead-run")
+"""Where a run may be named for us; what an agent tells others never selects a recording."""
+
 _PREFIX = re.compile(rb"/~(?P<run>[A-Za-z0-9._:-]{1,128})(?:~(?P<token>[^/?]*))?(?=[/?]|$)")
 
 
@@ -38,12 +39,7 @@ class Asked:
     headers: Headers
     """Without our own."""
 
-    run: str
-    evidence: Sequence[tuple[str, str]]
-    """Every identifier of a run, as (source, value)."""
-
-    step: int | None
-    actor: str | None
+    identity: Identity
     named: str | None
     """The run, where the client named it to us: by credentials, our header or the path."""
 
@@ -79,8 +75,8 @@ def authorize(given: Credentials | None, token: str | None, *, reverse: bool = F
     if token is not None and not hmac.compare_digest(presented.encode(), token.encode()):
         detail = "this proxy wants a token: use http://RUN:TOKEN@host:port as the proxy's URL"
         raise Problem(401 if reverse else 407, "token_required", detail)
-    if given and given[0] and not _RUN.fullmatch(given[0]):
-        raise Problem(400, "bad_run", f"{given[0]!r} cannot name a run; use up to 128 of A-Z a-z 0-9 . _ : -")
+    if wrong := refusal((), given):
+        raise Problem(400, "bad_run", wrong)
 
 
 def unprefixed(request: http.Request) -> Credentials | None:
@@ -117,9 +113,11 @@ def agree_on_host(request: http.Request, target: Origin, *, rewrite: bool) -> No
     if len(hosts) > 1:
         raise Problem(400, "malformed_head", "the request has more than one Host; it went nowhere")
     named = [*hosts, *filter(None, [request.authority])]
-    if all(_names(text, target) for text in named) and not (rewrite and not named):
+    if rewrite and named == [target.authority] * len(named) and named:
         return
     if not rewrite:
+        if all(_names(text, target) for text in named):
+            return
         detail = f"the request names another host than the connection was made for, {target.authority}; it went nowhere"
         raise Problem(421, "host_mismatch", detail)
     if hosts or not request.is_http2:
@@ -131,7 +129,11 @@ def agree_on_host(request: http.Request, target: Origin, *, rewrite: bool) -> No
 def asked(request: http.Request, target: Origin, given: Credentials | None, owner: str) -> Asked:
     """Find out who asks, and leave in the request only what is for the upstream."""
     headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.fields)
-    run, evidence, step, actor, others = identify(headers, given, owner)
+    if wrong := refusal(headers, given):
+        raise Problem(400, "bad_run", wrong)
+    identity = identify(headers, given, owner)
+    # Hop-by-hop, and meant for us: clients of old send it to proxies.
+    others = tuple((name, value) for name, value in identity.headers if name.lower() != "proxy-connection")
     if others != headers:
         request.headers = http.Headers([(k.encode("latin-1"), v.encode("latin-1")) for k, v in others])
     return Asked(
@@ -140,11 +142,8 @@ def asked(request: http.Request, target: Origin, given: Credentials | None, owne
         method=request.data.method.decode("latin-1"),
         http_version=version(request),
         headers=others,
-        run=run,
-        evidence=evidence,
-        step=step,
-        actor=actor,
-        named=(given[0] if given and given[0] else None) or _own_header(headers),
+        identity=identity,
+        named=next((value for source, value in identity.evidence if source in OURS), None),
     )
 
 
@@ -153,16 +152,13 @@ def version(message: http.Message) -> str:
     return "HTTP/2" if message.is_http2 else message.http_version
 
 
-def _own_header(headers: Headers) -> str | None:
-    return next((value for name, value in headers if name.lower() == "x-playhead-run"), None)
-
-
 def _names(text: str, target: Origin) -> bool:
+    # Not the port: Node writes `:80` into requests over connections that it did not make itself.
     try:
-        host, port = parse_authority(text, check=True)
+        host, _ = parse_authority(text, check=True)
     except ValueError:
         return False
-    return host.lower().rstrip(".") == target.host.rstrip(".") and port in (None, target.port)
+    return host.lower().rstrip(".") == target.host.rstrip(".")
 
 
 def _is_address(host: str) -> bool:

@@ -128,7 +128,7 @@ class Answered(Relayed):
 
     def mark(self, response: http.Response) -> None:
         """Say that this comes from the upstream."""
-        name, value = mark("live", run=self.asked.run)
+        name, value = mark("live", run=self.asked.identity.run)
         response.headers[name] = value
 
     # Giving an answer

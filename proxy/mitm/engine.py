@@ -1,5 +1,6 @@
 """What all connections of one door share: its configuration, the recorder or the answerer, whom it may reach and how."""
 
+import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,7 +55,9 @@ class Engine:
     proxy: Origin | None = field(init=False)
     """The proxy above us."""
 
-    proxy_credentials: str | None = field(init=False, default=None)
+    authorization_above: str | None = field(init=False, default=None)
+    """What it wants to see."""
+
     destinations: Destinations = field(init=False)
     alpn: dict[tuple[str, int], bytes] = field(init=False, default_factory=dict)
     """What upstreams chose; b"" for none. So a client of ours gets the protocol that it would get from them."""
@@ -69,7 +72,8 @@ class Engine:
             parts = urlsplit(config.upstream_proxy)
             self.proxy = Origin.parse(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}")
             if parts.username is not None:
-                self.proxy_credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+                credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
+                self.authorization_above = f"Basic {base64.b64encode(credentials).decode()}"
         self.listening(config.host, config.port)
 
     def listening(self, host: str, port: int) -> None:

@@ -11,6 +11,7 @@ HEAD_LINES = 500
 _END = re.compile(rb"\r?\n\r?\n")
 # RFC 9112 2.2: a bare CR is invalid; 5.2: obs-fold in a request is refused; 2.2 lets us refuse a bare LF.
 _BAD_HEAD = re.compile(rb"\x00|\r(?!\n)|(?<!\r)\n|\n[ \t]")
+_OTHER_VERSION = re.compile(rb"[^\r\n]* HTTP/(?!1\.[01]\r)[0-9]")
 _BAD_VALUE = re.compile(rb"[\x00\r\n]")
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 
@@ -23,8 +24,10 @@ def raw_fault(buffered: bytes) -> Problem | None:
         return Problem(
             431, "head_too_large", f"the request's head is larger than {HEAD_BYTES >> 10} KiB or {HEAD_LINES} fields"
         )
+    if end and _OTHER_VERSION.match(head + b"\r"):
+        return Problem(505, "unsupported_version", "this is no HTTP/1 request, on a connection that speaks HTTP/1")
     # While the head is incomplete its last byte may be half of a line's end.
-    if _BAD_HEAD.search(head if end else head[:-1]):
+    if _BAD_HEAD.search(head if end else head.removesuffix(b"\r")):
         return Problem(
             400, "malformed_head", "the request's head holds a NUL, a bare CR or LF, or a folded line; it went nowhere"
         )

@@ -76,10 +76,19 @@ class Http1(_http1.Http1Connection):
         assert self.request
         if end.headers:
             yield ReceiveHttp(self.ReceiveTrailers(self.stream_id, http.Headers(end.headers.raw_items())))
-        if self.request.data.method.upper() != b"CONNECT":
-            yield ReceiveHttp(self.ReceiveEndOfMessage(self.stream_id))
-        is_request = isinstance(self, _http1.Http1Server)
-        yield from self.mark_done(request=is_request, response=not is_request)
+        end_of_message = ReceiveHttp(self.ReceiveEndOfMessage(self.stream_id))
+        if isinstance(self, _http1.Http1Server):
+            if self.request.data.method.upper() != b"CONNECT":
+                yield end_of_message
+            yield from self.mark_done(request=True)
+        elif self.response and _http1.should_make_pipe(self.request, self.response):
+            yield end_of_message
+            yield from self.mark_done(response=True)
+        else:
+            # The other way round than mitmproxy: where nothing is waited for, the end of this response lets the next
+            # request out while we are still here, and it must find this connection free.
+            yield from self.mark_done(response=True)
+            yield end_of_message
 
     def _last_chunk(self) -> commands.SendData:
         trailers = bytes(self.trailers) if self.trailers else b""

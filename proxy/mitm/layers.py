@@ -1,7 +1,5 @@
 """Which of mitmproxy's layers a connection gets, and our answers to its hooks."""
 
-import base64
-
 from mitmproxy import http
 from mitmproxy.connection import Client, Server
 from mitmproxy.net.tls import starts_like_tls_record
@@ -176,7 +174,7 @@ class Stack:
             raise problem
 
     def _connect_above(self, flow: http.HTTPFlow) -> None:
-        if value := above_credentials(self.engine):
+        if value := self.engine.authorization_above:
             flow.request.headers["Proxy-Authorization"] = value
 
     def _ask_upstream_first(self, visit: Visit, hello: ClientHelloData) -> bool:
@@ -236,13 +234,6 @@ def _mirrored(client: Client) -> tuple[bytes, ...]:
     if client.alpn or not client.tls:
         return (b"http/1.1",)
     return tuple(alpn for alpn in client.alpn_offers if alpn in tls.HTTP_ALPNS) if not client.tls_established else ()
-
-
-def above_credentials(engine: Engine) -> str | None:
-    """What the proxy above us wants to see."""
-    if engine.proxy_credentials is None:
-        return None
-    return "Basic " + base64.b64encode(engine.proxy_credentials.encode()).decode()
 
 
 def response(problem: Problem) -> http.Response:

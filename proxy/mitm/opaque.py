@@ -29,8 +29,7 @@ class Opaque(tcp.TCPLayer):
             self._handle_event = self.done  # type: ignore[method-assign]
             return
         if engine.recorder is not None:
-            run, *_ = identify((), self._visit.given, self._visit.owner)
-            engine.recorder.gap(run, self._reason)
+            engine.recorder.gap(identify((), self._visit.given, self._visit.owner).run, self._reason)
         self._visit.begin(self)
         yield from super().start(event)
 

@@ -6,7 +6,7 @@ from http import HTTPStatus
 
 
 @dataclass(frozen=True, slots=True)
-class Problem(Exception):  # noqa: N818 - it is raised to answer with it
+class Problem(Exception):
     """A request is answered by us and not by an upstream."""
 
     status: int

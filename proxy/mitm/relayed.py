@@ -91,17 +91,17 @@ class Relayed(Stream):
 
         def begin(recorder: Recorder) -> Recording:
             return recorder.begin(
-                run=asked.run,
-                run_evidence=tuple(asked.evidence),
-                step=asked.step,
-                actor=asked.actor,
+                run=asked.identity.run,
+                run_evidence=asked.identity.evidence,
+                step=asked.identity.step,
+                actor=asked.identity.actor,
                 method=asked.method,
                 url=asked.url,
                 http_version=asked.http_version,
                 headers=asked.headers,
             )
 
-        self.tape = Tape(self.visit.engine.recorder, asked.run, begin)
+        self.tape = Tape(self.visit.engine.recorder, asked.identity.run, begin)
 
     def relay(self, event: RequestHeaders) -> CommandGenerator[None]:
         """Take in a short request whole; let a long one, or one of unknown length, go on as it comes."""
@@ -181,11 +181,25 @@ class Relayed(Stream):
         # Nothing is asked for a client that left while we waited.
         if self.client_left() or not (yield from self.make_server_connection()) or self.client_left():
             return False
-        yield self.to_upstream(RequestHeaders(self.stream_id, self.flow.request, end_stream))
+        yield self.to_upstream(RequestHeaders(self.stream_id, self._for_upstream(), end_stream))
         if (silence := self.visit.engine.config.limits.silence) is not None:
             self._heard_at = time.monotonic()
             yield self.alarm(silence)
         return True
+
+    def _for_upstream(self) -> http.Request:
+        """The request with what the proxy above us wants to see, where it gets the request itself and not a CONNECT."""
+        request, value = self.flow.request, self.visit.engine.authorization_above
+        if (
+            value is None
+            or self.mode is not HTTPMode.upstream
+            or not request.authority
+            or self.asked.target.scheme != "http"
+        ):
+            return request
+        request = request.copy()
+        request.headers["Proxy-Authorization"] = value
+        return request
 
     def alarmed(self) -> CommandGenerator[None]:
         """The upstream may have been silent for too long. What the client still sends counts as silence too."""
@@ -218,6 +232,8 @@ class Relayed(Stream):
                 server.sni = target.host
         connection, error = yield http_layers.GetHttpConnection(address, contact.scheme == "https", via, "tcp")
         if error:
+            if self.client_left():
+                return False
             problem = unreachable(error)
             timed_out = problem.status == 504
             yield from self.refuse(

@@ -291,6 +291,7 @@ async def connected(
     writer.write(f"CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n".encode())
     head = await reader.readuntil(b"\r\n\r\n")
     if not head.startswith(b"HTTP/1.1 200"):
+        writer.close()
         raise ConnectionRefusedError(head + await reader.read())
     context = door.tls
     if alpn:

@@ -1,0 +1,316 @@
+"""Faults that mitmproxy has and that we do not inherit; what is not HTTP, and what is ours, is refused."""
+
+import asyncio
+import gc
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.door import Limits
+from proxy.mitm import http1, relayed
+from tests.support.h2wire import Peer
+from tests.support.wire import Door, MemoryRecorder, Upstream, answering, connected, opened, read_request, serving
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
+ASK = b"GET http://api.test/x HTTP/1.1\r\nHost: api.test\r\n\r\n"
+
+
+def _instead(upstream: Upstream) -> dict[str, str]:
+    return {"api.test": f"http://127.0.0.1:{upstream.port}"}
+
+
+async def _got(door: Door, request: bytes) -> tuple[int, dict[str, Any]]:
+    """Status and body of what a raw request gets, if it is a problem of ours."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    writer.write(request)
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+        if b"application/problem+json" not in head:
+            return int(head[9:12]), {}
+        length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        return int(head[9:12]), json.loads(await reader.readexactly(length))
+    finally:
+        writer.close()
+
+
+async def test_more_than_five_connections_to_one_upstream_are_open_at_once(tmp_path: Path) -> None:
+    """mitmproxy lets five through and holds back the rest."""
+    everyone = asyncio.Barrier(12)
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        await everyone.wait()
+        writer.write(OK)
+        await reader.read()
+
+    async with (
+        asyncio.timeout(10),
+        serving(handler) as upstream,
+        opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as door,
+    ):
+        # One HTTP/2 connection from the client, to an upstream that needs one connection for each request.
+        reader, writer = await connected(door, "api.test:443", alpn=("h2",))
+        peer = Peer(reader, writer, client=True)
+        streams = [peer.ask("api.test", "/x") for _ in range(12)]
+        assert [(await peer.answer(stream)).body for stream in streams] == [b"hello"] * 12
+        writer.close()
+
+
+async def test_a_silent_stream_is_not_cut_for_being_idle(tmp_path: Path) -> None:
+    """mitmproxy closes after 600 s without a byte, though the model only thinks."""
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhe")
+        await asyncio.sleep(0.6)
+        writer.write(b"llo")
+        await reader.read()
+
+    limits = Limits(idle=0.2, grace=0.5)
+    async with (
+        serving(handler) as upstream,
+        opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream), limits=limits) as door,
+    ):
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        writer.write(ASK)
+        assert await reader.readexactly(len(OK)) == OK
+        # Now nothing is under way, and the connection is let go.
+        assert await reader.read() == b""
+        writer.close()
+
+
+async def test_no_upstream_is_contacted_before_there_is_a_request(tmp_path: Path) -> None:
+    async with answering(OK) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as door:
+        reader, writer = await connected(door, "api.test:443", alpn=("h2", "http/1.1"))
+        assert upstream.connections == 0
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "code"),
+    [
+        (b"X-A: b\0c\r\n", 400, "malformed_head"),
+        (b"X-A: b\rX-Evil: 1\r\n", 400, "malformed_head"),
+        (b"X-A: b\r\n folded\r\n", 400, "malformed_head"),
+        (b"X-A: b\nX-B: c\r\n", 400, "malformed_head"),
+        (b"X A: b\r\n", 400, "malformed_head"),
+        (b"X-A : b\r\n", 400, "malformed_head"),
+        (b": b\r\n", 400, "malformed_request"),
+        (b"Host: other.test\r\n", 400, "malformed_head"),
+        (b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n", 400, "malformed_framing"),
+        (b"Content-Length: 1\r\nContent-Length: 2\r\n", 400, None),
+        (b"Content-Length: +1\r\n", 400, None),
+        (b"Transfer-Encoding: xchunked\r\n", 400, None),
+        (b"X-Long: " + b"a" * (1 << 20) + b"\r\n", 431, "head_too_large"),
+        (b"X: y\r\n" * 10_000, 431, "head_too_large"),
+    ],
+)
+async def test_a_head_that_could_mean_two_things_goes_nowhere(
+    tmp_path: Path, fields: bytes, status: int, code: str | None
+) -> None:
+    recorder = MemoryRecorder()
+    async with answering(OK) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as door:
+        got, problem = await _got(door, ASK[:-2] + fields + b"\r\n")
+        assert upstream.connections == 0
+    assert got == status
+    assert code in (None, problem["error"]["code"])
+    assert not recorder.exchanges
+
+
+@pytest.mark.parametrize(
+    "line", [b"GET http://api.test/x HTTP/2.0", b"PRI * HTTP/2.0", b"GET http://api.test/x", b"\x16garbage"]
+)
+async def test_a_request_line_that_is_not_http_1_goes_nowhere(tmp_path: Path, line: bytes) -> None:
+    async with answering(OK) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as door:
+        got, _ = await _got(door, line + b"\r\nHost: api.test\r\n\r\n")
+        assert upstream.connections == 0
+    assert got in (400, 505)
+
+
+async def test_a_head_without_an_end_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:
+    async with opened(tmp_path) as door:
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        writer.write(b"GET http://api.test/x HTTP/1.1\r\n")
+        for _ in range(20):
+            writer.write(b"X-More: " + b"a" * 10_000 + b"\r\n")
+        assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 431 ")
+        writer.close()
+
+
+async def test_an_endless_chunk_header_ends_the_connection(tmp_path: Path) -> None:
+    recorder = MemoryRecorder()
+    async with answering(OK) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as door:
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        writer.write(ASK.replace(b"\r\n\r\n", b"\r\nTransfer-Encoding: chunked\r\n\r\n") + b"1" * (1 << 20))
+        await recorder.begun.wait()
+        await recorder.only.over.wait()
+        writer.close()
+    assert recorder.only.outcome == "client_closed"
+
+
+async def test_host_is_what_was_asked_for_and_not_what_it_says(tmp_path: Path) -> None:
+    recorder = MemoryRecorder()
+    async with answering(OK) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as door:
+        await _got(door, ASK.replace(b"Host: api.test", b"Host: evil.test"))
+    assert b"\r\nHost: api.test\r\n" in upstream.heads[0]
+    assert recorder.only.begun["url"] == "http://api.test/x"
+
+
+async def test_a_tunnel_is_for_the_host_it_was_asked_for(tmp_path: Path) -> None:
+    recorder = MemoryRecorder()
+    async with answering(OK) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as door:
+        reader, writer = await connected(door, "api.test:443")
+        writer.write(b"GET /x HTTP/1.1\r\nHost: evil.test\r\n\r\n")
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 421 ")
+        writer.close()
+        assert upstream.connections == 0
+
+
+async def test_a_connect_inside_a_tunnel_goes_nowhere(tmp_path: Path) -> None:
+    async with answering(OK) as upstream, opened(tmp_path, upstreams=_instead(upstream)) as door:
+        reader, writer = await connected(door, "api.test:443")
+        writer.write(b"CONNECT api.test:443 HTTP/1.1\r\nHost: api.test:443\r\n\r\n")
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 405 ")
+        writer.close()
+        assert upstream.connections == 0
+
+
+async def test_a_request_for_us_and_not_through_us_is_told_so(tmp_path: Path) -> None:
+    async with opened(tmp_path) as door:
+        got, problem = await _got(door, b"GET /v1/models HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+    assert (got, problem["error"]["code"]) == (400, "not_a_proxy_request")
+
+
+async def test_a_crash_of_a_layer_ends_the_connection_and_the_recording(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """mitmproxy logs "mitmproxy has crashed!" and lets the client wait."""
+
+    def crash(*_: object) -> None:
+        raise NotImplementedError("something that mitmproxy does not know")
+
+    monkeypatch.setattr(relayed.Relayed, "response_head", crash)
+    recorder = MemoryRecorder()
+    async with (
+        asyncio.timeout(5),
+        answering(OK) as upstream,
+        opened(tmp_path, recorder, upstreams=_instead(upstream)) as door,
+    ):
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        writer.write(ASK)
+        assert await reader.read() == b""
+        writer.close()
+        await recorder.only.over.wait()
+    assert recorder.only.outcome == "refused"
+    assert "a connection was given up" in caplog.text
+
+
+async def test_a_hook_that_fails_ends_the_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """mitmproxy logs an addon's error and goes on as if nothing were."""
+
+    def fail(*_: object) -> None:
+        raise LookupError("a fault of ours")
+
+    monkeypatch.setattr("proxy.mitm.layers.Stack._connect", fail)
+    async with asyncio.timeout(5), opened(tmp_path) as door:
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        writer.write(b"CONNECT api.test:443 HTTP/1.1\r\nHost: api.test:443\r\n\r\n")
+        assert await reader.read() == b""
+        writer.close()
+    assert "a fault of ours" in caplog.text
+
+
+class _Failing(MemoryRecorder):
+    """A recorder with a fault."""
+
+    def __init__(self, on_failure: Any, where: str) -> None:
+        super().__init__(on_failure)
+        self.where = where
+
+    def begin(self, **head: Any) -> Any:
+        if self.where == "begin":
+            raise RuntimeError("a fault of ours")
+        told = super().begin(**head)
+        if self.where != "nowhere":
+            setattr(told, self.where, self._fail)
+        return told
+
+    def _fail(self, *_: object, **__: object) -> None:
+        raise RuntimeError("a fault of ours")
+
+
+@pytest.mark.parametrize("where", ["begin", "data", "ended", "response", "closed", "kept"])
+async def test_a_recorder_that_fails_does_not_break_what_it_records(tmp_path: Path, where: str) -> None:
+    recorder = _Failing("gap", where)
+    async with answering(OK) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as door:
+        got, _ = await _got(door, ASK.replace(b"\r\n\r\n", b"\r\nContent-Length: 1\r\n\r\na"))
+    assert got == 200
+    assert [gap[1] for gap in recorder.gaps] == ["the recorder failed: RuntimeError"]
+
+
+@pytest.mark.parametrize("where", ["begin", "data", "ended", "kept"])
+async def test_a_recorder_that_fails_lets_nothing_pass_where_that_is_the_policy(tmp_path: Path, where: str) -> None:
+    recorder = _Failing("refuse", where)
+    async with answering(OK) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as door:
+        got, _ = await _got(door, ASK.replace(b"\r\n\r\n", b"\r\nContent-Length: 1\r\n\r\na"))
+        assert (got, upstream.connections) == (503, 0)
+    assert recorder.gaps
+
+
+async def test_a_bomb_passes_as_it_is(tmp_path: Path) -> None:
+    """254 KiB of gzip that open to 256 MiB: nothing at the door opens it."""
+    bomb = gzip.compress(bytes(1 << 26), 9, mtime=0)
+    sent = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(bomb) + bomb
+    recorder = MemoryRecorder()
+    async with answering(sent) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as door:
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        writer.write(ASK)
+        assert await reader.readexactly(len(sent)) == sent
+        writer.close()
+    assert recorder.only.body("response") == bomb
+
+
+async def test_a_client_that_sends_far_ahead_is_not_read(tmp_path: Path) -> None:
+    proceed = asyncio.Event()
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await read_request(reader)
+            await proceed.wait()
+            writer.write(OK)
+
+    many = 100_000
+    async with serving(handler) as upstream, opened(tmp_path, upstreams=_instead(upstream)) as door:
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        size = 0
+        try:
+            async with asyncio.timeout(0.5):
+                for _ in range(many):
+                    writer.write(ASK)
+                    size += len(ASK)
+                    await writer.drain()
+        except TimeoutError:
+            pass
+        buffered = size - writer.transport.get_write_buffer_size()
+        assert buffered < 8 << 20
+        proceed.set()
+        assert await reader.readexactly(len(OK) * 3) == OK * 3
+        writer.close()
+
+
+async def test_connections_that_have_ended_are_forgotten(tmp_path: Path) -> None:
+    """An HTTP/2 client of an HTTP/1 upstream needs a new connection for each request; mitmproxy keeps all of them."""
+    async with answering(OK) as upstream, opened(tmp_path, upstreams=_instead(upstream)) as door:
+        reader, writer = await connected(door, "api.test:443", alpn=("h2",))
+        peer = Peer(reader, writer, client=True)
+        for _ in range(20):
+            await peer.answer(peer.ask("api.test", "/x"))
+        assert upstream.connections == 20
+        gc.collect()
+        assert sum(isinstance(thing, http1.Client) for thing in gc.get_objects()) < 5
+        writer.close()

@@ -1,0 +1,422 @@
+"""Where requests go: overrides, reverse mode, tunnels, the proxy above, certificates."""
+
+import asyncio
+import base64
+import datetime
+import json
+import shutil
+import ssl
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import trustme
+
+from proxy.errors import Failure
+from tests.support.h2wire import Peer
+from tests.support.wire import (
+    Door,
+    MemoryRecorder,
+    ScriptedAnswerer,
+    Upstream,
+    answering,
+    connected,
+    opened,
+    serving,
+    upstream_ca,
+    upstream_tls,
+    whole,
+)
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
+
+
+async def _get(door: Door, url: str, **more: Any) -> httpx.Response:
+    async with httpx.AsyncClient(proxy=door.proxy(), verify=door.tls) as client:
+        return await client.get(url, **more)
+
+
+# Overrides
+
+
+@pytest.mark.parametrize("url", ["https://api.test/x", "http://api.test/x", "https://api.test:8443/x"])
+async def test_another_origin_is_contacted_and_the_record_keeps_the_host(tmp_path: Path, url: str) -> None:
+    recorder = MemoryRecorder()
+    async with (
+        answering(OK) as upstream,
+        opened(
+            tmp_path,
+            recorder,
+            upstreams={"API.test": f"http://127.0.0.1:{upstream.port}"},
+        ) as door,
+    ):
+        assert (await _get(door, url)).text == "hello"
+    host = url.split("/")[2]
+    assert f"\r\nHost: {host}\r\n".encode() in upstream.heads[0]
+    assert recorder.only.begun["url"] == url
+
+
+async def test_an_override_may_be_for_one_port(tmp_path: Path) -> None:
+    async with (
+        answering(OK) as upstream,
+        opened(tmp_path, MemoryRecorder(), upstreams={"api.test:443": f"http://127.0.0.1:{upstream.port}"}) as door,
+    ):
+        assert (await _get(door, "https://api.test/x")).text == "hello"
+        response = await _get(door, "http://api.test/x")
+    assert response.status_code == 502
+
+
+@pytest.mark.parametrize("names", [("127.0.0.1",), ("localhost",)])
+async def test_an_override_may_lead_to_tls(tmp_path: Path, names: tuple[str, ...]) -> None:
+    async with (
+        answering(OK, tls=upstream_tls(*names)) as upstream,
+        opened(tmp_path, MemoryRecorder(), upstreams={"api.test": f"https://{names[0]}:{upstream.port}"}) as door,
+    ):
+        assert (await _get(door, "https://api.test/x")).text == "hello"
+        assert (await _get(door, "http://api.test/x")).text == "hello"
+
+
+# Certificates
+
+
+@asynccontextmanager
+async def _with_certificate(configure: Any) -> AsyncIterator[Upstream]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    configure(context)
+    async with answering(OK, tls=context) as upstream:
+        yield upstream
+
+
+def _expired(context: ssl.SSLContext) -> None:
+    upstream_ca().issue_cert(
+        "localhost", not_after=datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
+    ).configure_cert(context)
+
+
+def _for_another(context: ssl.SSLContext) -> None:
+    upstream_ca().issue_cert("other.test").configure_cert(context)
+
+
+def _by_a_stranger(context: ssl.SSLContext) -> None:
+    trustme.CA().issue_cert("localhost").configure_cert(context)
+
+
+@pytest.mark.parametrize("alpn", ["h2", "http/1.1"])
+@pytest.mark.parametrize(
+    ("configure", "why"),
+    [(_expired, "expired"), (_for_another, "mismatch"), (_by_a_stranger, "unable to get local issuer")],
+)
+async def test_a_certificate_that_is_not_valid_is_never_accepted(
+    tmp_path: Path, configure: Any, why: str, alpn: str
+) -> None:
+    recorder = MemoryRecorder()
+    async with (
+        _with_certificate(configure) as upstream,
+        opened(tmp_path, recorder, allow_private=True, connect_ports=(upstream.port,)) as door,
+    ):
+        async with httpx.AsyncClient(proxy=door.proxy(), verify=door.tls, http2=alpn == "h2") as client:
+            response = await client.post(f"https://localhost:{upstream.port}/x", content=b"secret")
+    assert response.status_code == 502
+    assert response.json()["error"]["code"] == "tls_certificate_error"
+    assert why in response.json()["detail"]
+    assert not upstream.heads
+    assert recorder.only.outcome == "server_closed"
+
+
+async def test_an_upstream_that_does_not_speak_tls_is_a_502(tmp_path: Path) -> None:
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(10)
+        writer.write(b"220 smtp.test ESMTP\r\n")
+        await reader.read()
+
+    async with (
+        serving(handler) as upstream,
+        opened(tmp_path, MemoryRecorder(), upstreams={"api.test": f"https://127.0.0.1:{upstream.port}"}) as door,
+    ):
+        response = await _get(door, "https://api.test/x")
+    assert (response.status_code, response.json()["error"]["code"]) == (502, "tls_failed")
+
+
+async def test_a_private_ca_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ExceptionGroup) as raised:
+        async with opened(tmp_path, upstream_ca=str(tmp_path / "none.pem")):
+            pass
+    assert raised.group_contains(Failure, match=r"none\.pem cannot be read")
+
+
+# Reverse mode
+
+
+async def test_a_door_in_front_of_one_origin(tmp_path: Path) -> None:
+    recorder = MemoryRecorder()
+    async with (
+        answering(OK) as upstream,
+        opened(tmp_path, recorder, reverse=f"http://127.0.0.1:{upstream.port}") as door,
+    ):
+        async with httpx.AsyncClient() as client:
+            assert (await client.get(f"{door.url}/~run-8/v1/x?y=/~z/")).text == "hello"
+            assert (await client.get(f"{door.url}/v1/x", headers={"X-Playhead-Run": "run-9"})).text == "hello"
+            assert (await client.get(f"{door.url}/~run-8")).text == "hello"
+    host = f"127.0.0.1:{upstream.port}"
+    assert [head.split(b" HTTP")[0] for head in upstream.heads] == [b"GET /v1/x?y=/~z/", b"GET /v1/x", b"GET /"]
+    assert all(f"\r\nHost: {host}\r\n".encode() in head for head in upstream.heads)
+    assert [told.begun["run"] for told in recorder.exchanges] == ["run-8", "run-9", "run-8"]
+    assert recorder.exchanges[0].begun["url"] == f"http://{host}/v1/x?y=/~z/"
+
+
+async def test_a_door_in_front_of_an_origin_with_tls(tmp_path: Path) -> None:
+    async with answering(OK, tls=upstream_tls("localhost")) as upstream:
+        async with (
+            opened(tmp_path, MemoryRecorder(), reverse=f"https://localhost:{upstream.port}") as door,
+            httpx.AsyncClient() as client,
+        ):
+            assert (await client.post(f"{door.url}/~run-8/v1/x", content=b"a" * 2_000_000)).text == "hello"
+    assert upstream.bodies == [b"a" * 2_000_000]
+
+
+async def test_in_reverse_a_token_may_stand_in_the_path(tmp_path: Path) -> None:
+    recorder = MemoryRecorder()
+    async with answering(OK) as upstream:
+        async with (
+            opened(tmp_path, recorder, token="s3cret", reverse=f"http://127.0.0.1:{upstream.port}") as door,
+            httpx.AsyncClient() as client,
+        ):
+            refused = await client.get(f"{door.url}/~run-8/v1/x")
+            assert (refused.status_code, refused.json()["error"]["code"]) == (401, "token_required")
+            assert (await client.get(f"{door.url}/~run-8~s3cret/v1/x")).text == "hello"
+    assert [told.begun["run"] for told in recorder.exchanges] == ["run-8"]
+    assert upstream.heads[0].startswith(b"GET /v1/x HTTP")
+
+
+async def test_in_reverse_a_recording_answers(tmp_path: Path) -> None:
+    answerer = ScriptedAnswerer(whole(b"recorded"))
+    async with (
+        opened(tmp_path, answerer=answerer, reverse="https://api.nowhere.invalid") as door,
+        httpx.AsyncClient() as client,
+    ):
+        assert (await client.get(f"{door.url}/~run-8/v1/x")).text == "recorded"
+    request, run, _ = answerer.asked[0]
+    assert (request.url, run) == ("https://api.nowhere.invalid/v1/x", "run-8")
+
+
+# Tunnels
+
+
+async def test_a_host_on_the_tunnel_list_passes_undecrypted_and_is_noted(tmp_path: Path) -> None:
+    recorder = MemoryRecorder()
+    settings: dict[str, Any] = {"allow_private": True, "tunnel": ("localhost", "*.pinned.test")}
+    async with answering(OK, tls=upstream_tls("localhost")) as upstream:
+        async with opened(tmp_path, recorder, connect_ports=(upstream.port,), **settings) as door:
+            trust = ssl.create_default_context()
+            upstream_ca().configure_trust(trust)
+            async with httpx.AsyncClient(proxy=door.proxy("run-5"), verify=trust) as client:
+                assert (await client.get(f"https://localhost:{upstream.port}/x")).text == "hello"
+    assert not recorder.exchanges
+    assert recorder.gaps == [("run-5", "localhost is on the tunnel list and passed undecrypted", None)]
+
+
+async def test_a_tunnel_is_not_let_inside_either(tmp_path: Path) -> None:
+    async with (
+        answering(OK) as upstream,
+        opened(tmp_path, MemoryRecorder(), tunnel=("localhost",), connect_ports=(upstream.port,)) as door,
+    ):
+        with pytest.raises((ConnectionError, ssl.SSLError)):
+            await connected(door, f"localhost:{upstream.port}")
+        assert upstream.connections == 0
+
+
+async def test_a_tunnel_cannot_be_answered_from_a_recording(tmp_path: Path) -> None:
+    async with opened(tmp_path, answerer=ScriptedAnswerer(), tunnel=("*.pinned.test",)) as door:
+        with pytest.raises(ConnectionRefusedError, match="tunnel_in_replay"):
+            await connected(door, "api.pinned.test:443")
+
+
+async def test_what_is_neither_tls_nor_http_is_noted(tmp_path: Path) -> None:
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write((await reader.readexactly(8)).upper())
+        await reader.read()
+
+    recorder = MemoryRecorder()
+    async with (
+        serving(handler) as upstream,
+        opened(tmp_path, recorder, allow_private=True, connect_ports=(upstream.port,)) as door,
+    ):
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        writer.write(f"CONNECT localhost:{upstream.port} HTTP/1.1\r\n\r\n".encode())
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"\x01\x02ab cde")
+        assert await reader.readexactly(8) == b"\x01\x02AB CDE"
+        writer.close()
+    assert len(recorder.gaps) == 1
+    assert "neither TLS nor HTTP" in recorder.gaps[0][1]
+
+
+async def test_in_replay_it_is_not_let_through(tmp_path: Path) -> None:
+    async with opened(tmp_path, answerer=ScriptedAnswerer()) as door:
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        writer.write(b"CONNECT localhost:443 HTTP/1.1\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"\x01\x02ab cde")
+        assert await reader.read() == b""
+        writer.close()
+
+
+# The proxy above
+
+
+@asynccontextmanager
+async def _proxy_above(heads: list[bytes], origin: int) -> AsyncIterator[Upstream]:
+    """A forward proxy that leads everything to one port."""
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        heads.append(head)
+        if not head.startswith(b"CONNECT "):
+            writer.write(OK)
+            return
+        if b"denied.test" in head:
+            writer.write(b"HTTP/1.1 403 No\r\nContent-Length: 0\r\n\r\n")
+            return
+        there, back = await asyncio.open_connection("127.0.0.1", origin)
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_pump(reader, back))
+            group.create_task(_pump(there, writer))
+
+    async with serving(handler) as proxy:
+        yield proxy
+
+
+async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    try:
+        while data := await source.read(65536):
+            sink.write(data)
+    except OSError:
+        pass
+    finally:
+        sink.close()
+
+
+async def test_a_proxy_above_is_asked_for_everything(tmp_path: Path) -> None:
+    heads: list[bytes] = []
+    recorder = MemoryRecorder()
+    async with answering(OK, tls=upstream_tls("api.test")) as upstream, _proxy_above(heads, upstream.port) as above:
+        settings: dict[str, Any] = {"upstream_proxy": f"http://user:p%40ss@127.0.0.1:{above.port}"}
+        async with opened(tmp_path, recorder, **settings) as door:
+            assert (await _get(door, "https://api.test/x")).text == "hello"
+            assert (await _get(door, "http://plain.test/y?z")).text == "hello"
+            denied = await _get(door, "https://denied.test/x")
+    credentials = b"Proxy-Authorization: Basic " + base64.b64encode(b"user:p@ss")
+    assert heads[0].startswith(b"CONNECT api.test:443 HTTP/1.1\r\n")
+    assert heads[1].startswith(b"GET http://plain.test/y?z HTTP/1.1\r\n")
+    assert all(credentials in head for head in heads)
+    assert credentials not in upstream.heads[0]
+    assert denied.status_code == 502
+    assert [told.begun["url"] for told in recorder.exchanges[:2]] == ["https://api.test/x", "http://plain.test/y?z"]
+    assert all("p@ss" not in str(told.begun) and "Basic" not in str(told.begun) for told in recorder.exchanges)
+
+
+async def test_a_proxy_above_speaks_http_2_through(tmp_path: Path) -> None:
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer = Peer(reader, writer, client=False)
+        stream, _ = await peer.request()
+        peer.respond(stream, [(":status", "200")], [b"two"])
+        await reader.read()
+
+    heads: list[bytes] = []
+    async with (
+        serving(handler, tls=upstream_tls("api.test", alpn=("h2",))) as upstream,
+        _proxy_above(heads, upstream.port) as above,
+    ):
+        async with opened(tmp_path, MemoryRecorder(), upstream_proxy=f"http://127.0.0.1:{above.port}") as door:
+            reader, writer = await connected(door, "api.test:443", alpn=("h2", "http/1.1"))
+            peer = Peer(reader, writer, client=True)
+            assert (await peer.answer(peer.ask("api.test", "/x"))).body == b"two"
+            writer.close()
+
+
+async def test_an_override_does_not_go_by_the_proxy_above(tmp_path: Path) -> None:
+    heads: list[bytes] = []
+    async with answering(OK) as upstream, _proxy_above(heads, 1) as above:
+        settings = {
+            "upstream_proxy": f"http://127.0.0.1:{above.port}",
+            "upstreams": {"api.test": f"http://127.0.0.1:{upstream.port}"},
+        }
+        async with opened(tmp_path, MemoryRecorder(), **settings) as door:
+            assert (await _get(door, "https://api.test/x")).text == "hello"
+            assert (await _get(door, "http://api.test/x")).text == "hello"
+    assert not heads
+    assert upstream.heads[1].startswith(b"GET /x HTTP/1.1\r\n")
+
+
+# Many doors, one port; other clients
+
+
+async def test_several_doors_share_a_port(tmp_path: Path) -> None:
+    async with opened(tmp_path, answerer=ScriptedAnswerer(whole(b"1")), reuse_port=True) as one:
+        async with opened(tmp_path, answerer=ScriptedAnswerer(whole(b"2")), reuse_port=True, port=one.port) as two:
+            assert one.port == two.port
+
+
+async def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    async with opened(tmp_path) as door:
+        with pytest.raises(ExceptionGroup) as raised:
+            async with opened(tmp_path, port=door.port):
+                pass
+    assert raised.group_contains(Failure, match=f"cannot listen on 127.0.0.1:{door.port}: .*choose another port")
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+@pytest.mark.parametrize("flag", ["--http1.1", "--http2"])
+async def test_curl_goes_through(tmp_path: Path, flag: str) -> None:
+    recorder = MemoryRecorder()
+    async with (
+        answering(OK) as upstream,
+        opened(tmp_path, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as door,
+    ):
+        command = [
+            "curl",
+            "-sS",
+            flag,
+            "--proxy",
+            door.proxy("run-c"),
+            "--cacert",
+            str(door.config.authority.certificate),
+        ]
+        curl = await asyncio.create_subprocess_exec(
+            *command, "-d", "asked", "https://api.test/x", stdout=subprocess.PIPE
+        )
+        out, _ = await curl.communicate()
+    assert out == b"hello"
+    assert (recorder.only.begun["run"], recorder.only.body("request")) == ("run-c", b"asked")
+
+
+NODE = """
+const https = require('https'), net = require('net'), tls = require('tls');
+const [port, ca] = process.argv.slice(1);
+const s = net.connect(port, '127.0.0.1', () => s.write('CONNECT api.test:443 HTTP/1.1\\r\\nHost: api.test:443\\r\\n\\r\\n'));
+s.once('data', () => {
+  const t = tls.connect({ socket: s, servername: 'api.test', ca: require('fs').readFileSync(ca) });
+  https.get({ host: 'api.test', path: '/x', createConnection: () => t }, r => {
+    r.on('data', d => console.log(JSON.stringify([r.statusCode, d.toString(), t.authorized])));
+    r.on('end', () => t.destroy());
+  });
+});
+"""
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="Node is not installed")
+async def test_node_trusts_our_leaves(tmp_path: Path) -> None:
+    async with (
+        answering(OK) as upstream,
+        opened(tmp_path, MemoryRecorder(), upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as door,
+    ):
+        node = await asyncio.create_subprocess_exec(
+            "node", "-e", NODE, str(door.port), str(door.config.authority.certificate), stdout=subprocess.PIPE
+        )
+        out, _ = await node.communicate()
+    assert json.loads(out) == [200, "hello", True]
