@@ -105,4 +105,5 @@ def encode(record: Record) -> bytes:
 
 def decode(data: bytes | memoryview) -> Record:
     """The record that `encode` made. Raises `msgspec.ValidationError` on anything else."""
-    return _decoder.decode(data)
+    record: Record = _decoder.decode(data)
+    return record

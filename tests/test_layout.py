@@ -28,7 +28,7 @@ def test_nobody_else_claims_a_room_s_name(room: str) -> None:
 @pytest.mark.parametrize(
     ("file", "line", "broken"),
     [
-        ("calls/provoked.py", "import os", "calls is pure"),
+        ("calls/provoked.py", "import os", "calls is pure: no IO, clock or randomness"),
         ("store/provoked.py", "import proxy.settings", "proxy → replay → store → calls"),
         ("replay/provoked.py", "import mitmproxy.http", "mitmproxy only in proxy.mitm"),
         ("proxy/provoked.py", "import mitmproxy.http", "mitmproxy only in proxy.mitm"),
