@@ -340,7 +340,7 @@ _SCHEMES = (
         lead=(Word(("bearer",), nocase=True), Some("[ +]", 1, 4)),
         begin=(Some(f"[{_HEADER_CHARS}]", _SEEN, _SEEN),),
         end=run(_HEADER_CHARS),
-        real=_long(16),
+        real=_long(12),
     ),
     Rule(
         kind="A",

@@ -13,13 +13,13 @@ import re2
 
 from calls.credentials import RULES, End, Rule
 from calls.patterns import begun, full
-from calls.placeholder import is_placeholder, make
+from calls.placeholder import MARK, is_placeholder, make
 
 LONGEST: Final = 8192
 """A longer secret is replaced in blocks of this size. Divisible by 8, so that runs of backslashes keep their meaning."""
 
-_AHEAD: Final = 8
-"""How many bytes after a secret's last one can be needed to see that it has ended."""
+_AHEAD: Final = 16
+"""How many bytes behind a block can be needed to see where it ends."""
 
 # A word may start right after an escape of JSON or of a URL, though the escape's last character is a letter.
 _ESCAPE = r"\\[bfnrt]|\\u[0-9A-Fa-f]{4}|%[0-9A-Fa-f]{2}"
@@ -42,6 +42,9 @@ class _Found:
     rule: Rule
     lead: int
     start: int
+    seen: int
+    """Up to where it is surely the secret: from here its end is looked for."""
+
     end: End
 
 
@@ -72,8 +75,8 @@ class Table:
         """The rule by which a secret starts here, and where the secret itself starts and how it ends."""
         spans = self._which(_HERE, data, at, len(data))
         group = next(n for n, (start, _) in enumerate(spans) if n and start >= 0)
-        rule, start = self._rules[group - 1], spans[group][0]
-        return _Found(rule, at, start, rule.end(data, start))
+        rule, (start, seen) = self._rules[group - 1], spans[group]
+        return _Found(rule, at, start, seen, rule.end(data, start))
 
 
 def _compiled(expression: str) -> Any:
@@ -126,14 +129,14 @@ class Scanner:
             found = self._going_on(at) or self._next(text, at, last=last)
             if isinstance(found, int):
                 return found
-            stop = found.end(text, found.start)
+            stop = found.end(text, found.seen)
             if stop == len(text) and not last and stop - found.start < LONGEST + _AHEAD:
                 return found.lead
             at = self._settle(text, found, stop, edits, offset)
 
     def _going_on(self, at: int) -> _Found | None:
         """The secret that we are inside of, longer than a block."""
-        return self._inside and _Found(self._inside.rule, at, at, self._inside.end)
+        return self._inside and _Found(self._inside.rule, at, at, at, self._inside.end)
 
     def _next(self, text: bytes, at: int, *, last: bool) -> _Found | int:
         """The next secret, or up to where there is surely none."""
@@ -156,10 +159,16 @@ class Scanner:
 
 
 def _block(text: bytes, start: int, stop: int) -> int:
-    """Where a block of a secret ends: never inside a run of backslashes, which would change what the rest of it means."""
-    if stop - start <= LONGEST:
+    """Where a block of a secret ends. What was replaced as a block is a block again, so that it passes unchanged."""
+    limit = min(stop, start + LONGEST)
+    if text.startswith(MARK, start):
+        # A placeholder's letters go on into the next one's mark, as far as its underscore.
+        following = text.find(MARK, start + 1, stop)
+        return limit if following < 0 else following
+    if text[start : start + 1] == b"*":
+        return limit - len(text[start:limit].lstrip(b"*"))
+    if limit == stop:
         return stop
-    cut = start + LONGEST
-    while cut > start and text[cut - 1] == 0x5C:
-        cut -= 1
-    return cut if cut > start else start + LONGEST
+    # Never inside a run of backslashes, which would change what the rest of it means.
+    cut = start + len(text[start:limit].rstrip(b"\\"))
+    return limit if cut == start else cut

@@ -1,0 +1,128 @@
+"""Made-up credentials, one of every kind that the rules know, and what only looks like one. None was ever valid."""
+
+from hypothesis import strategies as st
+
+KEY = b"a key for tests, thirty-two bytes"
+
+_HEX = "0123456789abcdef" * 8
+_MIXED = "aB3dE6gH9jK2mN5pQ8rS1tU4vW7xY0zA" * 6
+
+
+def _mixed(size: int) -> str:
+    return _MIXED[:size]
+
+
+TOKENS: tuple[str, ...] = (
+    f"sk-{_mixed(48)}",
+    f"sk-proj-{_mixed(60)}-{_mixed(20)}_x9",
+    f"sk-ant-api03-{_mixed(80)}-AA",
+    f"sk-or-v1-{_HEX[:64]}",
+    f"gsk_{_mixed(52)}",
+    f"pplx-{_mixed(48)}",
+    f"xai-{_mixed(80)}",
+    f"r8_{_mixed(37)}",
+    f"hf_{_mixed(34)}",
+    f"nvapi-{_mixed(64)}",
+    f"tvly-{_mixed(32)}",
+    f"fc-{_HEX[:32]}",
+    f"pcsk_{_mixed(60)}",
+    f"lsv2_pt_{_HEX[:32]}_{_HEX[:10]}",
+    f"ghp_{_mixed(36)}",
+    f"github_pat_{_mixed(22)}_{_mixed(59)}",
+    f"glpat-{_mixed(20)}",
+    "xoxb-" + "1234567890-1234567890123-" + _mixed(24),
+    f"AIzaSy{_mixed(33)}",
+    f"ya29.{_mixed(60)}",
+    f"GOCSPX-{_mixed(28)}",
+    f"npm_{_mixed(36)}",
+    f"pypi-AgEIcHlwaS5vcmc{_mixed(60)}",
+    f"SG.{_mixed(22)}.{_mixed(43)}",
+    "sk_live_" + _mixed(24),
+    "rk_live_" + _mixed(24),
+    f"whsec_{_mixed(32)}",
+    f"dapi{_HEX[:32]}",
+    f"dop_v1_{_HEX[:64]}",
+    f"hvs.{_mixed(24)}",
+    f"shpat_{_HEX[:32]}",
+    f"ATATT3xFf{_mixed(60)}",
+    f"ek_{_mixed(32)}",
+    f"glsa_{_mixed(32)}_{_HEX[:8]}",
+    "AKIA" + "IOSFODNN7EXAMPLE",
+    "ASIA" + "QEMAC2MS4BWMXJDU",
+    f"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.{_mixed(43)}",
+    f"123456789:AA{_mixed(33)}",
+    f"npm_{_mixed(36)}",
+    f"openai-insecure-api-key.{_mixed(20)}",
+)
+"""Are recognised wherever they stand, by themselves."""
+
+CONTEXTS: tuple[tuple[str, str], ...] = (
+    ('{"api_key": "', '"}'),
+    ('{"apiKey":"', '","n":1}'),
+    ('{"OPENAI_API_KEY" : "', '"}'),
+    ('{"db_password": "', '"}'),
+    ('{"client_secret":"', '"}'),
+    ('{"authorization_token": "', '"}'),
+    ('{"Authorization":"Bearer ', '"}'),
+    ('{"cookie": "', '"}'),
+    ('{"arguments": "{\\"password\\": \\"', '\\"}"}'),
+    ('{"a": "{\\"b\\": \\"{\\\\\\"secret_key\\\\\\": \\\\\\"', '\\\\\\"}\\"}"}'),
+    ("Authorization: Bearer ", "\r\n"),
+    ("curl -H 'x-api-key: ", "' https://x"),
+    ("export OPENAI_API_KEY=", "\n"),
+    ("aws_secret_access_key = ", "\n"),
+    ('client = Client(api_key="', '")'),
+    ("DefaultEndpointsProtocol=https;AccountKey=", ";EndpointSuffix=core"),
+    ("see https://x.example/a?b=1&sig=", "&c=2"),
+    ("see https://x.example/a?api_key=", " for more"),
+    ("https://x.example/a?b=1\\u0026X-Amz-Signature=", "\\u0026c"),
+    ("postgres://user:", "@db.example:5432/x"),
+    ('Content-Disposition: form-data; name="api_key"\r\n\r\n', "\r\n--x"),
+    ("https://hooks.slack.com/services/T00000000/B00000000/", " "),
+    ("https:\\/\\/hooks.slack.com\\/services\\/T00000000\\/B00000000\\/", '"'),
+)
+"""Make a secret of what stands between, whatever it looks like."""
+
+SECRETS: tuple[str, ...] = (
+    "hunter2hunter2",
+    _mixed(32),
+    _HEX[:40],
+    "correct0horse1battery2staple3",
+    "wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY12",
+)
+
+PEM = (
+    "-----BEGIN RSA PRIVATE KEY-----\n" + "\n".join(_mixed(64) for _ in range(24)) + "\n-----END RSA PRIVATE KEY-----\n"
+)
+
+HARMLESS: tuple[str, ...] = (
+    '{"id": "chatcmpl-BCeXVv4rJzx5mvvVxqmVQGWJYTGDB", "system_fingerprint": "fp_eb9dce56a8"}',
+    '{"id": "call_yMm1Z2Jp8qTz5nXvLr3KQwEs", "tool_call_id": "call_0123456789abcdefghijklmn"}',
+    '{"id": "toolu_01A09q90qw90lq917835lq9", "id2": "msg_01XFDUDYJgAACzvnptvVoYEL"}',
+    '{"id": "resp_68a1b2c3d4e5f60718293a4b5c6d7e8f", "item": "rs_0123456789abcdef", "fc": "fc_68ab01"}',
+    '{"max_tokens": 100, "prompt_tokens": 12, "completion_tokens_details": {"reasoning_tokens": 0}}',
+    '{"token": "Hello", "logprob": -0.31, "bytes": [72, 101], "top_logprobs": [{"token": " world"}]}',
+    '{"prompt_cache_key": "agents-sdk:run:0123456789abcdef0123456789abcdef", "key": "value"}',
+    '{"properties": {"password": {"type": "string"}, "api_key": {"type": "string"}}, "required": ["password"]}',
+    '{"api_key": null, "password": "", "secret": "${SECRET}", "client_secret": "<your secret>"}',
+    "The task-based, risk-averse approach: ask-me-anything-about-sk-learn-and-friends.",
+    "Basic knowledge of the bearer of bad news; a secret: the cake is a lie; password: choose wisely",
+    "http://localhost:8080/v1?page=2&key=name&limit=10 and mailto:someone@example.com",
+    "key-value pairs, pa-per, fc-barcelona, https://example.com:443/path@v1.2.3?at=@",
+    "-----BEGIN PUBLIC KEY-----\nMIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8A\n-----END PUBLIC KEY-----",
+    "starts with -----BEGIN PRIVATE KEY----- and goes on with words, words, words. And the rest.",
+    "eyJhbGciOiJIUzI1NiJ9 is a header without a payload; eyJ.eyJ is nothing",
+    "x-amzn-requestid: 0123; next_page_token: abc; AKIA is a prefix; AKIAIOSFODNN7EXAMPLETOOLONG1234",
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJ",
+)
+
+_PIECES = (*TOKENS, *SECRETS, *HARMLESS, *(part for pair in CONTEXTS for part in pair), PEM, PEM[:90])
+_GLUE = ('"', "'", "\\", "\\n", "\\\\", "\\u0026", " ", "\n", "&", "?", "=", ":", ";", "-", "_", "/", "@", "é", "\0", "%3D")
+_TAILS = ("sk-", "s", '"api', '"password', '"password": ', "Bear", "Bearer ", "-----BEG", "eyJ", "AK", "http://u:", "x" * 9000)
+
+noise = st.one_of(st.sampled_from(_GLUE + _TAILS), st.text(max_size=4), st.sampled_from(_PIECES))
+
+_made = st.lists(noise, max_size=12).map(lambda parts: "".join(parts).encode())
+_broken = st.tuples(_made, st.integers(0, 200), st.binary(max_size=3)).map(lambda t: t[0][: t[1]] + t[2] + t[0][t[1] :])
+bodies = st.one_of(_made, _broken, st.binary(max_size=60))
+"""Bytes in which secrets, their contexts, pieces of both and harmless things lie next to each other."""
