@@ -12,7 +12,8 @@ from typing import Any
 import click
 
 from proxy.api import Api, segment
-from proxy.environ import addressed, variables
+from proxy.doctor import surroundings
+from proxy.environ import addressed, user_proxy, variables
 from proxy.errors import Failure
 from proxy.house import House
 from proxy.settings import Settings
@@ -33,6 +34,8 @@ async def record(
         api = await house.api()
         api.put(f"/runs/{segment(run)}", {"labels": dict(labels)})
         place = _running(house) or await _own(house, api)
+        for sentence in surroundings(os.environ):
+            click.echo(f"playhead: {sentence}", err=True)
         code = await wrapped(command, environment(place, run, house.token, api=api.url, bypass=True))
         await house.close_doors()
         api = await house.api()
@@ -62,7 +65,8 @@ def _running(house: House) -> dict[str, Any] | None:
 
 
 async def _own(house: House, api: Api) -> dict[str, Any]:
-    door = await house.door(mode="record", own_addresses=[address(api.url)])
+    above = house.settings.upstream_proxy or user_proxy(os.environ)
+    door = await house.door(mode="record", own_addresses=[address(api.url)], upstream_proxy=above)
     return {"proxy": f"http://127.0.0.1:{door.ready['port']}", **door.ready}
 
 
