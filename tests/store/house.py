@@ -22,7 +22,7 @@ from store.keeper import Keeper
 from store.profiles import shipped
 
 PROFILES = shipped(None)
-EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "trace-format.example.jsonl"
+EXAMPLE = Path(__file__).with_name("example.jsonl")
 RUN = "20261121-223011-4b1e"
 """The run in the example."""
 

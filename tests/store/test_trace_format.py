@@ -138,7 +138,7 @@ def test_the_reader_in_the_page_reads_the_example_with_nothing_of_ours(tmp_path:
 
 def test_the_reader_in_the_page_finds_a_flipped_byte(tmp_path: Path) -> None:
     data = bytearray(EXAMPLE.read_bytes())
-    data[data.index(b"umbrella")] ^= 1
+    data[data.index(b"refund")] ^= 1
     broken = tmp_path / "broken.jsonl"
     broken.write_bytes(data)
     assert "line 2 is damaged" in reader(broken, tmp_path).stderr
