@@ -5,18 +5,16 @@ mitmproxy would take WebSockets apart, hold each message until it is whole, and 
 
 from typing import Protocol
 
-import wsproto
 from mitmproxy import http
 from mitmproxy.proxy import events
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layer import CommandGenerator
 from mitmproxy.proxy.layers import tcp
-from wsproto.connection import Connection, ConnectionType
-from wsproto.events import BytesMessage, CloseConnection, Message, TextMessage
 from wsproto.extensions import Extension, PerMessageDeflate
-from wsproto.utilities import LocalProtocolError, RemoteProtocolError, split_comma_header
+from wsproto.frame_protocol import CloseReason, Frame, FrameProtocol, Opcode, ParseFailed
+from wsproto.utilities import split_comma_header
 
-from calls.model import ChunkKind, Outcome
+from calls.model import Outcome
 from proxy.mitm.tape import Side, Tape
 
 MESSAGE_KEPT = 32 << 20
@@ -65,13 +63,13 @@ class Reader:
 
     def __init__(self, tape: Tape, extensions: str) -> None:
         self._tape = tape
-        self._sides = {
-            "request": Connection(ConnectionType.SERVER, _extensions(extensions)),
-            "response": Connection(ConnectionType.CLIENT, _extensions(extensions)),
+        self._frames = {
+            "request": FrameProtocol(client=False, extensions=_extensions(extensions)),
+            "response": FrameProtocol(client=True, extensions=_extensions(extensions)),
         }
-        self._parts: dict[str, bytearray] = {"request": bytearray(), "response": bytearray()}
+        self._parts: dict[Side, bytearray] = {"request": bytearray(), "response": bytearray()}
         self.closed = False
-        """Whether both sides said goodbye, or one did and the other need not any more."""
+        """Whether one side said goodbye."""
 
     @classmethod
     def of(cls, exchange: Exchange) -> "Reader | None":
@@ -84,27 +82,28 @@ class Reader:
 
     def feed(self, side: Side, data: bytes) -> bool:
         """Tell the messages that these bytes complete. False where they cannot be read."""
-        connection = self._sides[side]
+        frames = self._frames[side]
+        frames.receive_bytes(data)
         try:
-            connection.receive_data(data)
-            for event in connection.events():
-                self._tell(side, event)
-        except (RemoteProtocolError, LocalProtocolError, UnicodeDecodeError):
+            for frame in frames.received_frames():
+                self._tell(side, frame)
+        except ParseFailed:
             return False
         return True
 
-    def _tell(self, side: Side, event: wsproto.events.Event) -> None:
-        if isinstance(event, Message):
-            parts = self._parts[side]
-            parts += event.data.encode() if isinstance(event, TextMessage) else bytes(event.data)
-            if event.message_finished or len(parts) > MESSAGE_KEPT:
-                kind: ChunkKind = "binary" if isinstance(event, BytesMessage) else "text"
-                self._tape.data(side, bytes(parts), kind)
-                parts.clear()
-        elif isinstance(event, CloseConnection):
-            self.closed = True
-            reason = (event.reason or "").encode()
-            self._tape.data(side, int(event.code).to_bytes(2) + reason if event.code != 1005 else b"", "close")
+    def _tell(self, side: Side, frame: Frame) -> None:
+        match frame:
+            case Frame(opcode=Opcode.TEXT | Opcode.BINARY as opcode, payload=payload):
+                assert isinstance(payload, str | bytes | bytearray)
+                parts = self._parts[side]
+                parts += payload.encode() if isinstance(payload, str) else payload
+                if frame.message_finished or len(parts) > MESSAGE_KEPT:
+                    self._tape.data(side, bytes(parts), "text" if opcode is Opcode.TEXT else "binary")
+                    parts.clear()
+            case Frame(opcode=Opcode.CLOSE, payload=(int() as code, str() as reason)):
+                self.closed = True
+                said = code != CloseReason.NO_STATUS_RCVD
+                self._tape.data(side, code.to_bytes(2) + reason.encode() if said else b"", "close")
 
 
 def _extensions(header: str) -> list[Extension]:

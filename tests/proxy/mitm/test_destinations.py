@@ -192,9 +192,11 @@ async def test_of_several_addresses_only_an_allowed_one_is_used(
 
 
 async def test_private_addresses_can_be_allowed(tmp_path: Path) -> None:
-    async with answering(OK) as upstream:
-        async with opened(tmp_path, MemoryRecorder(), allow_private=True, connect_ports=(upstream.port,)) as door:
-            assert (await _get(door, f"http://127.0.0.1:{upstream.port}/"))[0] == 200
+    async with (
+        answering(OK) as upstream,
+        opened(tmp_path, MemoryRecorder(), allow_private=True, connect_ports=(upstream.port,)) as door,
+    ):
+        assert (await _get(door, f"http://127.0.0.1:{upstream.port}/"))[0] == 200
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0", "[::ffff:127.0.0.1]"])

@@ -84,7 +84,7 @@ async def test_a_silent_stream_is_not_cut_for_being_idle(tmp_path: Path) -> None
 
 async def test_no_upstream_is_contacted_before_there_is_a_request(tmp_path: Path) -> None:
     async with answering(OK) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as door:
-        reader, writer = await connected(door, "api.test:443", alpn=("h2", "http/1.1"))
+        _, writer = await connected(door, "api.test:443", alpn=("h2", "http/1.1"))
         assert upstream.connections == 0
         writer.close()
 
@@ -143,7 +143,7 @@ async def test_a_head_without_an_end_is_refused_before_it_fills_the_memory(tmp_p
 async def test_an_endless_chunk_header_ends_the_connection(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
     async with answering(OK) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as door:
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        _, writer = await asyncio.open_connection("127.0.0.1", door.port)
         writer.write(ASK.replace(b"\r\n\r\n", b"\r\nTransfer-Encoding: chunked\r\n\r\n") + b"1" * (1 << 20))
         await recorder.begun.wait()
         await recorder.only.over.wait()

@@ -117,9 +117,9 @@ async def test_a_certificate_that_is_not_valid_is_never_accepted(
     async with (
         _with_certificate(configure) as upstream,
         opened(tmp_path, recorder, allow_private=True, connect_ports=(upstream.port,)) as door,
+        httpx.AsyncClient(proxy=door.proxy(), verify=door.tls, http2=alpn == "h2") as client,
     ):
-        async with httpx.AsyncClient(proxy=door.proxy(), verify=door.tls, http2=alpn == "h2") as client:
-            response = await client.post(f"https://localhost:{upstream.port}/x", content=b"secret")
+        response = await client.post(f"https://localhost:{upstream.port}/x", content=b"secret")
     assert response.status_code == 502
     assert response.json()["error"]["code"] == "tls_certificate_error"
     assert why in response.json()["detail"]
@@ -156,11 +156,11 @@ async def test_a_door_in_front_of_one_origin(tmp_path: Path) -> None:
     async with (
         answering(OK) as upstream,
         opened(tmp_path, recorder, reverse=f"http://127.0.0.1:{upstream.port}") as door,
+        httpx.AsyncClient() as client,
     ):
-        async with httpx.AsyncClient() as client:
-            assert (await client.get(f"{door.url}/~run-8/v1/x?y=/~z/")).text == "hello"
-            assert (await client.get(f"{door.url}/v1/x", headers={"X-Playhead-Run": "run-9"})).text == "hello"
-            assert (await client.get(f"{door.url}/~run-8")).text == "hello"
+        assert (await client.get(f"{door.url}/~run-8/v1/x?y=/~z/")).text == "hello"
+        assert (await client.get(f"{door.url}/v1/x", headers={"X-Playhead-Run": "run-9"})).text == "hello"
+        assert (await client.get(f"{door.url}/~run-8")).text == "hello"
     host = f"127.0.0.1:{upstream.port}"
     assert [head.split(b" HTTP")[0] for head in upstream.heads] == [b"GET /v1/x?y=/~z/", b"GET /v1/x", b"GET /"]
     assert all(f"\r\nHost: {host}\r\n".encode() in head for head in upstream.heads)
@@ -169,25 +169,25 @@ async def test_a_door_in_front_of_one_origin(tmp_path: Path) -> None:
 
 
 async def test_a_door_in_front_of_an_origin_with_tls(tmp_path: Path) -> None:
-    async with answering(OK, tls=upstream_tls("localhost")) as upstream:
-        async with (
-            opened(tmp_path, MemoryRecorder(), reverse=f"https://localhost:{upstream.port}") as door,
-            httpx.AsyncClient() as client,
-        ):
-            assert (await client.post(f"{door.url}/~run-8/v1/x", content=b"a" * 2_000_000)).text == "hello"
+    async with (
+        answering(OK, tls=upstream_tls("localhost")) as upstream,
+        opened(tmp_path, MemoryRecorder(), reverse=f"https://localhost:{upstream.port}") as door,
+        httpx.AsyncClient() as client,
+    ):
+        assert (await client.post(f"{door.url}/~run-8/v1/x", content=b"a" * 2_000_000)).text == "hello"
     assert upstream.bodies == [b"a" * 2_000_000]
 
 
 async def test_in_reverse_a_token_may_stand_in_the_path(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
-    async with answering(OK) as upstream:
-        async with (
-            opened(tmp_path, recorder, token="s3cret", reverse=f"http://127.0.0.1:{upstream.port}") as door,
-            httpx.AsyncClient() as client,
-        ):
-            refused = await client.get(f"{door.url}/~run-8/v1/x")
-            assert (refused.status_code, refused.json()["error"]["code"]) == (401, "token_required")
-            assert (await client.get(f"{door.url}/~run-8~s3cret/v1/x")).text == "hello"
+    async with (
+        answering(OK) as upstream,
+        opened(tmp_path, recorder, token="s3cret", reverse=f"http://127.0.0.1:{upstream.port}") as door,
+        httpx.AsyncClient() as client,
+    ):
+        refused = await client.get(f"{door.url}/~run-8/v1/x")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (401, "token_required")
+        assert (await client.get(f"{door.url}/~run-8~s3cret/v1/x")).text == "hello"
     assert [told.begun["run"] for told in recorder.exchanges] == ["run-8"]
     assert upstream.heads[0].startswith(b"GET /v1/x HTTP")
 
@@ -209,12 +209,14 @@ async def test_in_reverse_a_recording_answers(tmp_path: Path) -> None:
 async def test_a_host_on_the_tunnel_list_passes_undecrypted_and_is_noted(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
     settings: dict[str, Any] = {"allow_private": True, "tunnel": ("localhost", "*.pinned.test")}
-    async with answering(OK, tls=upstream_tls("localhost")) as upstream:
-        async with opened(tmp_path, recorder, connect_ports=(upstream.port,), **settings) as door:
-            trust = ssl.create_default_context()
-            upstream_ca().configure_trust(trust)
-            async with httpx.AsyncClient(proxy=door.proxy("run-5"), verify=trust) as client:
-                assert (await client.get(f"https://localhost:{upstream.port}/x")).text == "hello"
+    trust = ssl.create_default_context()
+    upstream_ca().configure_trust(trust)
+    async with (
+        answering(OK, tls=upstream_tls("localhost")) as upstream,
+        opened(tmp_path, recorder, connect_ports=(upstream.port,), **settings) as door,
+        httpx.AsyncClient(proxy=door.proxy("run-5"), verify=trust) as client,
+    ):
+        assert (await client.get(f"https://localhost:{upstream.port}/x")).text == "hello"
     assert not recorder.exchanges
     assert recorder.gaps == [("run-5", "localhost is on the tunnel list and passed undecrypted", None)]
 
@@ -331,12 +333,12 @@ async def test_a_proxy_above_speaks_http_2_through(tmp_path: Path) -> None:
     async with (
         serving(handler, tls=upstream_tls("api.test", alpn=("h2",))) as upstream,
         _proxy_above(heads, upstream.port) as above,
+        opened(tmp_path, MemoryRecorder(), upstream_proxy=f"http://127.0.0.1:{above.port}") as door,
     ):
-        async with opened(tmp_path, MemoryRecorder(), upstream_proxy=f"http://127.0.0.1:{above.port}") as door:
-            reader, writer = await connected(door, "api.test:443", alpn=("h2", "http/1.1"))
-            peer = Peer(reader, writer, client=True)
-            assert (await peer.answer(peer.ask("api.test", "/x"))).body == b"two"
-            writer.close()
+        reader, writer = await connected(door, "api.test:443", alpn=("h2", "http/1.1"))
+        peer = Peer(reader, writer, client=True)
+        assert (await peer.answer(peer.ask("api.test", "/x"))).body == b"two"
+        writer.close()
 
 
 async def test_an_override_does_not_go_by_the_proxy_above(tmp_path: Path) -> None:
@@ -357,9 +359,15 @@ async def test_an_override_does_not_go_by_the_proxy_above(tmp_path: Path) -> Non
 
 
 async def test_several_doors_share_a_port(tmp_path: Path) -> None:
-    async with opened(tmp_path, answerer=ScriptedAnswerer(whole(b"1")), reuse_port=True) as one:
-        async with opened(tmp_path, answerer=ScriptedAnswerer(whole(b"2")), reuse_port=True, port=one.port) as two:
-            assert one.port == two.port
+    one, two = ScriptedAnswerer(*[whole(b"1")] * 40), ScriptedAnswerer(*[whole(b"2")] * 40)
+    async with (
+        opened(tmp_path, answerer=one, reuse_port=True) as first,
+        opened(tmp_path, answerer=two, reuse_port=True, port=first.port) as second,
+    ):
+        assert second.port == first.port
+        texts = {(await _get(first, "http://nowhere.invalid/")).text for _ in range(40)}
+    # The kernel spreads connections by their addresses: forty at one door only would be a chance of 1 in 2^39.
+    assert texts == {"1", "2"}
 
 
 async def test_a_port_in_use_is_named(tmp_path: Path) -> None:
