@@ -1,18 +1,15 @@
 """Bytes of a response body to its answer, whichever way the provider chose to send it.
 
 A request for a stream may be answered by a plain JSON error (labelled as a stream: Gemini's 400s), and a gateway may label
-a stream as anything, so the first bytes decide and not the media type. A dialect brings an `Accumulator` for its stream; the rest is the same for all.
+a stream as anything, so the first bytes decide before the media type. A dialect brings an `Accumulator` for its stream, and the framings
+that its providers use; the rest is the same for all.
 """
 
-import re
 from typing import Final, Protocol
 
-from calls.framing import sse
+from calls.framing import Decoding, Framing, Message, sse
 from calls.json import NotLossless, lenient
 from calls.model import Json
-
-_FIELD: Final = re.compile(rb"(data|event|id|retry)?:")
-_FIELD_LENGTH: Final = len(b"event:")
 
 
 class Accumulator(Protocol):
@@ -30,63 +27,77 @@ class Accumulator(Protocol):
         """Whether the end marker has come."""
 
 
+SSE: Final[tuple[Framing, ...]] = (sse,)
+
+
 class Reading:
     """An `Assembly` over an accumulator."""
 
-    def __init__(self, content_type: str, accumulator: Accumulator) -> None:
-        self._labelled = "event-stream" in content_type
+    def __init__(self, content_type: str, accumulator: Accumulator, framings: tuple[Framing, ...] = SSE) -> None:
+        self._media = content_type
         self._accumulator = accumulator
-        self._head = b""
-        self._decoder = sse.Decoder()
-        self._whole: list[bytes] = []
-        self._streamed: bool | None = None
+        self._framings = framings
+        self._held: list[bytes] = []
+        self._size = self._ask_at = 0
+        self._decoder: Decoding | None = None
+        self._decided = False
         self._answer: Json = None
         self._complete: bool | None = None
 
     def feed(self, data: bytes) -> None:
         """Take more bytes."""
-        if self._streamed is None:
-            data = self._begun(data)
-        if self._streamed:
+        if self._decoder:
             self._take(self._decoder.feed(data))
-        elif data:
-            self._whole.append(data)
+            return
+        self._held.append(data)
+        self._size += len(data)
+        # Asked only when there is twice as much as at the last time, so that tiny pieces stay linear work.
+        if not self._decided and self._size > self._ask_at:
+            self._ask_at = 2 * self._size
+            self._decide(ended=False)
 
     def finish(self) -> None:
         """No more bytes will come."""
-        if self._streamed is None:
-            self._streamed = _FIELD.match(self._head) is not None
-            self.feed(self._head)
-        if self._streamed:
+        if not self._decided:
+            self._decide(ended=True)
+        if self._decoder:
             self._take(self._decoder.finish())
         else:
-            self._read(b"".join(self._whole))
+            self._read(b"".join(self._held).lstrip())
 
     @property
     def answer(self) -> Json:
         """The answer so far."""
-        return self._accumulator.answer if self._streamed else self._answer
+        return self._accumulator.answer if self._decoder else self._answer
 
     @property
     def complete(self) -> bool | None:
         """Whether the answer is whole by the dialect's own mark, or as JSON; a page of HTML has no such mark."""
-        return self._accumulator.complete if self._streamed else self._complete
+        if self._decoder:
+            return self._accumulator.complete and not self._decoder.broken
+        return self._complete
 
     @property
     def streamed(self) -> bool:
         """Whether the body is a stream of messages."""
-        return self._streamed is True
+        return self._decoder is not None
 
-    def _begun(self, data: bytes) -> bytes:
-        """Hold the first bytes until they tell what follows; blanks before them are nothing in either form."""
-        head = (self._head + data).lstrip()
-        if len(head) < _FIELD_LENGTH:
-            self._head = head
-            return b""
-        self._streamed = head[:1] not in b"{[" and (self._labelled or _FIELD.match(head) is not None)
-        return head
+    def _decide(self, *, ended: bool) -> None:
+        """Ask the framings in turn what these first bytes are; blanks before them are nothing in any form."""
+        head = b"".join(self._held).lstrip()
+        if not head:
+            return
+        for framing in self._framings:
+            verdict = framing.begins(head, self._media, ended=ended)
+            if verdict is None:
+                return
+            if verdict:
+                self._decoder, self._held = framing.Decoder(), []
+                self._take(self._decoder.feed(head))
+                break
+        self._decided = True
 
-    def _take(self, messages: list[sse.Message]) -> None:
+    def _take(self, messages: list[Message]) -> None:
         for message in messages:
             self._accumulator.take(message.event, message.data)
 

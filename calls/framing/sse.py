@@ -1,25 +1,33 @@
 """Server-sent events, as WHATWG HTML 9.2.6 reads them, in whatever pieces they come.
 
-A decoder is fed bytes and gives the messages that became whole; what is not whole yet waits. Work is linear
-in the bytes, however they are cut.
+The lines of a message's data are joined by newlines.
 """
 
-from dataclasses import dataclass
+import re
+from typing import Final
 
-_BOM = b"\xef\xbb\xbf"
+from calls.framing import Message as Message
+
+_BOM: Final = b"\xef\xbb\xbf"
+
+_FIELD: Final = re.compile(rb"(data|event|id|retry)?:")
+_FIELD_LENGTH: Final = len(b"event:")
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One event: its name ("" where the stream gave none) and its data, lines joined by newlines."""
-
-    event: str
-    data: str
-    id: str = ""
+def begins(head: bytes, media: str, *, ended: bool) -> bool | None:
+    """A field tells; else the label, but never against a brace: errors are plain JSON, whatever they are labelled."""
+    if head[:1] in (b"{", b"["):
+        return False
+    if len(head) < _FIELD_LENGTH and not ended:
+        return None
+    labelled = "event-stream" in media and not ended
+    return labelled or _FIELD.match(head) is not None
 
 
 class Decoder:
     """Bytes in, messages out."""
+
+    broken: Final = False
 
     def __init__(self) -> None:
         self._tail: list[bytes] = []
