@@ -72,6 +72,11 @@ class Route:
     upstream: str
     """Whom the key names: the service where the host stands for one, else the authority that was asked."""
     path: str
+    """The path as it counts in a key."""
+    model: str | None = None
+    """The model, where the path names it."""
+    streams: bool | None = None
+    """Whether the path asks for a stream; None where it does not tell."""
 
 
 def route(method: str, host: str, path: str, headers: Headers = ()) -> Route:
@@ -87,7 +92,9 @@ def route(method: str, host: str, path: str, headers: Headers = ()) -> Route:
         method=method,
         host=name,
         upstream=PROVIDERS.get(name) or (f"{name}:{port}" if port else name),
-        path=path,
+        path=claim.path or path,
+        model=claim.model,
+        streams=claim.streams,
     )
 
 

@@ -26,6 +26,12 @@ class Claim:
     operation: str
     kind: Kind | None
     """None where the shape does not tell, and the host must."""
+    path: str | None = None
+    """The path as it counts in a key, where parts of the one that was asked say how and not what: a verb for streams, an account."""
+    model: str | None = None
+    """The model, where the path names it."""
+    streams: bool | None = None
+    """Whether the path asks for a stream, where it is the path that says so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +41,8 @@ class Asked:
     model: str | None = None
     tool_results: tuple[Json, ...] = ()
     """What tools answered since the model spoke last."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """What it asks a tool to do, where it is a tool that is asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +55,8 @@ class Told:
     tool_calls: tuple[ToolCall, ...] = ()
     finish_reason: str | None = None
     usage: Usage = field(default_factory=Usage)
+    results: tuple[Json, ...] = ()
+    """What a tool or a search found, one by one."""
 
 
 class Assembly(Protocol):
