@@ -49,6 +49,11 @@ bootstrap_python() {
     echo 3.13
 }
 
+bootstrap_sync() {
+    # shellcheck disable=SC2086 # the groups are words
+    (cd "$root" && "$uv" sync --frozen --quiet --all-extras $groups)
+}
+
 # $1: the environment's kind, `run` or `dev`; `dev` holds all that `run` has.
 bootstrap() {
     stamp="$root/.venv/.playhead-$1"
@@ -60,11 +65,12 @@ bootstrap() {
     [ "$uv" = "$root/.uv/bin/uv" ] && export UV_CACHE_DIR="$root/.uv/cache"
     groups="--no-default-groups --group demo"
     [ "$1" = dev ] && groups="--group dev"
-    bootstrap_say "setting up .venv from uv.lock (once; about 150 MB)"
+    bootstrap_say "setting up .venv from uv.lock (once; 200 MB on disk)"
     export UV_PYTHON="${UV_PYTHON:-$(bootstrap_python)}"
-    # shellcheck disable=SC2086 # the groups are words
-    (cd "$root" && "$uv" sync --frozen --quiet --all-extras $groups) ||
-        bootstrap_fail "the environment could not be made; see uv's message above"
+    bootstrap_sync >"$root/.venv.log" 2>&1 ||
+        # Behind a company's proxy the roots that uv brings along do not do.
+        UV_SYSTEM_CERTS=1 bootstrap_sync || bootstrap_fail "the environment could not be made; see uv's message above"
+    rm -f "$root/.venv.log"
     touch "$stamp"
     [ "$1" = dev ] && touch "$root/.venv/.playhead-run"
     return 0
