@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import h2.config
 import h2.connection
@@ -34,6 +35,11 @@ class Heard:
 
     def header(self, name: str) -> str | None:
         return dict(self.headers).get(name)
+
+
+def _fields(headers: Any) -> Fields:
+    """As text: that is how the connection is configured."""
+    return [(str(name), str(value)) for name, value in headers or ()]
 
 
 class Peer:
@@ -81,14 +87,14 @@ class Peer:
         heard = self.streams.setdefault(stream_id, Heard())
         match event:
             case h2.events.RequestReceived(headers=headers):
-                heard.headers = list(headers or ())
+                heard.headers = _fields(headers)
                 self.requests.append(stream_id)
             case h2.events.ResponseReceived(headers=headers):
-                heard.headers = list(headers or ())
+                heard.headers = _fields(headers)
             case h2.events.InformationalResponseReceived(headers=headers):
-                heard.interim.append(list(headers or ()))
+                heard.interim.append(_fields(headers))
             case h2.events.TrailersReceived(headers=headers):
-                heard.trailers = list(headers or ())
+                heard.trailers = _fields(headers)
             case h2.events.DataReceived(data=data):
                 if data:
                     heard.pieces.append(data)

@@ -53,7 +53,7 @@ async def _asking(door: Door, upstream: Upstream, *, acknowledge: bool = True) -
         writer.close()
 
 
-def _open(upstream: Upstream) -> dict[str, object]:
+def _open(upstream: Upstream) -> dict[str, Any]:
     return {"allow_private": True, "connect_ports": (upstream.port,)}
 
 

@@ -121,8 +121,8 @@ def _everything(owner: type) -> set[str]:
     found = set(dir(owner))
     for kind in owner.__mro__:
         found |= set(getattr(kind, "__annotations__", ()))
-        if "__init__" in vars(kind) and hasattr(kind.__init__, "__code__"):
-            found |= set(kind.__init__.__code__.co_names)
+        made = getattr(vars(kind).get("__init__"), "__code__", None)
+        found |= set(made.co_names if made else ())
     return found
 
 

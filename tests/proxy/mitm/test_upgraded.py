@@ -10,7 +10,7 @@ import wsproto
 from mitmproxy.websocket import WebSocketMessage
 from wsproto.connection import ConnectionType
 from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Message, Ping, Pong, Request, TextMessage
-from wsproto.extensions import PerMessageDeflate
+from wsproto.extensions import Extension, PerMessageDeflate
 
 from proxy.door import Limits
 from tests.support.wire import Door, MemoryRecorder, Upstream, connected, opened, serving
@@ -44,7 +44,7 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     while True:
         match await socket.next():
             case Request(extensions=offered):
-                accepted = [PerMessageDeflate()] if offered else []
+                accepted: list[Extension] = [PerMessageDeflate()] if offered else []
                 socket.send(AcceptConnection(extensions=accepted))
             case Ping() as ping:
                 socket.send(ping.response())

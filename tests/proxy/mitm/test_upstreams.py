@@ -344,7 +344,7 @@ async def test_a_proxy_above_speaks_http_2_through(tmp_path: Path) -> None:
 async def test_an_override_does_not_go_by_the_proxy_above(tmp_path: Path) -> None:
     heads: list[bytes] = []
     async with answering(OK) as upstream, _proxy_above(heads, 1) as above:
-        settings = {
+        settings: dict[str, Any] = {
             "upstream_proxy": f"http://127.0.0.1:{above.port}",
             "upstreams": {"api.test": f"http://127.0.0.1:{upstream.port}"},
         }
