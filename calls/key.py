@@ -77,7 +77,7 @@ def keyed(request: Request, profiles: Profiles) -> Keyed:
     selected = {
         "method": route.method,
         "upstream": route.upstream,
-        "path": route.path,
+        "path": route.place,
         "query": _query(request, profile, selection),
         "headers": _headers(request.headers, profile.headers),
         "form": read.form,

@@ -72,6 +72,7 @@ class Route:
     upstream: str
     """Whom the key names: the service where the host stands for one, else the authority that was asked."""
     path: str
+    place: str
     """The path as it counts in a key."""
     model: str | None = None
     """The model, where the path names it."""
@@ -92,7 +93,8 @@ def route(method: str, host: str, path: str, headers: Headers = ()) -> Route:
         method=method,
         host=name,
         upstream=PROVIDERS.get(name) or (f"{name}:{port}" if port else name),
-        path=claim.path or path,
+        path=path,
+        place=claim.path or path,
         model=claim.model,
         streams=claim.streams,
     )
