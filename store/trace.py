@@ -19,8 +19,13 @@ from calls.encoding import Undecodable, decode
 from calls.events import Gap
 from calls.model import EMPTY, FORMAT, Body, Chunk, Exchange, Headers, Outcome, Request, Response, header
 
-type Count = Annotated[int, msgspec.Meta(ge=0)]
-type Nanoseconds = Annotated[int, msgspec.Meta(ge=0)]
+LAST = (1 << 63) - 1
+"""No number is greater, so that every program can hold them. As a time in nanoseconds it is in the year 2262."""
+
+type Count = Annotated[int, msgspec.Meta(ge=0, le=LAST)]
+type Nanoseconds = Annotated[int, msgspec.Meta(ge=0, le=LAST)]
+type Status = Annotated[int, msgspec.Meta(ge=100, le=999)]
+type Step = Annotated[int, msgspec.Meta(ge=-LAST, le=LAST)]
 type Piece = tuple[int | str, ...]
 """[at_ns, offset, size], and the kind where it is not `data`."""
 
@@ -34,7 +39,7 @@ type Earlier = Callable[[int], bytes]
 LONGEST_OPENED = 64 << 10
 
 
-class Unfit(ValueError):  # noqa: N818 - it says what the JSON is
+class Unfit(ValueError):
     """Well-formed JSON that is not an exchange of the trace format."""
 
 
@@ -71,7 +76,7 @@ class RequestJson(msgspec.Struct, omit_defaults=True, frozen=True):
 class ResponseJson(msgspec.Struct, omit_defaults=True, frozen=True):
     """A response's head, body and trailers."""
 
-    status: int
+    status: Status
     reason: str
     http_version: str
     headers: Headers
@@ -91,7 +96,7 @@ class ExchangeJson(msgspec.Struct, omit_defaults=True, frozen=True):
     response: ResponseJson | None
     first_byte_ns: Nanoseconds | None = None
     ended_ns: Nanoseconds | None = None
-    step: int | None = None
+    step: Step | None = None
     actor: str | None = None
     error: str | None = None
     redactions: Count = 0
@@ -210,7 +215,10 @@ def from_rfc3339_ns(text: str) -> int:
         seconds = None
     if match is None or seconds is None:
         raise Unfit(f"{text!r} is not a time in RFC 3339 with nanoseconds, as in 2026-01-31T12:00:00.000000001Z")
-    return int(seconds) * 1_000_000_000 + int(match[2])
+    ns = int(seconds) * 1_000_000_000 + int(match[2])
+    if not 0 <= ns <= LAST:
+        raise Unfit(f"{text!r} is no time that can be counted in nanoseconds since 1970")
+    return ns
 
 
 _RFC3339_NS = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.(\d{9})Z", re.ASCII)
@@ -265,12 +273,16 @@ def _piece(chunk: Chunk) -> Piece:
 
 def _chunk(piece: Piece) -> Chunk:
     match piece:
-        case (int(at), int(offset), int(size)) if min(at, offset, size) >= 0:
+        case (int(at), int(offset), int(size)) if _countable(at, offset, size):
             return Chunk(at, offset, size)
-        case (int(at), int(offset), int(size), "text" | "binary" | "close" as kind) if min(at, offset, size) >= 0:
+        case (int(at), int(offset), int(size), "text" | "binary" | "close" as kind) if _countable(at, offset, size):
             return Chunk(at, offset, size, kind)
         case _:
             raise Unfit(f"{list(piece)} is not a chunk: [nanoseconds, offset, size] and, for a WebSocket, its kind")
+
+
+def _countable(*numbers: int) -> bool:
+    return min(numbers) >= 0 and max(numbers) <= LAST
 
 
 def _text(data: bytes) -> str | None:

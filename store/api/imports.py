@@ -27,6 +27,8 @@ router = APIRouter(tags=["runs"])
 
 LARGEST = 512 << 20
 BATCH = 100
+DAY = 24 * 60 * 60 * 1000
+"""Milliseconds: how far the clock of another machine may be ahead."""
 
 
 @router.post("/import", summary="Import a bundle (the request's body)", status_code=201)
@@ -39,7 +41,8 @@ async def post_import(
     bundle = await asyncio.to_thread(_read, await _upload(request))
     run = name or bundle.run["id"]
     name = None if run == bundle.run["id"] else name
-    bundle = await asyncio.to_thread(_admitted, bundle, run, name)
+    latest = uuid.UUID(int=(desk.now() // 1_000_000 + DAY) << 80)
+    bundle = await asyncio.to_thread(_admitted, bundle, run, name, str(latest))
     had = await _had(desk, run, bundle)
     if had is None or had < len(bundle.entries):
         await _store(desk, run, bundle)
@@ -67,13 +70,16 @@ def _read(data: bytes) -> Bundle:
         raise Problem(422, "unknown_format", str(error)) from None
 
 
-def _admitted(bundle: Bundle, run: str, name: str | None) -> Bundle:
+def _admitted(bundle: Bundle, run: str, name: str | None, latest: str) -> Bundle:
     """The bundle as it will be stored: under this run, and under ids of its own where the run gets a new name."""
     if not re.fullmatch(RUN_ID, run):
         raise _bad(f"its run is called {run[:200]!r}, which is no run id; give it one with ?as=NAME")
     ids = {each.id: _new_id(each.id, name) if name else each.id for each in bundle.exchanges}
     if len(ids) != len(bundle.entries):
         raise _bad("two of its exchanges have the same id")
+    if too_late := [each for each in ids if each > latest]:
+        # The day in an id is the day it is kept under: one to come would be kept for ever.
+        raise _bad(f"the exchange {too_late[0][:80]!r} is of a time to come, or has no id of an exchange")
     entries = tuple(Entry(exchange=_admitted_exchange(each, run, ids[each.id])) for each in bundle.exchanges)
     gaps = tuple(
         Gap(run, gap.happened_at, gap.reason, ids.get(gap.exchange or "", gap.exchange)) for gap in bundle.gaps

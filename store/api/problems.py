@@ -14,7 +14,7 @@ from store.database import DatabaseError
 from store.filters import BadCursor
 
 
-class Problem(Exception):  # noqa: N818 - the word of RFC 9457
+class Problem(Exception):
     """An answer that is not what was asked for. `name` tells programs which one it is."""
 
     def __init__(

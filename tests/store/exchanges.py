@@ -60,7 +60,7 @@ exchanges = st.builds(
     ended_at=st.none() | durations,
     redactions=st.integers(0, 1000),
     run_evidence=st.lists(st.tuples(latin_1, latin_1), max_size=2).map(tuple),
-    step=st.none() | st.integers(),
+    step=st.none() | st.integers(-(2**62), 2**62),
     actor=st.none() | latin_1,
     error=st.none() | st.text(max_size=20),
 )

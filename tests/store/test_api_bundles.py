@@ -148,8 +148,9 @@ def first(change: dict[str, object]) -> list[Exchange]:
     ("run", "exchanges", "why"),
     [
         ("../etc", [], "no run id"),
-        ("bad", first({"id": "not-an-id"}), "not the id of an exchange"),
-        ("bad", first({"id": "5f0c0e0e-1111-4222-8333-444455556666"}), "not the id of an exchange"),
+        ("bad", first({"id": "not-an-id"}), "no id of an exchange"),
+        ("bad", first({"id": "010c0e0e-1111-4222-8333-444455556666"}), "not the id of an exchange"),
+        ("bad", first({"id": "ffffffff-ffff-7fff-bfff-ffffffffffff"}), "a time to come"),
         ("bad", first({"id": conversation("bad")[1].id}), "same id"),
     ],
 )

@@ -123,6 +123,11 @@ def test_an_exchange_of_a_newer_format_is_refused() -> None:
     [
         ({"started_at": "yesterday"}, "not a time"),
         ({"started_at": "2026-02-30T00:00:00.000000000Z"}, "not a time"),
+        ({"started_at": "9999-01-01T00:00:00.000000000Z"}, "no time that can be counted"),
+        ({"started_at": "1969-01-01T00:00:00.000000000Z"}, "no time that can be counted"),
+        ({"ended_ns": 2**63}, "<= 9223372036854775807"),
+        ({"redactions": -1}, ">= 0"),
+        ({"step": 10**30}, "<= 9223372036854775807"),
         ({"outcome": "fine"}, "Invalid enum value"),
         ({"request": None}, "Expected `object`"),
     ],
@@ -146,7 +151,9 @@ def test_a_sealed_request_that_cannot_be_is_refused(change: dict, why: str) -> N
     assert why in refusal({"request": request | change})
 
 
-@pytest.mark.parametrize("piece", [[1], [1, 2, -3], [1, 2, 3, "sound"], [1, 2, 3, "text", 4], ["a", 2, 3]])
+@pytest.mark.parametrize(
+    "piece", [[1], [1, 2, -3], [1, 2, 2**63], [1, 2, 3, "sound"], [1, 2, 3, "text", 4], ["a", 2, 3]]
+)
 def test_a_chunk_that_cannot_be_is_refused(piece: list) -> None:
     response = json.loads(lines_of(bundle([exchange(b"", b"yes")]))[1])["exchange"]["response"]
     response["body"]["chunks"] = [piece]
