@@ -49,6 +49,14 @@ class House:
         """What doors and API ask for, where they do."""
         return self.settings.token.get_secret_value() if self.settings.token else None
 
+    def running_up(self, patience: float = 0) -> dict[str, Any] | None:
+        """Where the running `up` listens. One that has only begun to start is waited for, `patience` seconds at most."""
+        end = time.monotonic() + patience
+        while (note := self.data.notice("up")) is None and self.data.up_lock.held() and time.monotonic() < end:
+            time.sleep(0.1)
+        # A killed `up` leaves its note behind, and the kernel lets go of its lock.
+        return note if self.data.up_lock.held() else None
+
     async def api(self) -> Api:
         """The running keeper of this data directory, or one of our own. Call it again when another's has gone."""
         note = self.data.notice("keeper")

@@ -60,7 +60,7 @@ def new_run(now: float) -> str:
 
 def _running(house: House) -> dict[str, Any] | None:
     """The running `up`, when it records."""
-    note = house.data.notice("up")
+    note = house.running_up()
     return note if note is not None and note["mode"] in ("record", "auto") else None
 
 

@@ -4,13 +4,10 @@ A door or a keeper that dies is started again; its clients have seen a broken co
 """
 
 import asyncio
-import fcntl
-import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import click
@@ -19,6 +16,7 @@ from proxy.children import Child
 from proxy.errors import Failure
 from proxy.house import House, reachable
 from proxy.settings import Settings
+from store.lock import Lock, Taken
 
 RESTARTS = 5
 """How often in a row a process may die within a minute before we give up."""
@@ -31,7 +29,7 @@ async def up(settings: Settings, say: Callable[[str], None]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     house = House(settings)
-    with _only_one(house.data.root / f"up-{settings.part}.lock"), _held(settings.listen, settings.proxy_port) as port:
+    with _only_one(house), _held(settings.listen, settings.proxy_port) as port:
         async with house:
             try:
                 await _serve(house, port, stopped, say)
@@ -79,7 +77,7 @@ def _announce(house: House, proxy: str, api: object, heard: Mapping[str, Mapping
     click.echo(" ".join(words))
 
 
-class _Stopped(Exception):  # noqa: N818 - not an error
+class _Stopped(Exception):
     """Ends the task group; nothing is wrong."""
 
 
@@ -104,19 +102,17 @@ async def _kept_up(
 
 
 @contextmanager
-def _only_one(lock: Path) -> Iterator[None]:
-    """Hold the data directory against a second `up`. The kernel lets go of it even when we are killed."""
-    handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+def _only_one(house: House) -> Iterator[None]:
+    """Hold the data directory against a second `up`."""
+    part = house.settings.part
+    lock = Lock(house.data.root / "up-keeper.lock") if part == "keeper" else house.data.up_lock
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise Failure(
-                f"another `playhead up` runs on {lock.parent}; stop it first, or give this one its own directory with --data"
-            ) from error
-        yield
-    finally:
-        os.close(handle)
+        with lock.taken():
+            yield
+    except Taken as error:
+        raise Failure(
+            f"another `playhead up` runs on {house.data.root}; stop it first, or give this one its own directory with --data"
+        ) from error
 
 
 @contextmanager

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from store.lock import Lock
+
 LAYOUT = 1
 
 
@@ -47,6 +49,11 @@ class DataDir:
     def replays(self) -> Path:
         """Bundles that are being replayed, and their reports."""
         return self.root / "replays"
+
+    @property
+    def up_lock(self) -> Lock:
+        """Held by the running `up`, or by the one that runs the doors."""
+        return Lock(self.root / "up.lock")
 
     def notice(self, name: str) -> dict[str, Any] | None:
         """What a running process wrote down about itself (`announce`), or None."""

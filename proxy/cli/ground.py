@@ -36,7 +36,7 @@ def env_command(run_id: str | None, form: Form, **flags: Any) -> None:
         eval "$(playhead env)"
     """
     house = House(settings(**flags))
-    note = house.data.notice("up")
+    note = house.running_up(patience=60)
     if note is None:
         raise Failure(
             "no `playhead up` runs on this data directory; start one, or wrap a command: playhead record -- CMD"

@@ -164,7 +164,7 @@ def import_command(files: tuple[Path, ...], as_json: bool, name: str | None, **f
     """Read bundles into the store. A bundle that was altered, or is of a newer format, is refused whole."""
 
     def read(api: Api) -> list[dict[str, Any]]:
-        return [api.post("/import", content=_bytes(file), params={"as": name} if name else {}) for file in files]
+        return [_imported(api, file, name) for file in files]
 
     runs = _asking(flags, read)
     if as_json:
@@ -172,6 +172,15 @@ def import_command(files: tuple[Path, ...], as_json: bool, name: str | None, **f
         return
     for file, run in zip(files, runs, strict=True):
         click.echo(f"{file}: run {printable(str(run.get('id') or run.get('run')))}")
+
+
+def _imported(api: Api, file: Path, name: str | None) -> dict[str, Any]:
+    content = _bytes(file)
+    try:
+        run: dict[str, Any] = api.post("/import", content=content, params={"as": name} if name else {})
+    except Failure as failure:
+        raise Failure(f"{file}: {failure}") from failure
+    return run
 
 
 def _bytes(file: Path) -> bytes:

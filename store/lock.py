@@ -1,0 +1,55 @@
+"""A lock that a process holds for as long as it lives: the kernel lets go of it even when the process is killed."""
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+_GLANCE = 0.1
+"""Seconds for which somebody's `held` may keep us from taking it."""
+
+
+class Taken(Exception):
+    """Another process holds the lock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """A lock file (flock)."""
+
+    path: Path
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Hold it. Raises Taken."""
+        handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if not _locks(handle, fcntl.LOCK_EX):
+                time.sleep(_GLANCE)
+                if not _locks(handle, fcntl.LOCK_EX):
+                    raise Taken
+            yield
+        finally:
+            os.close(handle)
+
+    def held(self) -> bool:
+        """Whether a process holds it now."""
+        try:
+            handle = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            return not _locks(handle, fcntl.LOCK_SH)
+        finally:
+            os.close(handle)
+
+
+def _locks(handle: int, how: int) -> bool:
+    try:
+        fcntl.flock(handle, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
