@@ -22,7 +22,10 @@ RULES: Final[Mapping[str, str]] = {
     "unknown": "no list names it, and the profile leaves such fields out",
     "null": "null is the same as not there",
     "nonce": "a line that the client makes anew for every request",
+    "default": "what the API takes where nothing is given is the same as nothing",
     "text": "a single text part is the same as its text",
+    "message": "a single text of the user is the same as that text",
+    "bare": "an object of an id alone is the same as the id",
     "json": "the string holds JSON, and counts by its value",
 }
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, get_args
 from jsonpath import JSONPathError
 
 from calls.canonical import canonical, digest
-from calls.model import Request
+from calls.model import Json, Request
 from calls.route import Route, route_of
 from calls.rules import FieldClass, Plan, Ruling, compiled, path_of
 
@@ -85,6 +85,14 @@ class Nonce:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Default:
+    """A value that is the same as none."""
+
+    path: str
+    value: Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Folds:
     """Paths at which the API reads several spellings as one."""
 
@@ -96,7 +104,16 @@ class Folds:
     """The string holds JSON, and counts by its value."""
     id: tuple[str, ...] = ()
     """The id only ties parts of the request together: it counts by where it occurs first."""
+    message: tuple[str, ...] = ()
+    """A list of one message of the user that is a text is the same as the text."""
+    bare: tuple[str, ...] = ()
+    """An object that is only an id is the same as the id."""
+    defaults: tuple[Default, ...] = ()
     nonces: tuple[Nonce, ...] = ()
+
+
+_PLAIN_FOLDS: Final = ("null", "text", "json", "id", "message", "bare")
+"""Those that need to know nothing but their place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,8 +140,9 @@ class Profile:
         """Every rule on the body, with its path."""
         for kind in get_args(FieldClass.__value__):
             yield from (Ruling(path=path, rule=kind) for path in getattr(self, kind))
-        for fold in ("null", "text", "json", "id"):
+        for fold in _PLAIN_FOLDS:
             yield from (Ruling(path=path, rule=fold) for path in getattr(self.folds, fold))
+        yield from (Ruling(path=one.path, rule="default", value=one.value) for one in self.folds.defaults)
         yield from (Ruling(path=nonce.path, rule="nonce", starts=nonce.starts) for nonce in self.folds.nonces)
 
 
@@ -248,19 +266,24 @@ class _Table:
         return HeaderRules(**lists)
 
     def _folds(self, table: Any) -> Folds:
-        nonces = self._nonces(table.get("nonces", [])) if isinstance(table, dict) else ()
-        lists = self._lists({k: v for k, v in table.items() if k != "nonces"} if nonces else table, Folds, "fold")
+        if not isinstance(table, dict):
+            raise self._bad("fold is a table of lists", "fold")
+        self._known(table, {part.name for part in fields(Folds)}, "fold")
+        lists = {name: self._texts(table.get(name, []), name) for name in _PLAIN_FOLDS}
         for paths in lists.values():
             self._check_paths(paths)
-        return Folds(**lists, nonces=nonces)
+        defaults = self._tables(table.get("defaults", []), Default, '{ path = "$.type", value = "message" }')
+        nonces = self._tables(table.get("nonces", []), Nonce, '{ path = "$.system", starts = "x-" }')
+        return Folds(**lists, defaults=defaults, nonces=nonces)
 
-    def _nonces(self, entries: Any) -> tuple[Nonce, ...]:
+    def _tables[T: (Default, Nonce)](self, entries: Any, kind: type[T], example: str) -> tuple[T, ...]:
+        name = kind.__name__.lower()
         try:
-            nonces = tuple(Nonce(**entry) for entry in entries)
+            made = tuple(kind(**entry) for entry in entries)
         except TypeError as error:
-            raise self._bad('write a nonce as { path = "$.system", starts = "x-" }', "nonces") from error
-        self._check_paths([nonce.path for nonce in nonces])
-        return nonces
+            raise self._bad(f"write a {name} as {example}", f"{name}s") from error
+        self._check_paths([one.path for one in made])
+        return made
 
     def _lists(self, table: Any, kind: type, name: str) -> dict[str, tuple[str, ...]]:
         if not isinstance(table, dict):

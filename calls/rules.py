@@ -1,8 +1,8 @@
 """Rules at places of a body, compiled into a tree that is walked beside it.
 
-A rule stands at an RFC 9535 path. Paths of names, indexes and wildcards become a tree (`Node`), so that the walk is linear in
-the body and not in the rules. Paths with filters, slices or descendants are found by python-jsonpath first and join the
-tree for that one body.
+A rule stands at an RFC 9535 path. Paths of names, indexes, wildcards and types (`[?@.type == 'x']`: how most APIs tell their
+items apart) become a tree (`Node`), so that the walk is linear in the body and not in the rules. Paths with other filters,
+slices or descendants are found by python-jsonpath first and join the tree for that one body.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,21 +10,30 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from jsonpath import JSONPath, JSONPathEnvironment
+from jsonpath.filter import InfixExpression, RelativeFilterQuery, StringLiteral
 from jsonpath.segments import JSONPathChildSegment
-from jsonpath.selectors import IndexSelector, JSONPathSelector, NameSelector, WildcardSelector
+from jsonpath.selectors import Filter, IndexSelector, JSONPathSelector, NameSelector, WildcardSelector
 
 from calls.model import Json
 
 type FieldClass = Literal["key", "transient", "identity", "secret"]
 
-type Rule = Literal[FieldClass, "null", "text", "json", "id", "nonce"]
+type Rule = Literal[FieldClass, "null", "text", "json", "id", "message", "bare", "default", "nonce"]
 """What happens at a place: a class, or a fold: null is absent, a single text part is its text, a string holds JSON, an
-id is renamed, a text that begins with a nonce loses that line."""
+id is renamed, a single text of the user is that text, an object of an id alone is the id, what is the default is absent, a text
+that begins with a nonce loses that line."""
 
-type Place = tuple[str | int | None, ...]
-"""Member names and indexes from the root down; None is every member or element."""
+type Place = tuple["str | int | Type | None", ...]
+"""Member names, indexes and types from the root down; None is every member or element."""
 
 _environment: Final = JSONPathEnvironment(strict=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """Every element whose `type` is this."""
+
+    name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +44,8 @@ class Ruling:
     rule: Rule
     starts: str = ""
     """Of a nonce: how the line begins that changes with every request."""
+    value: Json = None
+    """Of a default: the value that is the same as none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +55,23 @@ class Node:
     field_class: FieldClass | None = None
     folds: frozenset[Rule] = frozenset()
     starts: str = ""
+    default: Json = None
     named: dict[str | int, "Node"] = field(default_factory=dict)
+    typed: dict[str, "Node"] = field(default_factory=dict)
     each: "Node | None" = None
     keeps: bool = False
     """Whether something at or below this place is in the key by a rule of its own."""
     renames: bool = False
     """Whether ids are renamed below, so that the order of the walk matters."""
+
+    def below(self, step: str | int, item: Json) -> "Node | None":
+        """The rules for a member or element."""
+        found = self.named.get(step, self.each)
+        if not self.typed or not isinstance(item, dict) or not isinstance(name := item.get("type"), str):
+            return found
+        typed = self.typed.get(name)
+        # Both know what holds for every element; only where one is meant by its index as well must they be joined.
+        return _closed(_united(found, typed)) if typed and found and step in self.named else typed or found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +104,7 @@ def path_of(text: str) -> JSONPath:
 
 def _place(path: JSONPath) -> Place | None:
     """The place that a plain path names; None when it takes a search to find it."""
-    place: list[str | int | None] = []
+    place: list[str | int | Type | None] = []
     for segment in path.segments:
         if not isinstance(segment, JSONPathChildSegment) or len(segment.selectors) != 1:
             return None
@@ -93,7 +115,7 @@ def _place(path: JSONPath) -> Place | None:
     return tuple(place)
 
 
-def _step(selector: JSONPathSelector) -> str | int | None:
+def _step(selector: JSONPathSelector) -> str | int | Type | None:
     match selector:
         case NameSelector():
             return selector.name
@@ -101,17 +123,33 @@ def _step(selector: JSONPathSelector) -> str | int | None:
             return selector.index
         case WildcardSelector():
             return None
+        case Filter():
+            return _type(selector.expression.expression) or -1
         case _:
             return -1
 
 
-def _single(place: Sequence[str | int | None], ruling: Ruling) -> Node:
+def _type(test: object) -> Type | None:
+    """The type that a filter asks for, where it asks for that alone."""
+    match test:
+        case InfixExpression(left=RelativeFilterQuery() as left, operator="==", right=StringLiteral() as right):
+            return Type(right.value) if str(left.path) == "$['type']" else None
+        case _:
+            return None
+
+
+def _single(place: Sequence[str | int | Type | None], ruling: Ruling) -> Node:
     if not place:
         return _ruled(ruling)
     below = _single(place[1:], ruling)
     step = place[0]
-    named, each = ({}, below) if step is None else ({step: below}, None)
-    return Node(named=named, each=each, keeps=below.keeps, renames=below.renames)
+    return Node(
+        named={step: below} if isinstance(step, str | int) else {},
+        typed={step.name: below} if isinstance(step, Type) else {},
+        each=below if step is None else None,
+        keeps=below.keeps,
+        renames=below.renames,
+    )
 
 
 def _ruled(ruling: Ruling) -> Node:
@@ -119,19 +157,22 @@ def _ruled(ruling: Ruling) -> Node:
         case "key" | "transient" | "identity" | "secret":
             return Node(field_class=ruling.rule, keeps=ruling.rule == "key")
         case fold:
-            return Node(folds=frozenset((fold,)), starts=ruling.starts, renames=fold == "id")
+            return Node(folds=frozenset((fold,)), starts=ruling.starts, default=ruling.value, renames=fold == "id")
 
 
 def _united(first: Node, second: Node) -> Node:
     """The rules of both; where both rule on a place, the first."""
     named = {name: _either(first.named.get(name), second.named.get(name)) for name in {**first.named, **second.named}}
-    return _with(first, second, named, _either(first.each, second.each) if first.each or second.each else None)
+    typed = {name: _either(first.typed.get(name), second.typed.get(name)) for name in {**first.typed, **second.typed}}
+    each = _either(first.each, second.each) if first.each or second.each else None
+    return _with(first, second, named, typed, each)
 
 
 def _closed(node: Node) -> Node:
     """The same rules, where every named place has those of the wildcard beside it too, but its own before them."""
     named = {name: _closed(_either(below, node.each)) for name, below in node.named.items()}
-    return _with(node, node, named, _closed(node.each) if node.each else None)
+    typed = {name: _closed(_either(below, node.each)) for name, below in node.typed.items()}
+    return _with(node, node, named, typed, _closed(node.each) if node.each else None)
 
 
 def _laid(found: Node, base: Node) -> Node:
@@ -139,7 +180,7 @@ def _laid(found: Node, base: Node) -> Node:
     named = dict(base.named)
     for name, below in found.named.items():
         named[name] = _laid(below, base.named.get(name) or base.each or Node())
-    return _with(found, base, named, base.each)
+    return _with(found, base, named, base.typed, base.each)
 
 
 def _either(first: Node | None, second: Node | None) -> Node:
@@ -148,12 +189,14 @@ def _either(first: Node | None, second: Node | None) -> Node:
     return first or second or Node()
 
 
-def _with(first: Node, second: Node, named: dict[str | int, Node], each: Node | None) -> Node:
+def _with(first: Node, second: Node, named: dict[str | int, Node], typed: dict[str, Node], each: Node | None) -> Node:
     return Node(
         field_class=first.field_class or second.field_class,
         folds=first.folds | second.folds,
         starts=first.starts or second.starts,
+        default=second.default if first.default is None else first.default,
         named=named,
+        typed=typed,
         each=each,
         keeps=first.keeps or second.keeps,
         renames=first.renames or second.renames,

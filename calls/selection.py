@@ -106,7 +106,7 @@ class Selection:
         return self._fold(kept, node, at) if node.folds and not isinstance(kept, _Out) else kept
 
     def _below(self, value: Json, node: Node, field_class: FieldClass | None, at: At) -> Json | _Out:
-        if node.named or node.each:
+        if node.named or node.each or node.typed:
             if isinstance(value, dict):
                 return self._members(value, node, field_class, at)
             if isinstance(value, list):
@@ -117,7 +117,7 @@ class Selection:
         kept: dict[str, Json] = {}
         # First occurrence must not depend on the order in which a client writes the members.
         for name, item in sorted(value.items()) if node.renames else value.items():
-            rules = node.named.get(name, node.each)
+            rules = node.below(name, item)
             part = item if rules is None and field_class == "key" else self._visit(item, rules, field_class, (at, name))
             if part is not OUT:
                 kept[name] = part  # type: ignore[assignment] # OUT is the only _Out
@@ -125,8 +125,7 @@ class Selection:
 
     def _elements(self, value: list[Json], node: Node, field_class: FieldClass | None, at: At) -> Json:
         parts = (
-            self._visit(item, node.named.get(index, node.each), field_class, (at, index))
-            for index, item in enumerate(value)
+            self._visit(item, node.below(index, item), field_class, (at, index)) for index, item in enumerate(value)
         )
         return [part for part in parts if not isinstance(part, _Out)]
 
@@ -148,6 +147,12 @@ class Selection:
             kept = self._without_nonce(value, node.starts, at)
         if "text" in node.folds and isinstance(kept, list):
             kept = self._single_text(kept, at)
+        if "message" in node.folds and isinstance(kept, list):
+            kept = self._single_message(kept, at)
+        if "bare" in node.folds and isinstance(kept, dict):
+            kept = self._bare(kept, at)
+        if "default" in node.folds and type(kept) is type(node.default) and kept == node.default:
+            return self._leave(at, "default")
         if isinstance(kept, str):
             if "json" in node.folds:
                 kept = self._inner(kept, at)
@@ -158,11 +163,29 @@ class Selection:
     def _single_text(self, parts: list[Json], at: At) -> Json:
         """A list of one bare text part says what its text says; one with anything beside the text may not."""
         match parts:
-            case [{"type": "text", "text": str() as text, **more}] if not more:
+            case [{"type": "text" | "input_text" | "output_text", "text": str() as text, **more}] if not more:
                 self.notes.folds.append((at, "text"))
                 return text
             case _:
                 return parts
+
+    def _single_message(self, messages: list[Json], at: At) -> Json:
+        """A list of one message of the user that is a text says what the text says."""
+        match messages:
+            case [{"role": "user", "content": str() as text, **more}] if not more:
+                self.notes.folds.append((at, "message"))
+                return text
+            case _:
+                return messages
+
+    def _bare(self, value: dict[str, Json], at: At) -> Json:
+        """An object that is only an id says what the id says."""
+        match value:
+            case {"id": str() as name, **more} if not more:
+                self.notes.folds.append((at, "bare"))
+                return name
+            case _:
+                return value
 
     def _inner(self, text: str, at: At) -> Json:
         try:

@@ -11,16 +11,41 @@ from calls.model import Json
 from calls.rules import Rule, Ruling, compiled, path_of, tree
 from calls.selection import Selection, pointer
 
-names = st.sampled_from(["a", "b", "c/~", "0"])
+names = st.sampled_from(["a", "b", "c/~", "0", "type"])
 
 values: st.SearchStrategy[Json] = st.recursive(
-    st.integers(0, 9),
+    st.integers(0, 9) | st.sampled_from(["x", "y"]),
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(names, inner, max_size=3)),
     max_leaves=10,
 )
+type_names: st.SearchStrategy[Json] = st.sampled_from(["x", "y", 1, ["x"]])
+
+
+def with_type(item: dict[str, Json], name: Json) -> Json:
+    return {**item, "type": name}
+
+
+typed = st.builds(with_type, st.dictionaries(names, values, max_size=2), type_names)
+mixed: st.SearchStrategy[Json] = st.one_of(
+    values, st.lists(typed | values, max_size=4), st.dictionaries(names, typed, max_size=3)
+)
 
 steps = st.sampled_from(
-    ["['a']", "['b']", "['c/~']", "[*]", "[0]", "[1]", "[-1]", "[0:2]", "..['a']", "..[0]", "[?@.a]"]
+    [
+        "['a']",
+        "['b']",
+        "['c/~']",
+        "[*]",
+        "[0]",
+        "[1]",
+        "[-1]",
+        "[0:2]",
+        "..['a']",
+        "..[0]",
+        "[?@.a]",
+        "[?@.type == 'x']",
+        "[?@.type == 'y']",
+    ]
 )
 paths = st.lists(steps, min_size=1, max_size=3).map(lambda parts: "$" + "".join(parts))
 
@@ -43,7 +68,7 @@ def without(body: Any, places: set[str], at: str = "") -> Any:
             return body
 
 
-@given(values, paths)
+@given(mixed, paths)
 def test_a_path_means_what_the_library_says_it_means(body: Json, path: str) -> None:
     places = {pointer_of(match.parts) for match in path_of(path).finditer(body)}  # type: ignore[arg-type] # bare scalars
     kept, _ = walk(body, ("$", "key"), (path, "transient"))
@@ -57,7 +82,7 @@ def pointer_of(parts: tuple[str | int, ...]) -> str:
     return pointer(at)
 
 
-@given(values, st.lists(paths, max_size=3), st.lists(paths, max_size=3))
+@given(mixed, st.lists(paths, max_size=3), st.lists(paths, max_size=3))
 def test_nothing_is_dropped_in_silence(body: Json, keys: list[str], transients: list[str]) -> None:
     rules: list[tuple[str, Rule]] = [*((path, "key") for path in keys), *((path, "transient") for path in transients)]
     kept, selection = walk(body, *rules)
@@ -80,6 +105,15 @@ def test_nothing_is_dropped_in_silence(body: Json, keys: list[str], transients: 
 )
 def test_the_deepest_rule_wins_and_a_name_before_a_wildcard(rules: tuple[tuple[str, Rule], ...], kept: Json) -> None:
     assert walk({"a": {"x": 1, "y": [1, 2]}, "b": 2}, *rules)[0] == kept
+
+
+def test_a_type_s_own_rule_wins_before_that_of_every_element_and_joins_it() -> None:
+    items: Json = [{"type": "x", "id": 1, "status": 1}, {"type": "y", "id": 1, "status": 1}, {"type": ["x"], "id": 1}]
+    rules: list[tuple[str, Rule]] = [("$", "key"), ("$[*].status", "transient"), ("$[?@.type == 'x'].id", "transient")]
+    assert walk(items, *rules)[0] == [{"type": "x"}, {"type": "y", "id": 1}, {"type": ["x"], "id": 1}]
+    # …also where the place of an element is named, or found.
+    for more in ("$[0].other", "$[?@.id == 1].other"):
+        assert walk(items, *rules, (more, "transient"))[0] == walk(items, *rules)[0]
 
 
 def test_unknown_fields_are_named_where_they_stand() -> None:
