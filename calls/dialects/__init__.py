@@ -26,6 +26,8 @@ class Claim:
     operation: str
     kind: Kind | None
     """None where the shape does not tell, and the host must."""
+    polls: str | None = None
+    """The id of the work that the request asks after, where it only looks whether it is done."""
     path: str | None = None
     """The path as it counts in a key, where parts of the one that was asked say how and not what: a verb for streams, an account."""
     model: str | None = None
@@ -55,6 +57,8 @@ class Told:
     tool_calls: tuple[ToolCall, ...] = ()
     finish_reason: str | None = None
     usage: Usage = field(default_factory=Usage)
+    pending: str | None = None
+    """The id of the work that goes on after this answer, where it is not done."""
     results: tuple[Json, ...] = ()
     """What a tool or a search found, one by one."""
 
