@@ -97,6 +97,7 @@ class Drain:
         self._parked = Parked.found(directory / "open")
         for name in self._parked:
             self._open[name] = _Open(self.position, parked=True)
+        self._damaged = [f"what was laid aside of {name} cannot be read" for name in self._parked.damaged]
         self._now = now
         self._run = "unknown"
         """The run that began an exchange last: damage in the spool is told to it."""
@@ -110,6 +111,8 @@ class Drain:
                 self._take(position, payload, found)
                 self.position = position
         found.gaps += [self._gap(f"a part of the spool cannot be read: {damage}") for damage in self.reader.damaged()]
+        found.gaps += map(self._gap, self._damaged)
+        self._damaged.clear()
         self._lay_aside(budget)
         found.orphaned = found.records == 0 and self.reader.orphaned()
         return found
@@ -153,7 +156,7 @@ class Drain:
         found.size += len(payload)
         try:
             record = decode(payload)
-        except msgspec.ValidationError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             self._set_aside(position, payload)
             found.gaps.append(self._gap(f"an event in the spool is none that this Playhead knows: {error}"))
             return

@@ -59,6 +59,9 @@ class _Ticket:
     ends: dict[Drain, Position] | None = None
     """How far each spool went when it was asked."""
 
+    whole: bool = True
+    """Whether all spools could be looked at."""
+
     unclosed: dict[Drain, set[str]] = field(default_factory=dict)
     """Exchanges that were acknowledged by then, and whose last event was still to come."""
 
@@ -133,7 +136,7 @@ class Keeper:
             return False
         finally:
             self._tickets.remove(ticket)
-        return True
+        return ticket.whole
 
     async def _pass(self) -> bool:
         """Look at every spool once; whether there was anything."""
@@ -216,13 +219,24 @@ class Keeper:
             self.troubles["database"] = str(error)
 
     def _discover(self) -> None:
-        for directory in sorted(self._spools.iterdir()) if self._spools.is_dir() else ():
+        directories = sorted(self._spools.iterdir()) if self._spools.is_dir() else []
+        for directory in directories:
             if directory not in self._drains and time.monotonic() > self._again.get(directory, 0):
                 self._begin(directory)
-        for ticket in self._tickets:
-            if ticket.ends is None:
-                ends = ((drain, drain.reader.end()) for drain in self._drains.values())
-                ticket.ends = {drain: end for drain, end in ends if end is not None}
+        new = [ticket for ticket in self._tickets if ticket.ends is None]
+        ends = self._ends() if new else {}
+        for ticket in new:
+            ticket.whole = self._drains.keys() >= set(directories)
+            ticket.ends = dict(ends)
+
+    def _ends(self) -> dict[Drain, Position]:
+        """How far each spool goes that has anything."""
+        ends = {}
+        for drain in list(self._drains.values()):
+            with self._troubled(drain):
+                if (end := drain.reader.end()) is not None:
+                    ends[drain] = end
+        return ends
 
     def _begin(self, directory: Path) -> None:
         try:
@@ -237,6 +251,8 @@ class Keeper:
         gathered = await asyncio.to_thread(drain.finish)
         if await self._stored(gathered, await asyncio.to_thread(self._kept, gathered, drain)):
             await asyncio.to_thread(self._remove, drain)
+        else:
+            self._forget(drain)
 
     def _remove(self, drain: Drain) -> None:
         damaged = drain.directory / DAMAGED

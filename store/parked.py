@@ -42,6 +42,9 @@ class Parked:
     ended: list[str] = field(default_factory=list)
     """Of those an earlier process left, the ones that are whole."""
 
+    damaged: list[str] = field(default_factory=list)
+    """And the ones that cannot be read."""
+
     @classmethod
     def found(cls, directory: Path) -> "Parked":
         """What an earlier process left behind."""
@@ -52,13 +55,22 @@ class Parked:
 
     def _recover(self, path: Path) -> None:
         """Learn how far a file goes, and cut a torn end off: it was not synced, so the spool still has what it lacks."""
-        whole = 0
-        for append, end in _appends(path):
-            self._complete_to[path.stem] = append.position
-            whole = end
-            if isinstance(append.events[-1], Closed):
-                self.ended.append(path.stem)
+        appends: list[tuple[_Append, int]] = []
+        try:
+            appends += _appends(path)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            # Left beside for whoever may still read it; what the spool has of it comes again.
+            path.rename(path.with_suffix(".damaged"))
+            self.damaged.append(path.stem)
+            return
+        if not appends:
+            path.unlink()
+            return
+        last, whole = appends[-1]
         os.truncate(path, whole)
+        self._complete_to[path.stem] = last.position
+        if isinstance(last.events[-1], Closed):
+            self.ended.append(path.stem)
 
     def __iter__(self) -> Iterator[str]:
         return iter(list(self._complete_to))

@@ -48,6 +48,25 @@ async def gaps(database: Database, run: str = RUN) -> list[Gap]:
     return await Runs(database).gaps(run)
 
 
+class Flaky(Ingest):
+    """An Ingest whose database goes away, before or after it has committed."""
+
+    def __init__(self, database: Database, faults: Sequence[str]) -> None:
+        super().__init__(database)
+        self.faults = list(faults)
+        self.tried = asyncio.Event()
+
+    async def put(self, batch: Sequence[Kept], gaps: Sequence[Gap] = (), replays: Sequence[ReplayNoted] = ()) -> Stored:
+        fault = self.faults.pop(0) if self.faults else None
+        self.tried.set()
+        if fault == "before":
+            raise Unavailable("Postgres is not available: away.")
+        done = await super().put(batch, gaps, replays)
+        if fault == "after":
+            raise Unavailable("Postgres is not available: the answer to COMMIT was lost.")
+        return done
+
+
 async def test_what_a_door_spools_comes_back_over_rest_byte_for_byte(tmp_path: Path, database: Database) -> None:
     binary = replace(conversation(1)[0], id=uuid7(NOON + 9, 9), started_at=NOON + 9)
     assert binary.response is not None
@@ -117,6 +136,25 @@ async def test_what_a_dead_door_left_open_is_stored_as_cut_with_a_gap(tmp_path: 
     assert (gap.exchange, gap.reason) == (torn.id, DOOR_DIED)
 
 
+async def test_a_dead_door_s_open_exchange_waits_for_the_database(
+    tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("store.keeper.HELD", 0)  # so that it is parked as well
+    torn = conversation(1)[0]
+    keeper = kept(tmp_path, database)
+    async with running(keeper):
+        with Spool(tmp_path / "door") as spool:
+            await written(spool, list(events_of(torn))[:-2])
+            await keeper.settled(0.5)
+        keeper._ingest = away = Flaky(database, ["before"] * 1000)
+        await away.tried.wait()
+    assert await stored(database) == []
+    async with running(kept(tmp_path, database)):
+        await until(lambda: not (tmp_path / "door").exists())
+    assert [each.request for each in await stored(database)] == [torn.request]
+    assert len(await gaps(database)) == 1
+
+
 async def until(met: Callable[[], bool], seconds: float = 10) -> None:
     """Wait until something on disk is so, which nobody can be asked to tell."""
     async with asyncio.timeout(seconds):
@@ -141,25 +179,6 @@ async def test_gaps_and_replay_reports_go_through(tmp_path: Path, database: Data
             assert await keeper.settled(10)
     assert await gaps(database) == [gap]
     assert await Runs(database).replay("r") == b'{"served":2}'
-
-
-class Flaky(Ingest):
-    """An Ingest whose database goes away, before or after it has committed."""
-
-    def __init__(self, database: Database, faults: Sequence[str]) -> None:
-        super().__init__(database)
-        self.faults = list(faults)
-        self.tried = asyncio.Event()
-
-    async def put(self, batch: Sequence[Kept], gaps: Sequence[Gap] = (), replays: Sequence[ReplayNoted] = ()) -> Stored:
-        fault = self.faults.pop(0) if self.faults else None
-        self.tried.set()
-        if fault == "before":
-            raise Unavailable("Postgres is not available: away.")
-        done = await super().put(batch, gaps, replays)
-        if fault == "after":
-            raise Unavailable("Postgres is not available: the answer to COMMIT was lost.")
-        return done
 
 
 @pytest.mark.parametrize("faults", [["before"], ["after"], ["after", "before", "after"]])
@@ -211,17 +230,27 @@ async def test_a_keeper_may_die_after_any_event(cut: int, tmp_path: Path, databa
     assert await gaps(database) == []
 
 
+POISON = (
+    b"\xc1",
+    b"\x93\xa5hello\x01\x02",
+    encode(next(iter(events_of(conversation(1)[0]))))[:-5],
+    b"\x93\xa3gap\xa1\xff\x01",
+    b"\x91" * 100_000,
+)
+
+
+@pytest.mark.parametrize("poison", POISON)
 async def test_an_event_that_nobody_understands_is_set_aside_and_the_rest_goes_on(
-    tmp_path: Path, database: Database
+    poison: bytes, tmp_path: Path, database: Database
 ) -> None:
     one, two = conversation(2)
     with Spool(tmp_path / "door") as spool:
         async with running(kept(tmp_path, database)) as keeper:
             await written(spool, events_of(one))
-            spool.append(b"\x93\xa5hello\x01\x02")
+            spool.append(poison)
             await written(spool, events_of(two))
             assert await keeper.settled(10)
-        assert [path.read_bytes() for path in (tmp_path / "door" / "damaged").iterdir()] == [b"\x93\xa5hello\x01\x02"]
+        assert [path.read_bytes() for path in (tmp_path / "door" / "damaged").iterdir()] == [poison]
     assert await stored(database) == [one, two]
     (gap,) = await gaps(database)
     assert "none that this Playhead knows" in gap.reason
@@ -267,7 +296,7 @@ async def test_a_spool_that_cannot_be_read_is_named_and_the_others_go_on(tmp_pat
     with Spool(tmp_path / "door") as spool:
         async with running(kept(tmp_path, database)) as keeper:
             await written(spool, events_of(conversation(1)[0]))
-            assert await keeper.settled(10)
+            assert not await keeper.settled(10), "nobody knows what is in there"
             assert list(keeper.troubles) == ["bad"]
     assert await stored(database) == conversation(1)
 

@@ -158,6 +158,18 @@ async def test_a_file_of_parked_events_that_was_torn_is_mended(tmp_path: Path) -
         assert list(found.events(exchange.id)) == events[:4]
 
 
+async def test_a_file_of_parked_events_that_is_damaged_is_a_gap_and_left_beside(tmp_path: Path) -> None:
+    with Spool(tmp_path) as spool:
+        await spooled(spool, list(events_of(turns(1)[0]))[:3])
+        one = drain(tmp_path)
+        assert committed(one, budget=0) == []
+        path = next((tmp_path / "open").iterdir())
+        path.write_bytes(path.read_bytes().replace(b"req", b"\xc1\xc1\xc1", 1))
+        found = drain(tmp_path).gather(PLENTY)
+        assert "laid aside" in found.gaps[0].reason
+        assert path.with_suffix(".damaged").exists()
+
+
 async def test_an_exchange_with_a_name_that_is_a_path_is_not_one(tmp_path: Path) -> None:
     head = RequestStarted("../../etc/passwd", "run", NOON, "GET", "https://a.example/", "HTTP/1.1", ())
     with Spool(tmp_path) as spool:
