@@ -17,6 +17,9 @@ LIMIT: Final = 256 * 1024 * 1024
 
 _SCALAR: Final = (str, int, float, Decimal)
 
+_NO_PARAMETERS: Final = frozenset(("model", "input", "prompt", "instructions", "system"))
+"""Scalars of a request that say what is asked, and not how it is to be answered."""
+
 _GZIP: Final = b"\x1f\x8b\x08"
 
 
@@ -57,6 +60,8 @@ def _call(exchange: Exchange, key: Keyed, asked: Asked, assembly: Assembly | Non
         usage=told.usage,
         streamed=assembly.streamed if assembly else False,
         complete=_complete(exchange, assembly),
+        polls=key.route.polls,
+        pending=told.pending,
     )
 
 
@@ -98,4 +103,4 @@ def _params(key: Keyed) -> Mapping[str, Json]:
     if key.kind != "model":
         return {}
     body = members(members(key.selected).get("body"))
-    return {name: value for name, value in body.items() if name != "model" and isinstance(value, _SCALAR)}
+    return {name: value for name, value in body.items() if name not in _NO_PARAMETERS and isinstance(value, _SCALAR)}

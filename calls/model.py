@@ -190,6 +190,12 @@ class Call:
     complete: bool = False
     """False when the answer ended before the dialect's own end marker."""
 
+    polls: str | None = None
+    """The id of the work that the request only asks after: a background response, a run of a thread."""
+
+    pending: str | None = None
+    """The id of the work that goes on after this answer; whoever polls it continues this call (`folding`)."""
+
 
 def header(headers: Headers, name: str) -> str | None:
     """The first value of a header, by its case-insensitive name."""

@@ -78,6 +78,8 @@ class Route:
     """The model, where the path names it."""
     streams: bool | None = None
     """Whether the path asks for a stream; None where it does not tell."""
+    polls: str | None = None
+    """The id of the work that the request asks after, where it does no more than that."""
 
 
 def route(method: str, host: str, path: str, headers: Headers = ()) -> Route:
@@ -97,6 +99,7 @@ def route(method: str, host: str, path: str, headers: Headers = ()) -> Route:
         place=claim.path or path,
         model=claim.model,
         streams=claim.streams,
+        polls=claim.polls,
     )
 
 
