@@ -51,6 +51,7 @@ class Child:
             line = b""
         except asyncio.CancelledError:
             process.kill()
+            await process.wait()
             raise
         said = _parsed(line)
         if "ready" not in said:

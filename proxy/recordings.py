@@ -5,6 +5,7 @@ from pathlib import Path
 
 import httpx2
 
+from calls.model import UnknownFormat
 from proxy.api import segment
 from proxy.errors import Failure
 from store.bundle import BadBundle, Bundle, read
@@ -17,7 +18,7 @@ def from_file(path: Path) -> Bundle:
             return read(lines)
     except OSError as error:
         raise Failure(f"cannot read the bundle {path}: {error.strerror}") from error
-    except BadBundle as error:
+    except (BadBundle, UnknownFormat) as error:
         raise Failure(f"{path}: {error}") from error
 
 

@@ -26,7 +26,7 @@ from store.api.app import create
 from store.api.desk import Desk
 from store.api.guard import is_loopback
 from store.api.server import serving
-from store.database import Database, DatabaseError
+from store.database import Database, DatabaseError, address
 from store.datadir import DataDir, DataDirError, opened
 from store.ingest import Ingest
 from store.keeper import Keeper
@@ -97,12 +97,24 @@ async def _database(config: Config, data: DataDir) -> AsyncIterator[tuple[Databa
     server = None if config.database_url else await asyncio.to_thread(ensure, data.postgres)
     database = Database(config.database_url or (server.dsn if server else ""))
     try:
-        await database.prepare()
+        await _prepared(database, config.database_url)
         yield database, server
     finally:
         await database.close()
         if server is not None:
             await asyncio.to_thread(server.close)
+
+
+async def _prepared(database: Database, url: str | None) -> None:
+    try:
+        await database.prepare()
+    except DatabaseError as error:
+        if url is None:
+            raise
+        raise CannotStart(
+            f"cannot use the database {address(url)} ({str(error).rstrip('.')});"
+            " see that it runs and lets us in, or correct --database-url"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from store.bundle import Bundle, Entry, seal, write
+from tests.store.exchanges import conversation
 from tests.support.service import command, running
 
 
@@ -71,10 +73,11 @@ def test_a_port_in_use(tmp_path: Path, data: Path) -> None:
     assert_one_sentence(done, port, "choose another port")
 
 
+@pytest.mark.slow
 def test_a_database_that_does_not_answer(tmp_path: Path, data: Path) -> None:
     url = "postgresql://nobody@127.0.0.1:9/nothing"
     done = playhead("up", "--data", data, "--api-port", "0", "--proxy-port", "0", "--database-url", url, cwd=tmp_path)
-    assert_one_sentence(done, "127.0.0.1:9")
+    assert_one_sentence(done, "127.0.0.1:9", "correct --database-url")
 
 
 def _version(data: Path) -> None:
@@ -99,7 +102,7 @@ def _file_in_the_way(data: Path) -> None:
     ],
 )
 def test_a_data_directory_that_cannot_be_used(
-    tmp_path: Path, spoil: Callable[[Path], None], words: tuple[str, ...]
+    tmp_path: Path, data: Path, spoil: Callable[[Path], None], words: tuple[str, ...]
 ) -> None:
     data.mkdir()
     spoil(data)
@@ -107,12 +110,14 @@ def test_a_data_directory_that_cannot_be_used(
     assert_one_sentence(done, *words)
 
 
+@pytest.mark.slow
 async def test_two_ups_on_one_data_directory(tmp_path: Path, data: Path) -> None:
     async with running(data):
         done = playhead("up", "--data", data, "--proxy-port", "0", "--api-port", "0", cwd=tmp_path)
     assert_one_sentence(done, "another `playhead up` runs", "--data")
 
 
+@pytest.mark.slow
 async def test_runs_that_do_not_exist(tmp_path: Path, data: Path) -> None:
     async with running(data):
         assert_one_sentence(
@@ -128,3 +133,53 @@ async def test_runs_that_do_not_exist(tmp_path: Path, data: Path) -> None:
 def test_a_bundle_that_is_not_there(tmp_path: Path, data: Path) -> None:
     done = playhead("replay", "--data", data, "gone.jsonl", "--", "true", cwd=tmp_path)
     assert_one_sentence(done, "gone.jsonl", "playhead export")
+
+
+def _bundle(path: Path) -> bytes:
+    """A sound bundle, there to be spoiled."""
+    entries = tuple(Entry(exchange=exchange) for exchange in conversation(2))
+    whole = b"".join(write(Bundle(run={"id": "night"}, profiles="sha256:0", entries=entries)))
+    path.write_bytes(whole)
+    return whole
+
+
+def _flipped(whole: bytes) -> bytes:
+    at = whole.index(b"\n") + 100  # in line 2
+    return whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
+
+
+def _newer(whole: bytes) -> bytes:
+    head = seal(b'{"playhead":"bundle","format":99,"anything":"else"}')
+    return head + whole.partition(b"\n")[2]
+
+
+def _cut(whole: bytes) -> bytes:
+    return whole[: whole.rindex(b"\n", 0, -1) + 1]
+
+
+SPOILED = (
+    (_flipped, ("line 2", "export the run again")),
+    (_newer, ("version 99", "use a Playhead that reads it")),
+    (_cut, ("line 4", "export the run again")),
+)
+
+
+@pytest.mark.parametrize(("spoil", "words"), SPOILED)
+def test_a_bundle_that_is_not_as_it_was_written_is_not_replayed(
+    tmp_path: Path, data: Path, spoil: Callable[[bytes], bytes], words: tuple[str, ...]
+) -> None:
+    path = tmp_path / "night.jsonl"
+    path.write_bytes(spoil(_bundle(path)))
+    done = playhead("replay", "--data", data, path, "--", "true", cwd=tmp_path)
+    assert_one_sentence(done, "night.jsonl", *words)
+
+
+@pytest.mark.slow
+async def test_a_bundle_that_is_not_as_it_was_written_is_not_imported(tmp_path: Path, data: Path) -> None:
+    path = tmp_path / "night.jsonl"
+    async with running(data):
+        for spoil, words in SPOILED:
+            path.write_bytes(spoil(_bundle(path)))
+            done = playhead("import", "--data", data, path, cwd=tmp_path)
+            assert_one_sentence(done, "night.jsonl", *words)
+        assert "no runs" in playhead("ls", "--data", data, cwd=tmp_path).stderr
