@@ -24,7 +24,7 @@ _ALIASES: Final = {"x-gzip": "gzip"}
 _NO_CODING: Final = ("", "identity", "none")
 
 
-class Undecodable(ValueError):  # noqa: N818 - a name in the contract between the rooms
+class Undecodable(ValueError):
     """The bytes are not what their content-encoding says, or open to more than is allowed."""
 
 
@@ -211,14 +211,18 @@ class _Brotli:
         self.surplus |= self.complete and bool(data)
         if self.surplus:
             return b""
+        out: list[bytes] = []
         try:
-            out = [self._stream.process(data, output_buffer_limit=room + 1)]
-            while (room := room - len(out[-1])) >= 0 and not self._stream.can_accept_more_data():
-                out.append(self._stream.process(b"", output_buffer_limit=room + 1))
+            opened = self._stream.process(data, output_buffer_limit=room + 1)
+            # It may hold output back although it says that it wants more input (1.2.0).
+            while opened:
+                out.append(opened)
+                room -= len(opened)
+                if room < 0:
+                    raise TooLarge
+                opened = self._stream.process(b"", output_buffer_limit=room + 1)
         except brotli.error as error:
             raise Undecodable(str(error)) from error
-        if room < 0:
-            raise TooLarge
         self.complete = self._stream.is_finished()
         return b"".join(out)
 

@@ -11,6 +11,8 @@ from typing import Final, NamedTuple, Protocol
 from calls.encoding import LIMIT, Decoder, Encoder, TooLarge, Undecodable, codings
 from calls.scanner import Edit, Scanner, Table
 
+_STEP: Final = 4096
+
 
 class Piece(NamedTuple):
     """A piece of a body, ready to be recorded."""
@@ -153,7 +155,7 @@ class EncodedBody:
         except TooLarge:
             raise
         except Undecodable as error:
-            return self._withhold(error) if found else self._as_seen()
+            return self._withhold(error) if self._shows_a_secret() else self._as_seen()
         if decoder.surplus:
             return self._withhold("bytes follow its end") if found else self._as_seen()
         return list(self._recompressed(complete=decoder.complete)) if found else self._as_it_came()
@@ -163,6 +165,18 @@ class EncodedBody:
         for at, data in self._held:
             yield from body.feed(decoder.feed(data), at)
         yield from body.finish()
+
+    def _shows_a_secret(self) -> bool:
+        """Whether there is one before the damage."""
+        body = PlainBody(self._table, self._key, self._essence)
+        pieces = [piece for opened in self._before_damage() for piece in body.feed(opened, 0)] + body.finish()
+        return any(piece.redactions for piece in pieces)
+
+    def _before_damage(self) -> Iterator[bytes]:
+        # What a piece opens to is lost with a fault in it: so find the piece, and go through that one byte by byte.
+        data = b"".join(piece for _, piece in self._held)
+        bad = sum(_STEP for _ in _opened(self._names, (data[at : at + _STEP] for at in range(0, len(data), _STEP))))
+        yield from _opened(self._names, (data[at : at + _STEP] for at in range(0, bad, _STEP)), data[bad : bad + _STEP])
 
     def _recompressed(self, *, complete: bool) -> Iterator[Piece]:
         """The same pieces at the same times: each ends with a flush."""
@@ -187,6 +201,18 @@ class EncodedBody:
         """It hides what cannot be redacted, so nothing of it may be kept."""
         self.withheld = f"a compressed body could not be redacted ({fault})"
         return []
+
+
+def _opened(names: tuple[str, ...], pieces: Iterable[bytes], last: bytes = b"") -> Iterator[bytes]:
+    """What the pieces open to, and then every byte of the last one, up to the damage."""
+    decoder = Decoder(names)
+    try:
+        for piece in pieces:
+            yield decoder.feed(piece)
+        for byte in last:
+            yield decoder.feed(bytes([byte]))
+    except Undecodable:
+        return
 
 
 class EventStream:

@@ -7,7 +7,7 @@ from store.spool.disk import Disk
 from store.spool.segment import OVERHEAD, framed, head_line, path_of
 
 
-class WriteFailed(OSError):  # noqa: N818 - it says how far the writing went
+class WriteFailed(OSError):
     """The disk did not take all; `done` payloads are in the file as whole frames, and nothing behind them."""
 
     def __init__(self, done: int, why: str) -> None:

@@ -37,15 +37,15 @@ class SpoolError(RuntimeError):
     """Something cannot be kept, for a reason outside of us."""
 
 
-class SpoolFull(SpoolError):  # noqa: N818 - what the spool is, not what went wrong in us
+class SpoolFull(SpoolError):
     """There is no more room for it, on disk or in memory."""
 
 
-class SpoolBroken(SpoolError):  # noqa: N818
+class SpoolBroken(SpoolError):
     """The disk refuses."""
 
 
-class SpoolTaken(SpoolError):  # noqa: N818
+class SpoolTaken(SpoolError):
     """Another process writes this spool."""
 
 

@@ -117,8 +117,42 @@ HARMLESS: tuple[str, ...] = (
 )
 
 _PIECES = (*TOKENS, *SECRETS, *HARMLESS, *(part for pair in CONTEXTS for part in pair), PEM, PEM[:90])
-_GLUE = ('"', "'", "\\", "\\n", "\\\\", "\\u0026", " ", "\n", "&", "?", "=", ":", ";", "-", "_", "/", "@", "é", "\0", "%3D")
-_TAILS = ("sk-", "s", '"api', '"password', '"password": ', "Bear", "Bearer ", "-----BEG", "eyJ", "AK", "http://u:", "x" * 9000)
+_GLUE = (
+    '"',
+    "'",
+    "\\",
+    "\\n",
+    "\\\\",
+    "\\u0026",
+    " ",
+    "\n",
+    "&",
+    "?",
+    "=",
+    ":",
+    ";",
+    "-",
+    "_",
+    "/",
+    "@",
+    "é",
+    "\0",
+    "%3D",
+)
+_TAILS = (
+    "sk-",
+    "s",
+    '"api',
+    '"password',
+    '"password": ',
+    "Bear",
+    "Bearer ",
+    "-----BEG",
+    "eyJ",
+    "AK",
+    "http://u:",
+    "x" * 9000,
+)
 
 noise = st.one_of(st.sampled_from(_GLUE + _TAILS), st.text(max_size=4), st.sampled_from(_PIECES))
 

@@ -30,7 +30,9 @@ def streamed(parts: list[bytes], content_type: str | None = None) -> list[bytes]
 
 
 @pytest.mark.parametrize("token", TOKENS)
-@pytest.mark.parametrize(("before", "after"), [("", ""), ("key ", " ok"), ('"', '"'), ("\\n", "\\n"), ("=", "&"), ("(", ")")])
+@pytest.mark.parametrize(
+    ("before", "after"), [("", ""), ("key ", " ok"), ('"', '"'), ("\\n", "\\n"), ("=", "&"), ("(", ")")]
+)
 def test_a_token_is_recognised_wherever_it_stands(token: str, before: str, after: str) -> None:
     new = redacted(f"{before}{token}{after}".encode()).decode()
 
@@ -87,7 +89,7 @@ def test_json_stays_json_and_loses_the_secret(secret: str, depth: int, ascii_onl
 
     assert isinstance(new, dict)
     assert new["n"] == 1
-    assert re.fullmatch(rf"{PATTERN}|\*+|\$?\{{.*\}}|<.*>|%.*%|\$[A-Z_]+", new["api_key"], re.DOTALL)
+    assert re.fullmatch(rf"(?:{PATTERN}|\*)+|\$?\{{.*\}}|<.*>|%.*%|\$[A-Z_]+", new["api_key"], re.DOTALL)
     assert list(new) == ["n", "api_key", "after"]
 
 

@@ -1,0 +1,64 @@
+"""Redaction on traffic that nobody wrote for it: hardly a body is touched, and each only where it should be."""
+
+import gzip
+from collections.abc import Iterator
+
+from calls.encoding import Undecodable, decode
+from calls.placeholder import fold
+from calls.redact import Redactor
+from tests.calls.secrets import KEY
+from tests.support.corpus import cassettes
+
+REDACTOR = Redactor(key=KEY)
+
+
+def bodies() -> Iterator[tuple[bytes, str | None, str | None]]:
+    """Every body, with its media type and its coding where the bytes bear that out."""
+    for cassette in cassettes():
+        for one in cassette.exchanges:
+            for headers, body in ((one.request_headers, one.request_body), (one.response_headers, one.response_body)):
+                named = {name.lower(): value for name, value in headers}
+                yield body, named.get("content-type"), named.get("content-encoding")
+
+
+def opened(body: bytes, coding: str | None) -> bytes:
+    try:
+        return decode(body, coding)
+    except Undecodable:
+        return body
+
+
+def test_few_real_bodies_are_touched_and_all_stay_the_same_length() -> None:
+    seen = touched = 0
+    for body, media, coding in bodies():
+        new, count, _ = REDACTOR.whole(body, media, coding)
+        seen += 1
+        touched += bool(count)
+        if not count:
+            assert new == body
+            continue
+        before, after = opened(body, coding), opened(new, coding)
+        assert len(before) == len(after)
+        assert REDACTOR.whole(new, media, coding)[1] == 0
+    assert seen > 4000
+    # 38 of 4558 on 21 Nov 2026, each looked at: API keys of tests, signed URLs, JWTs. More means prose is being eaten.
+    assert 30 <= touched <= 60
+
+
+def test_nothing_of_a_touched_body_but_the_secret_changes() -> None:
+    other = Redactor(key=b"the key of another machine")
+    for body, media, coding in bodies():
+        if REDACTOR.whole(body, media, coding)[1]:
+            ours, theirs = REDACTOR.whole(body, media, coding)[0], other.whole(body, media, coding)[0]
+            assert fold(opened(ours, coding).decode("latin-1")) == fold(opened(theirs, coding).decode("latin-1"))
+
+
+def test_a_secret_planted_in_any_real_body_is_gone_from_it() -> None:
+    token = b"sk-ant-api03-" + b"aB3dE6gH9jK2mN5pQ8rS1tU4vW7xY0zA" * 2
+    for number, (body, media, coding) in enumerate(bodies()):
+        plain = opened(body, coding)
+        at = len(plain) * (number % 7) // 7
+        planted = plain[:at] + b" " + token + b" " + plain[at:]
+        assert token not in REDACTOR.whole(planted, media)[0]
+        if number % 20 == 0:
+            assert token not in gzip.decompress(REDACTOR.whole(gzip.compress(planted, 1), media, "gzip")[0])
