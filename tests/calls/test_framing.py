@@ -2,6 +2,7 @@
 
 import base64
 import json
+from functools import lru_cache
 from typing import Any
 
 import pytest
@@ -136,6 +137,7 @@ def test_a_frame_is_what_botocore_reads(headers: dict[str, Any], payload: bytes)
     assert (ours.headers, ours.payload) == (headers, payload)
 
 
+@lru_cache(maxsize=1)
 def recorded() -> list[bytes]:
     """Every event stream of the corpus."""
     streams = []
