@@ -49,7 +49,7 @@ class Config(msgspec.Struct, frozen=True):
     started: int = 0
 
 
-class CannotStart(Exception):  # noqa: N818 - it reads as what it is
+class CannotStart(Exception):
     """The keeper cannot be started; the message says why and what to do."""
 
 

@@ -47,7 +47,7 @@ def told(call: Call, nth: int) -> dict[str, Any]:
     return {name: known.get(name, getattr(call, name, None)) for name in CALL_MEMBERS}
 
 
-class BadBundle(ValueError):  # noqa: N818 - it says what the file is
+class BadBundle(ValueError):
     """The file is not a whole, undamaged bundle. `line` is the first that is wrong."""
 
     def __init__(self, line: int, why: str) -> None:
