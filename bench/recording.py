@@ -75,7 +75,8 @@ def compared(rows: Sequence[Row]) -> Iterator[tuple[str, Spread]]:
     for workload in dict.fromkeys(row.workload for row in rows):
         for engine in dict.fromkeys(row.engine for row in rows if row.engine != "direct"):
             if engine != PEER and (ratio := ratios(rows, workload, engine, PEER)):
-                yield f"CPU of {engine} over {PEER}, {workload} (budget {BUDGET})", ratio
+                budget = f" (budget {BUDGET})" if engine == OURS else ""
+                yield f"CPU of {engine} over {PEER}, {workload}{budget}", ratio
             for field in ("mean_ms", "p50_ms", "p99_ms") if workload != "json" else ():
                 if more := added(rows, workload, engine, field):
                     yield f"{field} added by {engine}, {workload}", more
