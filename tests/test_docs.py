@@ -1,0 +1,65 @@
+"""The commands that the README and docs/ show are run, in their order, as somebody who reads along would type them."""
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from proxy.demo.demo import CONFIG, prepared
+from proxy.demo.service import Shell
+
+ROOT = Path(__file__).resolve().parent.parent
+
+BLOCK = re.compile(r"^```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+NOT_HERE = ("git ", "cd ", "./check", "./playhead demo", "docker ", "python -m bench", "pytest ")
+"""What a test cannot or need not type: the checks run this test, and the demo has a test of its own."""
+
+
+def commands(page: str) -> list[str]:
+    """The lines of a page's blocks that begin with a prompt, without what follows as an answer."""
+    lines = [line for block in BLOCK.findall((ROOT / page).read_text("utf-8")) for line in block.splitlines()]
+    typed = [line.removeprefix("$ ").partition("  # ")[0].strip() for line in lines if line.startswith("$ ")]
+    return [line for line in typed if not line.startswith(NOT_HERE)]
+
+
+PAGES = [str(page.relative_to(ROOT)) for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)])
+async def test_what_a_page_says_to_type_works(page: str, data: Path) -> None:
+    shell = prepared(data)
+    (data / "tests" / "recordings").mkdir(parents=True)
+    (data / "tests" / "test_agent.py").write_text(AGENT_TEST)
+    script = "set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT\n" + "\n".join(commands(page))
+    async with shell.running([sys.executable, "-m", "proxy.demo.servers"], "servers.log") as line:
+        (data / "playhead.toml").write_text(CONFIG.format(**json.loads(line)))
+        done = await asyncio.to_thread(_typed, script, shell)
+    assert done.returncode == 0, f"{script}\n--- said\n{done.stdout}\n{done.stderr}"
+
+
+AGENT_TEST = """\
+import subprocess, sys
+def test_the_agent_works():
+    subprocess.run([sys.executable, "agent.py"], check=True)
+"""
+
+
+def _typed(script: str, shell: Shell) -> subprocess.CompletedProcess[str]:
+    environment = {**shell.environment, "PLAYHEAD_PROXY_PORT": "0", "PLAYHEAD_API_PORT": "0"}
+    return subprocess.run(
+        ["bash", "-c", script], cwd=shell.directory, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_of_a_page_leads_to_a_file(page: str) -> None:
+    links = re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text("utf-8"))
+    missing = [link for link in links if not (ROOT / page).parent.joinpath(link).exists()]
+    assert not missing
