@@ -36,12 +36,17 @@ class UnderWay(Protocol):
 
 
 class Guard:
-    """Stands above the layers: takes out what is for us, and ends the connection when a layer crashes."""
+    """Stands above the layers: takes out what is for us, and ends the connection when a layer crashes.
+
+    What one event makes the layers send goes out in one piece for each connection: a head and its body are two writes
+    of mitmproxy's, and a write costs as much as all that leads to it.
+    """
 
     def __init__(self, inner: Layer, visit: "Visit") -> None:
         self._inner = inner
         self._visit = visit
         self._crashed = False
+        self._unsent: dict[Connection, list[bytes]] = {}
 
     def handle_event(self, event: events.Event) -> Iterator[commands.Command]:
         """What mitmproxy's server asks of the outermost layer."""
@@ -49,13 +54,22 @@ class Guard:
             return
         try:
             for command in self._inner.handle_event(event):
-                if isinstance(command, Reading):
+                if isinstance(command, commands.SendData):
+                    self._unsent.setdefault(command.connection, []).append(command.data)
+                elif isinstance(command, Reading):
                     self._visit.reading(command)
                 else:
+                    yield from self._written()
                     yield command
+            yield from self._written()
         except Exception as fault:  # noqa: BLE001 - the guard: mitmproxy would log this and let the client wait
             self._crashed = True
             self._visit.broken(fault)
+
+    def _written(self) -> Iterator[commands.SendData]:
+        unsent, self._unsent = self._unsent, {}
+        for connection, pieces in unsent.items():
+            yield commands.SendData(connection, pieces[0] if len(pieces) == 1 else b"".join(pieces))
 
 
 class Visit(LiveConnectionHandler):
