@@ -15,6 +15,11 @@ from proxy.errors import Failure
 from proxy.settings import Settings
 from store.datadir import DataDir, DataDirError, opened
 
+LOOPBACK = "127.0.0.1"
+
+START_WITHIN = 60.0
+"""Seconds: how long another command's keeper may take to start or to stop."""
+
 
 class House:
     """An async context manager around one data directory."""
@@ -57,30 +62,40 @@ class House:
         # A killed `up` leaves its note behind, and the kernel lets go of its lock.
         return note if self.data.up_lock.held() else None
 
-    async def api(self) -> Api:
-        """The running keeper of this data directory, or one of our own. Call it again when another's has gone."""
-        note = self.data.notice("keeper")
-        if note is not None:
-            api = Api(note["api"], self.token)
-            if await asyncio.to_thread(api.healthy):
-                return api
-            api.close()
-        keeper = await self.keeper(0)
-        return Api(f"http://127.0.0.1:{keeper.ready['port']}", self.token)
+    async def api(self, port: int = 0) -> Api:
+        """The running keeper of this data directory, or one of our own on `port`. Call it again when another's has gone."""
+        end = time.monotonic() + START_WITHIN
+        while (running := await self._found()) is None:
+            # Somebody else's may be starting, or stopping: there is one at a time.
+            if not self.data.keeper_lock.held() or time.monotonic() > end:
+                keeper = await self.keeper(port, LOOPBACK)
+                return Api(f"http://127.0.0.1:{keeper.ready['port']}", self.token)
+            await asyncio.sleep(0.1)
+        return running
 
-    async def keeper(self, port: int) -> Child:
+    async def _found(self) -> Api | None:
+        note = self.data.notice("keeper")
+        if note is None:
+            return None
+        api = Api(note["api"], self.token)
+        if await asyncio.to_thread(api.healthy):
+            return api
+        api.close()
+        return None
+
+    async def keeper(self, port: int, listen: str) -> Child:
         """Start the keeper; others find it by the data directory. It is stopped with the house."""
-        child = await Child.start("store", self._keeper_config(port), log=self.data.logs / "keeper.log")
+        child = await Child.start("store", self._keeper_config(port, listen), log=self.data.logs / "keeper.log")
         self._keepers.append(child)
-        self.data.announce("keeper", {"api": f"http://{reachable(self.settings.listen)}:{child.ready['port']}"})
+        self.data.announce("keeper", {"api": f"http://{reachable(listen)}:{child.ready['port']}"})
         return child
 
-    def _keeper_config(self, port: int) -> dict[str, Any]:
+    def _keeper_config(self, port: int, listen: str) -> dict[str, Any]:
         url = self.settings.database_url
         return {
             "data": str(self.data.root),
             "database_url": url.get_secret_value() if url else None,
-            "listen": self.settings.listen,
+            "listen": listen,
             "port": port,
             "mode": self.settings.mode,
             "profiles_toml": self.profiles_toml(),
@@ -93,7 +108,7 @@ class House:
         return self.settings.config.read_text("utf-8") if self.settings.config and self.settings.profile else None
 
     async def door(self, **differences: Any) -> Child:
-        """Start one door with a spool of its own. `differences` override its configuration."""
+        """Start one door, on loopback and a free port where `differences` from its configuration say nothing else."""
         config = self.door_config() | differences
         child = await Child.start("proxy.worker", config, log=self.data.logs / f"{config['name']}.log")
         self._doors.append(child)
@@ -107,7 +122,7 @@ class House:
             "data": str(self.data.root),
             "started": self.started,
             "mode": s.mode,
-            "listen": s.listen,
+            "listen": LOOPBACK,
             "port": 0,
             "reuse_port": False,
             "reverse": s.reverse,

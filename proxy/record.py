@@ -1,5 +1,6 @@
 """`playhead record -- CMD`: one command, one run."""
 
+import asyncio
 import os
 import re
 import secrets
@@ -11,11 +12,12 @@ from typing import Any
 
 import click
 
-from proxy.api import Api, segment
+from proxy.api import segment
 from proxy.doctor import surroundings
 from proxy.environ import addressed, user_proxy, variables
 from proxy.errors import Failure
 from proxy.house import House
+from proxy.ports import free
 from proxy.settings import Settings
 from proxy.text import printable
 from proxy.truststore import truststore
@@ -31,9 +33,10 @@ async def record(
     run = checked(run) if run else new_run(time.time())
     present(command)
     async with House(settings) as house:
-        api = await house.api()
+        port = free("127.0.0.1", 0)
+        # Side by side: each of them takes a second or two to start.
+        api, place = await asyncio.gather(house.api(port), _place(house, port))
         api.put(f"/runs/{segment(run)}", {"labels": dict(labels)})
-        place = _running(house) or await _own(house, api)
         for sentence in surroundings(os.environ):
             click.echo(f"playhead: {sentence}", err=True)
         code = await wrapped(command, environment(place, run, house.token, api=api.url, bypass=True))
@@ -58,22 +61,14 @@ def new_run(now: float) -> str:
     return time.strftime("%Y%m%d-%H%M%S-", time.gmtime(now)) + secrets.token_hex(2)
 
 
-def _running(house: House) -> dict[str, Any] | None:
-    """The running `up`, when it records."""
+async def _place(house: House, api_port: int) -> Mapping[str, Any]:
+    """Where the command's traffic goes: to the running `up`, when it records, or to a door of our own."""
     note = house.running_up()
-    return note if note is not None and note["mode"] in ("record", "auto") else None
-
-
-async def _own(house: House, api: Api) -> dict[str, Any]:
+    if note is not None and note["mode"] in ("record", "auto"):
+        return note
     above = house.settings.upstream_proxy or user_proxy(os.environ)
-    door = await house.door(mode="record", own_addresses=[address(api.url)], upstream_proxy=above)
+    door = await house.door(mode="record", own_addresses=[("127.0.0.1", api_port)], upstream_proxy=above)
     return {"proxy": f"http://127.0.0.1:{door.ready['port']}", **door.ready}
-
-
-def address(url: str) -> tuple[str, int]:
-    """Host and port of one of our own URLs, which agents may not reach through us."""
-    host, _, port = url.rpartition("://")[2].rpartition(":")
-    return host.strip("[]"), int(port)
 
 
 def environment(

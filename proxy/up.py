@@ -5,7 +5,6 @@ A door or a keeper that dies is started again; its clients have seen a broken co
 
 import asyncio
 import signal
-import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +14,7 @@ import click
 from proxy.children import Child
 from proxy.errors import Failure
 from proxy.house import House, reachable
+from proxy.ports import free, held
 from proxy.settings import Settings
 from store.lock import Lock, Taken
 
@@ -29,7 +29,7 @@ async def up(settings: Settings, say: Callable[[str], None]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     house = House(settings)
-    with _only_one(house), _held(settings.listen, settings.proxy_port) as port:
+    with _only_one(house), held(settings.listen, settings.proxy_port) as port:
         async with house:
             try:
                 await _serve(house, port, stopped, say)
@@ -40,11 +40,11 @@ async def up(settings: Settings, say: Callable[[str], None]) -> None:
 async def _serve(house: House, port: int, stopped: asyncio.Event, say: Callable[[str], None]) -> None:
     settings = house.settings
     host = reachable(settings.listen)
-    api_port = _free(settings.listen, settings.api_port)
+    api_port = free(settings.listen, settings.api_port)
     own = {"api": f"http://{host}:{api_port}", "own_addresses": [[settings.listen, api_port]]}
     starts = {
-        "keeper": lambda: house.keeper(api_port),
-        "doors": lambda: house.door(**own, port=port, reuse_port=True),
+        "keeper": lambda: house.keeper(api_port, settings.listen),
+        "doors": lambda: house.door(**own, listen=settings.listen, port=port, reuse_port=True),
     }
     wanted = [settings.part] if settings.part != "all" else ["keeper", "doors"]
     say(f"starting, mode {settings.mode}, data in {house.data.root}")
@@ -113,42 +113,6 @@ def _only_one(house: House) -> Iterator[None]:
         raise Failure(
             f"another `playhead up` runs on {house.data.root}; stop it first, or give this one its own directory with --data"
         ) from error
-
-
-@contextmanager
-def _held(listen: str, port: int) -> Iterator[int]:
-    """Reserve the doors' port for as long as we run, so that nobody takes it while a door is started again.
-
-    The socket is bound and never listens, so the kernel gives it no connections.
-    """
-    _free(listen, port)
-    with _bound(listen, port, reuse=True) as held:
-        yield int(held.getsockname()[1])
-
-
-def _free(listen: str, port: int) -> int:
-    """The port, or a free one for 0. Raises Failure where something else listens.
-
-    With SO_REUSEPORT alone two services would share a port unnoticed.
-    """
-    with _bound(listen, port, reuse=False) as probe:
-        return int(probe.getsockname()[1])
-
-
-def _bound(listen: str, port: int, *, reuse: bool) -> socket.socket:
-    family = socket.AF_INET6 if ":" in listen else socket.AF_INET
-    held = socket.socket(family, socket.SOCK_STREAM)
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if reuse:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    try:
-        held.bind((listen, port))
-    except OSError as error:
-        held.close()
-        raise Failure(
-            f"cannot listen on {listen}:{port}: {error.strerror}; choose another port (0 takes a free one)"
-        ) from error
-    return held
 
 
 def say_on_stderr(words: str) -> None:

@@ -55,6 +55,11 @@ class DataDir:
         """Held by the running `up`, or by the one that runs the doors."""
         return Lock(self.root / "up.lock")
 
+    @property
+    def keeper_lock(self) -> Lock:
+        """Held by the keeper: there is one for a data directory."""
+        return Lock(self.root / "keeper.lock")
+
     def notice(self, name: str) -> dict[str, Any] | None:
         """What a running process wrote down about itself (`announce`), or None."""
         try:

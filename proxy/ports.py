@@ -1,0 +1,43 @@
+"""Ports that we are about to listen on: free ones, and one that is kept for doors that come and go."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from proxy.errors import Failure
+
+
+@contextmanager
+def held(listen: str, port: int) -> Iterator[int]:
+    """Reserve the doors' port for as long as we run, so that nobody takes it while a door is started again.
+
+    The socket is bound and never listens, so the kernel gives it no connections.
+    """
+    free(listen, port)
+    with _bound(listen, port, reuse=True) as held:
+        yield int(held.getsockname()[1])
+
+
+def free(listen: str, port: int) -> int:
+    """The port, or a free one for 0. Raises Failure where something else listens.
+
+    With SO_REUSEPORT alone two services would share a port unnoticed.
+    """
+    with _bound(listen, port, reuse=False) as probe:
+        return int(probe.getsockname()[1])
+
+
+def _bound(listen: str, port: int, *, reuse: bool) -> socket.socket:
+    family = socket.AF_INET6 if ":" in listen else socket.AF_INET
+    held = socket.socket(family, socket.SOCK_STREAM)
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if reuse:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        held.bind((listen, port))
+    except OSError as error:
+        held.close()
+        raise Failure(
+            f"cannot listen on {listen}:{port}: {error.strerror}; choose another port (0 takes a free one)"
+        ) from error
+    return held
