@@ -240,15 +240,17 @@ class Reader:
 
     def _quarantine(self, segment: _Segment, stop: int, *, torn: bool) -> None:
         """Note what is passed over, and keep a copy: it may be somebody's evidence."""
+        segment.head = segment.head or Head(0, 0, 0)
         at, size = Position(segment.number, segment.offset), stop - segment.offset
-        reason = "it breaks off" if torn and segment.head else "it is no spool segment" if torn else "it is damaged"
+        if not size:
+            return  # a writer died between making the file and writing its first line
+        reason = "it is no spool segment" if not segment.head.size else "it breaks off" if torn else "it is damaged"
         self._damage.append(Damage(at, size, reason))
         aside = self._directory / "damaged"
         aside.mkdir(mode=0o700, exist_ok=True)
         copy = aside / f"{at.segment:08}-{at.offset}"
         copy.write_bytes(os.pread(segment.handle, min(size, _KEPT_OF_DAMAGE), at.offset))
         segment.offset = stop
-        segment.head = segment.head or Head(0, 0, 0)
 
     # -- forgetting
 

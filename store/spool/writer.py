@@ -281,15 +281,16 @@ class Spool:
             try:
                 if self._output.size >= self._segment_bytes or self._output.handle in self._poisoned:
                     self._output.begin()
-                self._output.write(batch)
+                part = batch[: _fitting(batch, self._segment_bytes - self._output.size)]
+                self._output.write(part)
             except WriteFailed as failure:
                 self._advance(batch[: failure.done])
                 batch = batch[failure.done :]
                 if not self._waited(f"the spool {self.directory} cannot be written: {failure}"):
                     return
             else:
-                self._advance(batch)
-                return
+                self._advance(part)
+                batch = batch[len(part) :]
 
     def _advance(self, batch: list[bytes]) -> None:
         with self._lock:
@@ -374,6 +375,15 @@ class Spool:
         if not named:
             sync_directory(self.directory)
         return fault
+
+
+def _fitting(batch: list[bytes], room: int) -> int:
+    """How many records of a batch a segment has room for; one always, however large it is."""
+    count = 0
+    while count < len(batch) and room > 0:
+        room -= OVERHEAD + len(batch[count])
+        count += 1
+    return max(count, 1)
 
 
 def _claimed(directory: Path) -> int:

@@ -1,0 +1,358 @@
+"""What a door appends comes out at the keeper's end, in order and once, whoever stops in between."""
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from store.spool import Position, Reader, Spool, SpoolBroken, SpoolFull, SpoolTaken
+from store.spool.segment import OVERHEAD, numbers
+from tests.store.disks import FaultyDisk
+
+payloads = st.lists(st.binary(min_size=1, max_size=300), max_size=40)
+in_one_directory = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "spool" / "door"
+
+
+@pytest.fixture
+def anew(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A place below which each example makes a spool of its own."""
+    return tmp_path_factory.mktemp("spools")
+
+
+def everything(reader: Reader, limit: int = 1 << 20) -> list[bytes]:
+    found = []
+    while frames := reader.read(limit):
+        assert [position for position, _ in frames] == sorted({position for position, _ in frames})
+        found += [payload for _, payload in frames]
+    return found
+
+
+def overfill(spool: Spool) -> None:
+    while spool.append(b"x" * 1000) < 10_000:
+        pass
+
+
+def fill(directory: Path, records: list[bytes], **options: int) -> None:
+    with Spool(directory, **options) as spool:  # type: ignore[arg-type]
+        for record in records:
+            spool.append(record)
+
+
+@in_one_directory
+@given(records=payloads, segment_bytes=st.sampled_from([1, 500, 4096, 1 << 20]), limit=st.integers(1, 2000))
+def test_what_goes_in_comes_out(anew: Path, records: list[bytes], segment_bytes: int, limit: int) -> None:
+    directory = anew / str(len(list(anew.iterdir())))
+    fill(directory, records, segment_bytes=segment_bytes)
+
+    reader = Reader(directory)
+
+    assert everything(reader, limit) == records
+    assert reader.damaged() == []
+    assert reader.orphaned()
+
+
+def test_one_writer_after_another_adds_to_the_same_spool(directory: Path) -> None:
+    fill(directory, [b"one"])
+    fill(directory, [b"two"])
+
+    assert everything(Reader(directory)) == [b"one", b"two"]
+    assert numbers(directory) == [1, 2]
+
+
+async def test_a_reader_follows_a_living_writer(directory: Path) -> None:
+    with Spool(directory, segment_bytes=2000) as spool:
+        reader = Reader(directory)
+        for n in range(200):
+            await spool.reached(spool.append(b"record %d" % n))
+            assert everything(reader) == [b"record %d" % n]
+            assert not reader.orphaned()
+        assert len(numbers(directory)) >= 3
+        assert reader.read() == []
+        assert reader.damaged() == []
+    assert reader.orphaned()
+
+
+async def test_records_are_numbered_from_one(directory: Path) -> None:
+    with Spool(directory) as spool:
+        assert [spool.append(b"x") for _ in range(3)] == [1, 2, 3]
+        await spool.reached(2)
+        assert spool.written >= 2
+        assert spool.appended == 3
+
+
+async def test_nothing_waits_for_a_disk_but_what_asks_for_it(directory: Path) -> None:
+    disk = FaultyDisk()
+    disk.may_sync.clear()
+    try:
+        with Spool(directory, disk=disk) as quick:
+            async with asyncio.timeout(5):
+                await quick.reached(quick.append(b"x"))
+            assert everything(Reader(directory)) == [b"x"]
+            disk.may_sync.set()
+    finally:
+        disk.may_sync.set()
+
+
+async def test_with_fsync_reached_waits_for_the_disk(directory: Path) -> None:
+    disk = FaultyDisk()
+    with Spool(directory, disk=disk, durability="fsync") as spool:
+        disk.may_sync.clear()
+        record = spool.append(b"x")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await spool.reached(record)
+        assert spool.written == record
+        disk.may_sync.set()
+        async with asyncio.timeout(5):
+            await spool.reached(record)
+        assert disk.syncs
+
+
+async def test_many_waiters_are_woken_together(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    calls = 0
+    real = loop.call_soon_threadsafe
+
+    def counted(*args: object, **options: object) -> object:
+        nonlocal calls
+        calls += 1
+        return real(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
+    with Spool(directory) as spool:
+        await asyncio.gather(*(spool.reached(spool.append(b"x" * 100)) for _ in range(500)))
+    assert calls < 50
+
+
+async def test_whoever_stops_waiting_harms_nobody(directory: Path) -> None:
+    with Spool(directory) as spool:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(spool.reached(spool.append(b"x"))) for _ in range(20)]
+            await asyncio.sleep(0)
+            for task in tasks[::2]:
+                task.cancel()
+        assert [task.cancelled() for task in tasks] == [True, False] * 10
+
+
+def test_what_is_committed_is_never_read_again(directory: Path) -> None:
+    records = [b"record %d" % n for n in range(100)]
+    fill(directory, records, segment_bytes=400)
+    seen: list[bytes] = []
+    while True:
+        reader = Reader(directory)
+        frames = reader.read(100)
+        if not frames:
+            break
+        seen += [payload for _, payload in frames]
+        reader.commit(frames[-1][0])
+        assert min(numbers(directory)) >= frames[-1][0].segment
+        reader.close()
+
+    assert seen == records
+    assert len(numbers(directory)) == 1
+
+
+def test_what_is_not_committed_is_read_again(directory: Path) -> None:
+    fill(directory, [b"one", b"two", b"three"])
+    first = Reader(directory).read()
+    reader = Reader(directory)
+    reader.commit(first[0][0])
+
+    assert everything(Reader(directory)) == [b"two", b"three"]
+    assert everything(reader) == [b"one", b"two", b"three"]
+
+
+def test_the_cursor_is_on_disk_before_anything_is_deleted(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(directory, [b"x" * 100 for _ in range(30)], segment_bytes=300)
+    reader = Reader(directory)
+    frames = reader.read()
+
+    def died(*_: object) -> None:
+        raise OSError("killed here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", died)
+        with pytest.raises(OSError, match="killed here"):
+            reader.commit(frames[-1][0])
+    assert everything(Reader(directory)) == []
+    with monkeypatch.context() as patch:
+        patch.setattr("store.spool.cursor.sync_directory", died)
+        again = Reader(directory)
+        with pytest.raises(OSError, match="killed here"):
+            again.commit(Position(0, 0))
+    assert len(numbers(directory)) > 1, "nothing was deleted before the cursor was safe"
+
+
+def test_a_cursor_that_nobody_can_read_loses_nothing(directory: Path) -> None:
+    fill(directory, [b"one", b"two"])
+    for rubbish in (b"", b"{", b"[]", b'{"segment": "x"}', b"\xff" * 40, b'{"segment": 1, "offset": null}'):
+        (directory / "cursor").write_bytes(rubbish)
+        assert everything(Reader(directory)) == [b"one", b"two"]
+
+
+def test_a_cursor_behind_the_end_of_its_segment_goes_on_with_the_next(directory: Path) -> None:
+    # As after the host died: the cursor was synced, the segment's last group was not, and the writer began another.
+    fill(directory, [b"lost"])
+    reader = Reader(directory)
+    reader.commit(Position(1, 1_000_000))
+    fill(directory, [b"new"])
+
+    assert everything(Reader(directory)) == [b"new"]
+
+
+def test_two_writers_cannot_share_a_spool(directory: Path) -> None:
+    with Spool(directory), pytest.raises(SpoolTaken, match="two doors cannot share one"):
+        Spool(directory)
+    fill(directory, [b"free again"])
+
+
+def test_a_reader_that_looks_does_not_keep_a_writer_out(directory: Path) -> None:
+    fill(directory, [b"x"])
+    reader = Reader(directory)
+    everything(reader)
+    stop = threading.Event()
+
+    def look() -> None:
+        while not stop.is_set():
+            reader.orphaned()
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        for _ in range(5):
+            fill(directory, [b"y"])
+    finally:
+        stop.set()
+        looking.join()
+
+
+def test_a_spool_that_is_taken_or_unread_is_not_removed(directory: Path) -> None:
+    fill(directory, [b"unread"])
+    assert not Reader(directory).orphaned()
+    assert not Reader(directory).remove()
+
+    reader = Reader(directory)
+    everything(reader)
+    with Spool(directory):
+        assert not reader.orphaned()
+        assert not reader.remove()
+    assert everything(reader) == []
+    assert reader.orphaned()
+    assert reader.remove()
+    assert not directory.exists()
+    fill(directory, [b"begun anew"])
+    assert everything(Reader(directory)) == [b"begun anew"]
+
+
+def test_the_end_is_behind_the_last_record(directory: Path) -> None:
+    assert Reader(directory).end() is None
+    with Spool(directory):
+        assert Reader(directory).end() is None
+    fill(directory, [b"one"])
+    fill(directory, [])
+    reader = Reader(directory)
+    (position, _), *_ = reader.read()
+
+    assert reader.end() == position
+
+
+def test_statistics_say_what_waits(directory: Path) -> None:
+    with Spool(directory, now=lambda: 1234) as spool:
+        spool.append(b"x" * 100)
+        spool.append(b"y" * 50)
+    reader = Reader(directory)
+    frames = reader.read()
+    assert (reader.stats().segments, reader.stats().oldest) == (1, 1234)
+
+    reader.commit(frames[0][0])
+    assert reader.stats().bytes_pending == OVERHEAD + 50
+    reader.commit(frames[1][0])
+    assert (reader.stats().bytes_pending, reader.stats().oldest) == (0, None)
+
+
+async def test_a_full_spool_says_so_and_goes_on_when_it_is_emptied(directory: Path) -> None:
+    reader = Reader(directory)
+    with Spool(directory, max_bytes=64_000) as spool:
+        with pytest.raises(SpoolFull, match="see why the keeper does not empty it"):
+            overfill(spool)
+        taken = spool.appended
+        assert 40 < taken < 64
+        await spool.reached(taken)
+        while frames := reader.read():
+            reader.commit(frames[-1][0])
+        async with asyncio.timeout(10):
+            more = await _as_soon_as_possible(spool, b"again")
+        await spool.reached(more)
+        # The segment that was being written had to be left, so that it could be deleted.
+        reader.commit(reader.read()[-1][0])
+        assert reader.stats().bytes_pending < 1000
+        assert everything(Reader(directory)) == []
+
+
+async def _as_soon_as_possible(spool: Spool, record: bytes) -> int:
+    while True:
+        try:
+            return spool.append(record)
+        except SpoolFull:
+            await asyncio.sleep(0.005)
+
+
+def test_what_an_earlier_writer_left_counts(directory: Path) -> None:
+    fill(directory, [b"x" * 1000 for _ in range(50)])
+    with Spool(directory, max_bytes=52_000) as spool:
+        with pytest.raises(SpoolFull):
+            overfill(spool)
+        assert spool.appended < 3
+
+
+def test_memory_is_bounded_when_the_disk_hangs(directory: Path) -> None:
+    class Hanging(FaultyDisk):
+        def write(self, handle: int, data: bytes | memoryview) -> int:
+            self.may_sync.wait(30)
+            return super().write(handle, data)
+
+    disk = Hanging()
+    with Spool(directory, disk=disk, max_memory=100_000) as spool:
+        disk.may_sync.clear()
+        with pytest.raises(SpoolFull, match="too slow"):
+            overfill(spool)
+        disk.may_sync.set()
+    assert len(everything(Reader(directory))) == spool.appended < 150
+
+
+@pytest.mark.parametrize("size", [0, (256 << 20) + 1])
+def test_a_record_of_no_or_of_monstrous_size_is_our_mistake(directory: Path, size: int) -> None:
+    with Spool(directory) as spool, pytest.raises((ValueError, SpoolFull)):
+        spool.append(bytes(size))
+
+
+def test_a_closed_spool_takes_nothing(directory: Path) -> None:
+    with Spool(directory) as spool:
+        spool.append(b"x")
+    with pytest.raises(SpoolBroken, match="closed"):
+        spool.append(b"y")
+    assert spool.written == 1
+
+
+def test_a_place_that_cannot_be_written_is_said_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(SpoolBroken, match="cannot be made"):
+        Spool(tmp_path / "file" / "spool")
+    with pytest.raises(SpoolBroken, match="No space left"):
+        Spool(tmp_path / "full", disk=FaultyDisk(room=0))
+    # and its lock was let go
+    fill(tmp_path / "full", [b"x"])
+
+
+def test_files_are_for_their_owner_alone(directory: Path) -> None:
+    fill(directory, [b"x"])
+    assert directory.stat().st_mode & 0o077 == 0
+    assert all(path.stat().st_mode & 0o077 == 0 for path in directory.iterdir())
