@@ -65,13 +65,22 @@ class House:
     async def api(self, port: int = 0) -> Api:
         """The running keeper of this data directory, or one of our own on `port`. Call it again when another's has gone."""
         end = time.monotonic() + START_WITHIN
-        while (running := await self._found()) is None:
-            # Somebody else's may be starting, or stopping: there is one at a time.
-            if not self.data.keeper_lock.held() or time.monotonic() > end:
-                keeper = await self.keeper(port, LOOPBACK)
-                return Api(f"http://127.0.0.1:{keeper.ready['port']}", self.token)
+        while True:
+            if running := await self._found():
+                return running
+            # There is one keeper at a time, and another command's may be starting or stopping.
+            if not self.data.keeper_lock.held():
+                try:
+                    keeper = await self.keeper(port, LOOPBACK)
+                    return Api(f"http://{LOOPBACK}:{keeper.ready['port']}", self.token)
+                except Failure:
+                    if not self.data.keeper_lock.held():
+                        raise
+            if time.monotonic() > end:
+                raise Failure(
+                    f"another keeper holds {self.data.root} and does not answer; see {self.data.logs}/keeper.log"
+                )
             await asyncio.sleep(0.1)
-        return running
 
     async def _found(self) -> Api | None:
         note = self.data.notice("keeper")
