@@ -59,7 +59,7 @@ def _call(exchange: Exchange, key: Keyed, asked: Asked, assembly: Assembly | Non
         finish_reason=told.finish_reason,
         usage=told.usage,
         streamed=assembly.streamed if assembly else False,
-        complete=_complete(exchange, assembly),
+        complete=_complete(exchange, assembly) and told.pending is None,
         polls=key.route.polls,
         pending=told.pending,
     )

@@ -14,8 +14,7 @@ from typing import Final
 
 from calls.dialects import Asked, Assembly, Claim, Told
 from calls.dialects.assembly import Reading
-from calls.dialects.pieces import Entries, Record
-from calls.json import NotLossless, lenient, parse
+from calls.dialects.pieces import Entries, Record, arguments_of, payload
 from calls.model import Headers, Json, ToolCall, Usage
 from calls.shape import count, elements, members, some, text
 
@@ -85,7 +84,7 @@ class Stream:
         if data.strip() == "[DONE]":
             self._done = True
             return
-        chunk = _chunk(data)
+        chunk = payload(data)
         # Groq names the event `error`; OpenRouter and others put the error in a chunk. All under HTTP 200.
         if event == "error" or chunk.get("error") is not None:
             self._error = chunk.get("error") or dict(chunk)
@@ -121,13 +120,6 @@ class Stream:
                 self._groq.update(members(value))
             elif name not in _NOISE and name != "error":
                 _settle(self._state, name, value)
-
-
-def _chunk(data: str) -> Mapping[str, Json]:
-    try:
-        return members(lenient(data.encode("utf-8", "replace")))
-    except NotLossless:
-        return {}
 
 
 def _settle(state: dict[str, Json], name: str, value: Json) -> None:
@@ -297,21 +289,14 @@ def _tool_calls(message: Mapping[str, Json]) -> tuple[ToolCall, ...]:
     calls = [_tool_call(members(call)) for call in elements(message.get("tool_calls"))]
     legacy = members(message.get("function_call"))
     if legacy:
-        calls.append(ToolCall(id=None, name=text(legacy.get("name")), arguments=_value(legacy.get("arguments"))))
+        calls.append(ToolCall(id=None, name=text(legacy.get("name")), arguments=arguments_of(legacy.get("arguments"))))
     return tuple(calls)
 
 
 def _tool_call(call: Mapping[str, Json]) -> ToolCall:
     inner = _inner(call)
-    arguments = _value(inner.get("arguments")) if "arguments" in inner else inner.get("input")
+    arguments = arguments_of(inner.get("arguments")) if "arguments" in inner else inner.get("input")
     return ToolCall(id=some(call.get("id")), name=text(inner.get("name")), arguments=arguments)
-
-
-def _value(arguments: Json) -> Json:
-    try:
-        return parse(arguments.encode()) if isinstance(arguments, str) else arguments
-    except (NotLossless, UnicodeEncodeError):
-        return arguments
 
 
 def _usage(completion: Mapping[str, Json]) -> Usage:

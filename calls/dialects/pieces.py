@@ -3,12 +3,28 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from calls.json import dumps
+from calls.json import NotLossless, dumps, lenient, parse
 from calls.model import Json
 from calls.shape import count, members, some, text
 
 _JOINED: Final = frozenset(("arguments", "input", "data", "transcript", "text", "summary"))
 """Members that come in pieces; all others are said whole."""
+
+
+def payload(data: str) -> Mapping[str, Json]:
+    """The object that a message's data should be; empty where it is none."""
+    try:
+        return members(lenient(data.encode("utf-8", "replace")))
+    except NotLossless:
+        return {}
+
+
+def arguments_of(written: Json) -> Json:
+    """The arguments of a tool call, which come as a text that holds JSON; the text as it came where it holds none."""
+    try:
+        return parse(written.encode()) if isinstance(written, str) else written
+    except (NotLossless, UnicodeEncodeError):
+        return written
 
 
 class Record:

@@ -2,10 +2,11 @@
 
 from typing import Final
 
-from calls.dialects import Claim, Dialect, anthropic, generic, openai_chat
+from calls.dialects import Claim, Dialect, anthropic, generic, openai_chat, openai_responses
 
 DIALECTS: Final[tuple[Dialect, ...]] = (
     openai_chat,
+    openai_responses,
     anthropic,
     generic,
 )

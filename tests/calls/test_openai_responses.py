@@ -1,0 +1,220 @@
+"""OpenAI Responses: what is one request in several spellings, what is not, and what a request and an answer say."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calls.derive import derive
+from calls.key import keyed
+from calls.model import Call, ToolCall
+from calls.route import route
+from tests.calls.asking import PROFILES, how, key, request
+from tests.calls.test_derive import answered
+
+RESPONSES = "https://api.openai.com/v1/responses"
+CAPTURES = Path(__file__).parent / "captures" / "openai_responses"
+
+
+def asking(input: Any, **fields: Any) -> dict[str, Any]:  # noqa: A002 # the API's own word
+    return {"model": "m", "input": input, **fields}
+
+
+def user(content: Any, **more: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content, **more}
+
+
+def function_call(call: str = "call_1", arguments: str = "{}", **more: Any) -> dict[str, Any]:
+    return {"type": "function_call", "call_id": call, "name": "f", "arguments": arguments, **more}
+
+
+def output(call: str = "call_1", text: Any = "42", **more: Any) -> dict[str, Any]:
+    return {"type": "function_call_output", "call_id": call, "output": text, **more}
+
+
+def thought(name: str, blob: str | None = None) -> dict[str, Any]:
+    return {"type": "reasoning", "id": name, "summary": [], "encrypted_content": blob}
+
+
+def answer(*texts: str, **more: Any) -> dict[str, Any]:
+    parts = [{"type": "output_text", "text": text, "annotations": [], "logprobs": []} for text in texts]
+    return {"type": "message", "role": "assistant", "id": "msg_1", "status": "completed", "content": parts, **more}
+
+
+SAME = [
+    pytest.param(asking("hi"), asking([user("hi")]), id="a text and a message"),
+    pytest.param(asking("hi"), asking([user("hi", type="message")]), id="the type that every item has by default"),
+    pytest.param(asking("hi"), asking([user([{"type": "input_text", "text": "hi"}])]), id="a single part"),
+    pytest.param(
+        asking([user("a"), answer("b"), user("c")]),
+        asking([user("a"), {"role": "assistant", "content": "b"}, user("c")]),
+        id="an answer as it came and as it is retold",
+    ),
+    pytest.param(
+        asking([function_call("call_1"), output("call_1")]),
+        asking([function_call("pyd_ai_0123", id="fc_1", status="completed"), output("pyd_ai_0123", id=None)]),
+        id="ids of calls, and ids and states of items",
+    ),
+    pytest.param(
+        asking([function_call(arguments='{"a": 1, "b": 2.0}')]),
+        asking([function_call(arguments='{"b":2,"a":1}')]),
+        id="arguments",
+    ),
+    pytest.param(
+        asking([output(text="42")]),
+        asking([output(text=[{"type": "input_text", "text": "42"}])]),
+        id="an output as a text and as its part",
+    ),
+    pytest.param(
+        asking([thought("rs_1", "gAAA")]), asking([thought("rs_tmp_2", "gBBB")]), id="11 two copies of one thought"
+    ),
+    pytest.param(asking("hi", conversation="conv_1"), asking("hi", conversation={"id": "conv_1"}), id="a conversation"),
+    pytest.param(
+        asking("hi", text={"format": {"type": "text"}}, reasoning={"effort": None, "summary": None}),
+        asking("hi", previous_response_id=None, text={}),
+        id="what holds where nothing is said",
+    ),
+    pytest.param(
+        asking("hi", stream=True, store=False, background=True, service_tier="flex", stream_options={}),
+        asking("hi", prompt_cache_key="agents-sdk:run:1", metadata={"a": "b"}, user="u"),
+        id="how it is sent and whose it is",
+    ),
+    pytest.param(
+        asking("hi", tools=[{"type": "mcp", "server_url": "u", "authorization": "one", "headers": {"x": "1"}}]),
+        asking("hi", tools=[{"type": "mcp", "server_url": "u", "authorization": "two"}]),
+        id="credentials of a tool's server",
+    ),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), SAME)
+def test_what_the_api_treats_as_equal_has_one_key(one: Any, other: Any) -> None:
+    assert key(RESPONSES, one) == key(RESPONSES, other)
+    assert how(RESPONSES, one).warnings == how(RESPONSES, other).warnings == ()
+
+
+APART = [
+    pytest.param(asking("hi"), asking([{"role": "developer", "content": "hi"}]), id="who says it"),
+    pytest.param(asking("hi"), asking([user("hi"), user("hi")]), id="how often"),
+    pytest.param(asking([user("a"), user("b")]), asking([user("ab")]), id="two messages and one"),
+    pytest.param(asking([answer("a", "b")]), asking([answer("ab")]), id="two parts and one"),
+    pytest.param(
+        asking([answer("b")]),
+        asking([answer("b", content=[{"type": "output_text", "text": "b", "annotations": [{"type": "file_path"}]}])]),
+        id="annotations",
+    ),
+    pytest.param(asking("hi", previous_response_id="resp_1"), asking("hi"), id="what went before"),
+    pytest.param(
+        asking("hi", previous_response_id="resp_1"), asking("hi", previous_response_id="resp_2"), id="another before"
+    ),
+    pytest.param(asking("hi", conversation="conv_1"), asking("hi", conversation="conv_2"), id="another conversation"),
+    pytest.param(
+        asking([{"type": "item_reference", "id": "msg_1"}]),
+        asking([{"type": "item_reference", "id": "msg_2"}]),
+        id="an item that is nothing but its name",
+    ),
+    pytest.param(
+        asking([{"type": "web_search_call", "id": "ws_1"}]),
+        asking([{"type": "web_search_call", "id": "ws_2"}]),
+        id="what a tool of the provider's found",
+    ),
+    pytest.param(asking("hi", prompt={"id": "p", "version": "1"}), asking("hi", prompt={"id": "p"}), id="a prompt"),
+    pytest.param(
+        asking([function_call("a"), function_call("b"), output("a"), output("b")]),
+        asking([function_call("a"), function_call("b"), output("b"), output("a")]),
+        id="ids that tie other items together",
+    ),
+    pytest.param(asking("hi", moderation_v9=1), asking("hi", moderation_v9=2), id="unknown fields count"),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), APART)
+def test_what_the_model_would_see_differently_has_two_keys(one: Any, other: Any) -> None:
+    assert key(RESPONSES, one) != key(RESPONSES, other)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "operation", "kind", "polls"),
+    [
+        ("POST", "/v1/responses", "chat", "model", None),
+        ("POST", "/responses", "chat", "model", None),
+        ("POST", "/openai/responses", "chat", "model", None),
+        ("POST", "/openai/v1/responses", "chat", "model", None),
+        ("POST", "/backend-api/codex/responses", "chat", "model", None),
+        ("POST", "/api/v1/responses", "chat", "model", None),
+        ("POST", "/v1/responses/compact", "compact", "model", None),
+        ("POST", "/v1/responses/input_tokens", "count_tokens", "model", None),
+        ("GET", "/v1/responses/resp_1", "poll", "model", "resp_1"),
+        ("GET", "/v1/responses/resp_1/input_items", "input_items", "other", None),
+        ("POST", "/v1/responses/resp_1/cancel", "cancel", "other", None),
+        ("DELETE", "/v1/responses/resp_1", "delete", "other", None),
+    ],
+)
+def test_what_is_asked_for(method: str, path: str, operation: str, kind: str, polls: str | None) -> None:
+    found = route(method, "llm.example.com", path)
+    assert (found.dialect, found.operation, found.kind, found.polls) == ("openai_responses", operation, kind, polls)
+
+
+@pytest.mark.parametrize("path", ["/forms/f1/responses", "/API/v3/surveys/s/responses", "/v1/responses.json"])
+def test_other_things_have_responses_too(path: str) -> None:
+    assert route("POST", "api.typeform.com", path).dialect == "generic"
+
+
+def called(name: str, body: Any, media: str = "text/event-stream") -> Call:
+    return derive(answered(RESPONSES, body, (CAPTURES / name).read_bytes(), media), PROFILES)
+
+
+def test_a_streamed_response_is_a_call() -> None:
+    body = asking(
+        [user("hi"), function_call("call_0"), output("call_0")], stream=True, temperature=0, instructions="Be."
+    )
+    call = called("reasoning_text_and_function.sse", body)
+    assert (call.kind, call.provider, call.operation) == ("model", "openai", "chat")
+    assert (call.model_requested, call.model_returned, call.text) == ("m", "gpt-5-2025-08-07", "Grüß dich 😀")
+    assert call.tool_calls == (ToolCall(id="call_1", name="lookup", arguments={"id": 9007199254740993}),)
+    assert call.tool_results == ({"id": "call_0", "content": "42"},)
+    assert (call.finish_reason, call.streamed, call.complete) == ("completed", True, True)
+    assert (call.usage.input_tokens, call.usage.cached_tokens, call.usage.reasoning_tokens) == (9, 4, 5)
+    assert call.params == {"temperature": 0}
+
+
+def test_the_end_s_own_copy_of_a_thought_is_the_answer_s() -> None:
+    told: Any = called("reasoning_text_and_function.sse", asking("hi")).answer
+    assert told["output"][0]["encrypted_content"] == "gAAA-of-the-end"
+
+
+def test_a_response_in_the_background_is_not_complete_and_says_whom_to_ask_for_the_rest() -> None:
+    call = called("queued.json", asking("hi", background=True), "application/json")
+    assert (call.pending, call.complete, call.finish_reason) == ("resp_1", False, None)
+    assert called("whole.json", asking("hi"), "application/json").pending is None
+
+
+def test_a_stream_that_broke_off_leaves_nothing_behind_that_could_be_asked_after() -> None:
+    call = called("cut_in_every_kind_of_item.sse", asking("hi", stream=True))
+    assert (call.pending, call.complete) == (None, False)
+
+
+def test_a_poll_is_a_call_of_the_model_that_answers() -> None:
+    asked = request(RESPONSES + "/resp_1", method="GET")
+    exchange = answered(RESPONSES, {}, (CAPTURES / "whole.json").read_bytes())
+    call = derive(replace(exchange, request=asked), PROFILES)
+    assert (call.polls, call.pending, call.complete) == ("resp_1", None, True)
+    assert (call.model_requested, call.model_returned) == (None, "gpt-5-2025-08-07")
+    assert (call.operation, call.text) == ("poll", "Here. There.")
+
+
+def test_where_a_resumed_stream_begins_is_in_the_key_and_that_it_is_one_is_not() -> None:
+    keys = [
+        keyed(request(f"{RESPONSES}/resp_1{query}", method="GET"), PROFILES).key
+        for query in ("", "?stream=true", "?stream=true&starting_after=4", "?stream=true&starting_after=5")
+    ]
+    assert keys[0] == keys[1]
+    assert len(set(keys)) == 3
+
+
+def test_only_the_outputs_since_the_model_s_last_word_are_this_call_s() -> None:
+    turn = [function_call("old"), output("old"), thought("rs_1"), function_call("a"), function_call("b")]
+    call = called("whole.json", asking([*turn, output("a"), output("b"), user("and?")]), "application/json")
+    assert [json.loads(json.dumps(one))["id"] for one in call.tool_results] == ["a", "b"]
