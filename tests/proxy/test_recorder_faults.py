@@ -1,0 +1,153 @@
+"""A spool that refuses costs evidence, never an exception on the wire, and never in silence."""
+
+import asyncio
+import errno
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from calls.events import Closed
+from proxy import ledger
+from tests.proxy.recording import Desk, desk
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "spool"
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "RETRY", 0.02)
+    monkeypatch.setattr("store.spool.writer.RETRY", 0.02)
+
+
+async def broken(at: Desk) -> None:
+    """Let the disk fail, and be known to have failed."""
+    at.disk.fails_with = errno.ENOSPC
+    one = at.begin(run="breaker")
+    await one.kept()
+    assert at.spool.trouble is not None
+    one.closed(1, "completed")
+
+
+async def mended(at: Desk) -> None:
+    """Let the disk work, and the recorder find out by itself."""
+    at.disk.fails_with = None
+    await until(lambda: at.spool.trouble is None and at.recorder.ledger.settle())
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Look again and again: what is awaited happens on the spool's own thread, which tells nobody."""
+    async with asyncio.timeout(10):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def a_call(at: Desk, run: str) -> bool:
+    one = at.begin(run=run)
+    one.data("request", b"{}", 1)
+    one.ended("request", 2)
+    kept = await one.kept()
+    one.response(3, 200, "OK", "HTTP/1.1", ())
+    one.data("response", b"answer", 4)
+    one.ended("response", 5)
+    one.closed(6, "completed")
+    return kept and await one.kept()
+
+
+async def test_by_policy_gap_calls_go_on_and_the_run_says_what_is_missing(directory: Path) -> None:
+    with desk(directory) as at:
+        assert await a_call(at, "before")
+        await broken(at)
+        assert [await a_call(at, "during") for _ in range(3)] == [True] * 3
+        assert await a_call(at, "elsewhere")
+        await mended(at)
+        assert await a_call(at, "after")
+    runs = [exchange.run for exchange in at.exchanges().values()]
+    gaps = {gap.run: gap for gap in at.gaps()}
+
+    assert runs == ["before", "breaker", "after"]
+    assert set(gaps) == {"breaker", "during", "elsewhere"}
+    assert "No space left on device" in gaps["during"].reason
+    assert gaps["during"].reason.endswith("(3 times)")
+    assert gaps["elsewhere"].exchange is not None
+
+
+async def test_by_policy_refuse_nothing_goes_on_unrecorded(directory: Path) -> None:
+    with desk(directory, on_failure="refuse") as at:
+        assert await a_call(at, "before")
+        await broken(at)
+        assert not await a_call(at, "during")
+        await mended(at)
+        assert await a_call(at, "after")
+    assert {gap.run for gap in at.gaps()} == {"breaker", "during"}
+
+
+async def test_an_exchange_that_is_cut_by_a_full_disk_is_truncated_and_closed(directory: Path) -> None:
+    with desk(directory) as at:
+        one = at.begin(run="cut")
+        one.ended("request", 1)
+        one.response(2, 200, "OK", "HTTP/1.1", ())
+        one.data("response", b"kept ", 3)
+        assert await one.kept()
+        await broken(at)
+        one.data("response", b"lost", 4)
+        one.ended("response", 5)
+        one.closed(6, "completed")
+        assert await one.kept()
+        await mended(at)
+    exchange = at.exchanges()[one.id]
+
+    assert exchange.response is not None
+    assert (exchange.response.body.data, exchange.response.body.size) == (b"kept ", 9)
+    assert exchange.truncated
+    assert (exchange.outcome, exchange.ended_at) == ("completed", 6)
+    assert [record for record in at.records() if isinstance(record, Closed) and record.id == one.id]
+    assert [gap.exchange for gap in at.gaps() if gap.run == "cut"] == [one.id]
+
+
+async def test_gaps_wait_for_nobody_s_traffic(directory: Path) -> None:
+    with desk(directory) as at:
+        await broken(at)
+        at.recorder.gap("quiet", "tunnelled")
+        at.disk.fails_with = None
+        await until(lambda: "quiet" in {gap.run for gap in at.gaps()})
+
+
+async def test_a_full_spool_is_a_gap_too(directory: Path) -> None:
+    with desk(directory, max_bytes=20_000, on_failure="refuse") as at:
+        kept = [await a_call(at, f"run-{n}") for n in range(60)]
+    assert kept[0]
+    assert not kept[-1]
+    assert kept == sorted(kept, reverse=True)
+
+
+async def test_a_failed_sync_is_told_to_the_next_run(directory: Path) -> None:
+    with desk(directory, durability="fsync") as at:
+        assert await a_call(at, "before")
+        at.disk.sync_fails_with = errno.EIO
+        assert await a_call(at, "during"), "the policy is to go on"
+        at.disk.sync_fails_with = None
+        assert await a_call(at, "after")
+    assert any("could not be synced" in gap.reason for gap in at.gaps() if gap.run in ("during", "after"))
+
+
+async def test_memory_does_not_grow_while_nothing_can_be_kept(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "OWED", 50)
+    with desk(directory) as at:
+        open_ones = [at.begin(run=f"r{n}") for n in range(100)]
+        await open_ones[-1].kept()
+        await broken(at)
+        for one in open_ones:
+            one.data("request", b"x", 1)
+            one.ended("request", 2)
+            one.closed(3, "completed")
+        for n in range(200):
+            await a_call(at, f"during {n}")
+        held = at.recorder.ledger
+        assert len(held._owed) <= 50
+        assert len(held._gaps) <= 50
+        await mended(at)
+    assert at.gaps()
