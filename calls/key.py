@@ -101,7 +101,8 @@ def _body(read: body.Read, profile: Profile, selection: Selection) -> Json:
         case "none":
             return None
         case "json" | "form" | "multipart":
-            return selection.body(read.value, tree(profile.plan, read.value, read.text), "/body")
+            value = selection.named(read.value, profile.plan.root, "/body") if profile.folds.names else read.value
+            return selection.body(value, tree(profile.plan, value, read.text), "/body")
         case _:
             return read.value  # rules on fields have nothing to hold on to
 

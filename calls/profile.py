@@ -108,11 +108,19 @@ class Folds:
     """A list of one message of the user that is a text is the same as the text."""
     bare: tuple[str, ...] = ()
     """An object that is only an id is the same as the id."""
+    bytes: tuple[str, ...] = ()
+    """The string holds bytes in base64, of either alphabet, or is a data URL, and counts by them."""
+    schema: tuple[str, ...] = ()
+    """An OpenAPI schema as Google reads it: keywords in either spelling, types in either case."""
+    names: tuple[str, ...] = ()
+    """Here and below, a name in snake_case is the same as in camelCase,"""
+    own: tuple[str, ...] = ()
+    """but not here and below, where names are the user's own."""
     defaults: tuple[Default, ...] = ()
     nonces: tuple[Nonce, ...] = ()
 
 
-_PLAIN_FOLDS: Final = ("null", "text", "json", "id", "message", "bare")
+_PLAIN_FOLDS: Final = ("null", "text", "json", "id", "message", "bare", "bytes", "schema", "names", "own")
 """Those that need to know nothing but their place."""
 
 

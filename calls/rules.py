@@ -18,10 +18,16 @@ from calls.model import Json
 
 type FieldClass = Literal["key", "transient", "identity", "secret"]
 
-type Rule = Literal[FieldClass, "null", "text", "json", "id", "message", "bare", "default", "nonce"]
+type Rule = Literal[
+    FieldClass, "null", "text", "json", "id", "message", "bare", "bytes", "schema", "names", "own", "default", "nonce"
+]
 """What happens at a place: a class, or a fold: null is absent, a single text part is its text, a string holds JSON, an
-id is renamed, a single text of the user is that text, an object of an id alone is the id, what is the default is absent, a text
-that begins with a nonce loses that line."""
+id is renamed, a single text of the user is that text, an object of an id alone is the id, a string holds bytes, a schema has one
+spelling, names below are in camelCase but for those of the user, what is the default is absent, a text that begins with a nonce
+loses that line."""
+
+type At = str | tuple[At, str | int]
+"""Where a walk is: the place above, and the step from there. Few places are ever written down, so none is until it must be."""
 
 type Place = tuple["str | int | Type | None", ...]
 """Member names, indexes and types from the root down; None is every member or element."""

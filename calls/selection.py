@@ -7,12 +7,10 @@ taken as it came is noted, with the rule that says so.
 from dataclasses import dataclass
 from typing import Final
 
+from calls import spelling
 from calls.json import NotLossless, parse
 from calls.model import Json
-from calls.rules import FieldClass, Node
-
-type At = str | tuple[At, str | int]
-"""Where the walk is: the place above, and the step from there. Few places are ever written down, so none is until it must be."""
+from calls.rules import At, FieldClass, Node
 
 
 class _Out:
@@ -90,6 +88,10 @@ class Selection:
         kept = self._visit(value, root, None, at)
         return None if isinstance(kept, _Out) else kept
 
+    def named(self, value: Json, root: Node, at: At) -> Json:
+        """A body with the API's names in one spelling; rules are written in that one."""
+        return spelling.Names(lambda at: self.notes.folds.append((at, "names"))).visit(value, root, at)
+
     def takes(self, field_class: FieldClass | None, at: At) -> bool:
         """Whether something of this class, that is no part of the body, counts; noted where it does not."""
         return not isinstance(self._whole(None, field_class, at), _Out)
@@ -153,12 +155,21 @@ class Selection:
             kept = self._bare(kept, at)
         if "default" in node.folds and type(kept) is type(node.default) and kept == node.default:
             return self._leave(at, "default")
+        if "schema" in node.folds and isinstance(kept, dict):
+            kept = self._noted(kept, spelling.schema(kept), "schema", at)
         if isinstance(kept, str):
-            if "json" in node.folds:
+            if "bytes" in node.folds:
+                kept = self._noted(kept, spelling.digested(kept), "bytes", at)
+            elif "json" in node.folds:
                 kept = self._inner(kept, at)
             elif "id" in node.folds:
                 kept = self._rename(kept, at)
         return kept
+
+    def _noted(self, was: Json, now: Json, rule: str, at: At) -> Json:
+        if was is not now and was != now:
+            self.notes.folds.append((at, rule))
+        return now
 
     def _single_text(self, parts: list[Json], at: At) -> Json:
         """A list of one bare text part says what its text says; one with anything beside the text may not."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import calls.profiles
 from calls.profile import Profile, Profiles, parse
 
-_SHIPPED = ("openai_chat", "openai_responses", "anthropic", "rest")
+_SHIPPED = ("openai_chat", "openai_responses", "anthropic", "gemini", "rest")
 """The last one matches everything."""
 
 

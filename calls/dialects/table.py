@@ -2,12 +2,13 @@
 
 from typing import Final
 
-from calls.dialects import Claim, Dialect, anthropic, generic, openai_chat, openai_responses
+from calls.dialects import Claim, Dialect, anthropic, gemini, generic, openai_chat, openai_responses
 
 DIALECTS: Final[tuple[Dialect, ...]] = (
     openai_chat,
     openai_responses,
     anthropic,
+    gemini,
     generic,
 )
 
