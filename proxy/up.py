@@ -18,8 +18,11 @@ from proxy.ports import free, held
 from proxy.settings import Settings
 from store.lock import Lock, Taken
 
-RESTARTS = 5
-"""How often in a row a process may die within a minute before we give up."""
+LONGEST_PAUSE = 5.0
+"""Seconds between two starts of a process that dies again and again."""
+
+QUIET = 60.0
+"""Seconds after which the death of a process has nothing to do with the one before."""
 
 
 async def up(settings: Settings, say: Callable[[str], None]) -> None:
@@ -84,21 +87,28 @@ class _Stopped(Exception):
 async def _kept_up(
     start: Callable[[], Awaitable[Child]], first: asyncio.Future[Mapping[str, Any]], say: Callable[[str], None]
 ) -> None:
-    """Start a process, and again when it ends by itself."""
-    deaths = 0
+    """Start a process, and again whenever it ends by itself.
+
+    Raises Failure where it cannot start at all. Once it has served, it is tried for as long as we run: while a keeper
+    cannot start, because its database is away, doors go on recording.
+    """
     loop = asyncio.get_running_loop()
+    pause = 0.0
     while True:
         began = loop.time()
-        child = await start()
-        if not first.done():
-            first.set_result(child.ready)
-        code = await child.ended()
-        deaths = deaths + 1 if loop.time() - began < 60 else 1
-        if deaths > RESTARTS:
-            raise Failure(
-                f"{child.name} died {deaths} times in a row (exit status {code}); its last words are in {child.log}"
-            )
-        say(f"{child.name} ended with status {code}; starting another")
+        try:
+            child = await start()
+        except Failure as failure:
+            if not first.done():
+                raise
+            say(f"{failure}; trying again")
+        else:
+            if not first.done():
+                first.set_result(child.ready)
+            code = await child.ended()
+            say(f"{child.name} ended with status {code}, its last words are in {child.log}; starting another")
+        pause = min(pause * 2 + 0.1, LONGEST_PAUSE) if loop.time() - began < QUIET else 0.0
+        await asyncio.sleep(pause)
 
 
 @contextmanager

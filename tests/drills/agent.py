@@ -1,0 +1,150 @@
+"""An agent that asks through a door and writes down what it sees, byte by byte, however it ends."""
+
+import asyncio
+import base64
+import itertools
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+import h11
+
+from tests.drills.house import until
+from tests.drills.ledger import NAME, Ledger, Seen
+from tests.drills.upstream import HOST, expected
+
+
+class Crew:
+    """Agents that keep one ledger. As an async context manager it ends their connections."""
+
+    def __init__(self, port: int, *, ca: Path | None = None) -> None:
+        self.ledger = Ledger()
+        self._port = port
+        self._trust = ssl.create_default_context(cafile=str(ca)) if ca else None
+        self._agents: list[Agent] = []
+
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """The runs of all of them."""
+        return tuple(dict.fromkeys(agent.run for agent in self._agents))
+
+    def agent(self, name: str, run: str | None = None) -> "Agent":
+        """One more agent; alone in its run unless that is named."""
+        agent = Agent(self.ledger, self._port, name, run or name, self._trust)
+        self._agents.append(agent)
+        return agent
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for agent in self._agents:
+            agent.leave()
+        # A transport that was closed lets go of its socket in the loop's next turn.
+        await asyncio.sleep(0)
+
+
+class Agent:
+    """One agent of one run. It asks one request after the other, over one connection while that lasts."""
+
+    def __init__(self, ledger: Ledger, port: int, name: str, run: str, trust: ssl.SSLContext | None) -> None:
+        self.name = name
+        self.run = run
+        self.port = port
+        self._ledger = ledger
+        self._trust = trust
+        self._serial = 0
+        self._h11 = h11.Connection(h11.CLIENT)
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def ask(self, target: str, *, body: bytes = b"", enough: Callable[[Seen], bool] | None = None) -> Seen:
+        """Ask for `target`, and see what comes: all of it, or up to what is `enough`; then leave.
+
+        Raises ConnectionRefusedError where nobody listens; that is no request, and the ledger does not have it.
+        """
+        seen = Seen(name=f"{self.name}.{self._serial}", run=self.run, expected=b"")
+        self._serial += 1
+        seen.expected = expected(target, seen.name)
+        reader, writer = self._streams or await self._connect()
+        try:
+            writer.write(self._request(target, seen.name, body))
+            await self._read(reader, seen, enough)
+        except (OSError, asyncio.IncompleteReadError, h11.RemoteProtocolError):
+            seen.end = "cut"
+        finally:
+            self._ledger.seen.append(seen)
+            if seen.end != "whole" or self._h11.our_state is not h11.DONE or self._h11.their_state is not h11.DONE:
+                self.leave()
+            else:
+                self._h11.start_next_cycle()
+        return seen
+
+    def leave(self) -> None:
+        """Close the connection; the next request opens another."""
+        if self._streams:
+            self._streams[1].close()
+        self._streams = None
+        self._h11 = h11.Connection(h11.CLIENT)
+
+    async def ask_again(self, target: str) -> Seen:
+        """Ask until somebody listens again."""
+
+        async def asked() -> Seen | None:
+            try:
+                return await self.ask(target)
+            except ConnectionRefusedError:
+                return None
+
+        return await until(asked)
+
+    async def ask_on(self, stop: asyncio.Event, *targets: str) -> None:
+        """Ask one after the other, and again from the first, until told to stop."""
+        for target in itertools.cycle(targets):
+            if stop.is_set():
+                return
+            await self.ask(target)
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = self._streams = await asyncio.open_connection("127.0.0.1", self.port)
+        if self._trust:
+            head = f"CONNECT {HOST}:443 HTTP/1.1\r\nHost: {HOST}:443\r\n{self._credentials}\r\n"
+            writer.write(head.encode())
+            await reader.readuntil(b"\r\n\r\n")
+            await writer.start_tls(self._trust, server_hostname=HOST)
+        return reader, writer
+
+    @property
+    def _credentials(self) -> str:
+        return f"Proxy-Authorization: Basic {base64.b64encode(f'{self.run}:x'.encode()).decode()}\r\n"
+
+    def _request(self, target: str, name: str, body: bytes) -> bytes:
+        headers = [("Host", HOST), (NAME, name)]
+        if not self._trust:
+            target = f"http://{HOST}{target}"
+            headers.append(("Proxy-Authorization", self._credentials.partition(": ")[2].strip()))
+        if body:
+            headers += [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+        asked = h11.Request(method="POST" if body else "GET", target=target, headers=headers)
+        events = (asked, *([h11.Data(data=body)] if body else []), h11.EndOfMessage())
+        return b"".join(self._h11.send(event) or b"" for event in events)
+
+    async def _read(self, reader: asyncio.StreamReader, seen: Seen, enough: Callable[[Seen], bool] | None) -> None:
+        while True:
+            event = self._h11.next_event()
+            if event is h11.NEED_DATA:
+                self._h11.receive_data(await reader.read(65536))
+            elif isinstance(event, h11.Response):
+                seen.status = event.status_code
+                seen.headers = tuple((name.decode(), value.decode("latin-1")) for name, value in event.headers)
+                seen.refused = ("content-type", "application/problem+json") in seen.headers
+            elif isinstance(event, h11.Data):
+                seen.body += event.data
+            elif isinstance(event, h11.EndOfMessage):
+                seen.end = "whole"
+                return
+            elif isinstance(event, h11.ConnectionClosed):
+                return
+            if enough is not None and enough(seen):
+                seen.end = "left"
+                return

@@ -1,0 +1,43 @@
+"""What the drills share: a Postgres for those that do not drill it, and a cluster ready to be copied for those that do."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from store.postgres import Server
+from tests.support.postgres import database_url, postgres_server
+
+__all__ = ["database_url", "postgres_server"]
+
+
+@pytest.fixture(autouse=True)
+def _linux() -> None:
+    if sys.platform != "linux":
+        pytest.skip("drills kill, stop and confine processes as Linux does")
+
+
+@pytest.fixture(scope="session")
+def cluster(postgres_server: Server) -> Iterator[Path]:
+    """An embedded Postgres that has been made and is at rest: making one takes longer than a drill."""
+    from store.postgres import ensure
+
+    place = Path(tempfile.mkdtemp(prefix="playhead-test-"))
+    if os.geteuid() == 0:
+        place.chmod(0o711)
+    ensure(place / "pg", {"fsync": "off"}).close()
+    yield place / "pg"
+    shutil.rmtree(place, ignore_errors=True)
+
+
+@pytest.fixture
+def embedded(data: Path, cluster: Path) -> Path:
+    """A data directory in which an embedded Postgres lies ready to be started."""
+    data.mkdir(mode=0o711 if os.geteuid() == 0 else 0o700)
+    subprocess.run(["cp", "-a", cluster, data / "pg"], check=True)
+    return data

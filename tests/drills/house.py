@@ -1,0 +1,224 @@
+"""`playhead up` as a process that may be killed, its processes by name, and what it has recorded."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx2
+
+from calls.model import Exchange
+from store.bundle import Bundle, read
+from tests.drills.ledger import Comparison, Ledger
+from tests.drills.upstream import Upstream
+from tests.support.service import command
+
+STARTED, STOPPED = 60, 10
+"""Seconds: how long a start may take here, and by the contract an end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process, which its number alone does not name: numbers are used again."""
+
+    pid: int
+    started: str
+    command: str
+
+    @classmethod
+    def of(cls, pid: int) -> "Process | None":
+        """The living process of a number."""
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except OSError:
+            return None
+        return None if stat[0] == "Z" else cls(pid, stat[19], command)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        now = Process.of(self.pid)
+        return now is not None and now.started == self.started
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Send it a signal."""
+        os.kill(self.pid, number)
+
+
+def descendants(pid: int) -> list[Process]:
+    """All living processes below one, whoever started them."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+            parents.setdefault(parent, []).append(int(entry.name))
+    found, waiting = [], [pid]
+    while waiting:
+        children = parents.get(waiting.pop(), [])
+        waiting += children
+        found += [process for child in children if (process := Process.of(child))]
+    return found
+
+
+@dataclass
+class Up:
+    """A running `playhead up`."""
+
+    data: Path
+    process: asyncio.subprocess.Process
+    ready: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def port(self) -> int:
+        """The door's port."""
+        return urlsplit(self.ready["proxy"]).port or 0
+
+    @property
+    def api(self) -> str:
+        """Where the keeper answers."""
+        return self.ready["api"]
+
+    @property
+    def doors(self) -> list[Process]:
+        """Its door processes."""
+        return [one for one in descendants(self.process.pid) if "proxy.worker" in one.command]
+
+    @property
+    def keeper(self) -> Process:
+        """Its keeper; there is one, or it is being started again."""
+        return next(one for one in descendants(self.process.pid) if one.command.endswith("-m store "))
+
+    @property
+    def postmaster(self) -> Process:
+        """The embedded Postgres."""
+        found = Process.of(int((self.data / "pg/data/postmaster.pid").read_text().split()[0]))
+        assert found
+        return found
+
+    async def stop(self) -> float:
+        """Stop it as a service manager does; the seconds it took. It must end cleanly, and in time."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        self.process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(STOPPED):
+            code = await self.process.wait()
+        assert code == 0, f"playhead up ended with {code}"
+        return loop.time() - began
+
+
+@asynccontextmanager
+async def up(data: Path, *flags: str, config: str = "", env: Mapping[str, str] | None = None) -> AsyncIterator[Up]:
+    """Start it on free ports, unless `flags` say which; in the end stop it, where a drill has not ended it already."""
+    file = data.with_suffix(".toml")
+    file.write_text(config)
+    process = await asyncio.create_subprocess_exec(
+        *command("up", "--proxy-port", "0", "--api-port", "0", "--data", str(data), "--config", str(file), *flags),
+        stdout=asyncio.subprocess.PIPE,
+        env=environment(env),
+    )
+    running = Up(data, process)
+    try:
+        running.ready = await _ready(process)
+        yield running
+    finally:
+        if process.returncode is None:
+            await running.stop()
+
+
+async def _ready(process: asyncio.subprocess.Process) -> dict[str, str]:
+    assert process.stdout
+    async with asyncio.timeout(STARTED):
+        line = (await process.stdout.readline()).decode()
+    assert line.startswith("ready "), f"not ready: {line!r}, exit status {process.returncode}"
+    return dict(word.split("=", 1) for word in line.split()[1:])
+
+
+def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Ours without what would tell Playhead or a client something else."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("PLAYHEAD_")}
+    return {name: value for name, value in ours.items() if not name.lower().endswith("_proxy")} | dict(more or {})
+
+
+async def until[T](question: Callable[[], Awaitable[T | None]], patience: float = 30) -> T:
+    """Ask again and again until there is an answer. What is asked is another process: it sends us no events."""
+    async with asyncio.timeout(patience):
+        while not (answer := await question()):  # noqa: ASYNC110 - as said
+            await asyncio.sleep(0.05)
+    return answer
+
+
+async def until_true(condition: Callable[[], bool], patience: float = 30) -> None:
+    """Look again and again until it is so."""
+    async with asyncio.timeout(patience):
+        while not condition():  # noqa: ASYNC110 - as said
+            await asyncio.sleep(0.05)
+
+
+async def get(api: str, path: str, **query: str) -> Any:
+    """JSON of the REST interface; None where it is not there, or not now."""
+    async with httpx2.AsyncClient(base_url=f"{api}/v1", trust_env=False, timeout=30) as http:
+        try:
+            answer = await http.get(path, params=query)
+        except httpx2.TransportError:
+            return None
+    return answer.json() if answer.status_code == 200 else None
+
+
+async def bundle(api: str, run: str) -> Bundle:
+    """All that is recorded of a run, once everything acknowledged is in."""
+
+    async def settled() -> bool:
+        calls = await get(api, f"/runs/{run}/calls", settled="true", limit="1")
+        return bool(calls and calls["settled"])
+
+    await until(settled)
+    async with httpx2.AsyncClient(base_url=f"{api}/v1", trust_env=False, timeout=30) as http:
+        answer = await http.get(f"/runs/{run}/bundle")
+    return read(answer.raise_for_status().content.splitlines(keepends=True))
+
+
+async def recorded(api: str, *runs: str) -> list[Exchange]:
+    """The exchanges of runs, in the order of their steps."""
+    return [exchange for run in runs for exchange in (await bundle(api, run)).exchanges]
+
+
+def spooled(data: Path) -> bytes:
+    """Everything that lies in the spools now."""
+    found = []
+    for path in (data / "spool").rglob("*"):
+        try:
+            found.append(path.read_bytes() if path.is_file() else b"")
+        except FileNotFoundError:
+            continue  # the keeper has just forgotten it
+    return b"".join(found)
+
+
+async def killed(process: Process) -> None:
+    """kill -9, and wait until it is gone."""
+    process.kill()
+    await until_true(lambda: not process.alive)
+
+
+async def compared(house: Up, ledger: Ledger, source: Upstream, runs: Sequence[str]) -> Comparison:
+    """The ledger against the record, as soon as that is sound: what a dead door left open comes a moment later."""
+    last = ledger.compare([])
+
+    async def sound() -> bool:
+        nonlocal last
+        last = ledger.compare(await recorded(house.api, *runs), source.asked)
+        return last.sound
+
+    try:
+        await until(sound, patience=15)
+    except TimeoutError:
+        pass  # the caller sees in the comparison what is wrong
+    return last

@@ -1,0 +1,78 @@
+"""kill -9 of a door while it streams: what its agents saw end is kept, what was cut is kept as cut, and it comes back."""
+
+import asyncio
+import itertools
+from pathlib import Path
+
+import pytest
+
+from tests.drills.agent import Agent, Crew
+from tests.drills.house import Up, bundle, compared, get, killed, spooled, until_true, up
+from tests.drills.upstream import pieces, upstream
+
+STREAMS = 20
+TARGET = "/hold?pieces=12"
+SENT = 6
+"""Events of it that come before it is held."""
+
+
+@pytest.mark.slow
+async def test_a_door_killed_in_mid_stream_loses_nothing_that_was_acknowledged(data: Path, database_url: str) -> None:
+    async with (
+        upstream() as source,
+        up(data, "--database-url", database_url, config=source.config) as house,
+        Crew(house.port) as crew,
+    ):
+        busy = crew.agent("busy", run="night")
+        async with asyncio.TaskGroup() as group:
+            for n in range(STREAMS):
+                group.create_task(crew.agent(f"stream-{n}", run="night").ask(TARGET))
+            await source.held(STREAMS)
+            for _ in range(5):
+                await busy.ask("/whole?size=2000")
+            await until_true(lambda: _all_spooled(house))
+            await killed(house.doors[0])
+        busy.leave()
+        assert (await busy.ask_again("/whole?size=100")).end == "whole", "the door is not back on its port"
+        comparison = await compared(house, crew.ledger, source, crew.runs)
+        night = await bundle(house.api, "night")
+        run = await get(house.api, "/runs/night")
+    assert comparison.sound, str(comparison)
+    assert not comparison.shorter, str(comparison)
+    assert comparison.counts == {"whole": 6, "cut": STREAMS}, str(comparison)
+    cut = [exchange for exchange in night.exchanges if exchange.ended_at is None]
+    assert len(cut) == STREAMS, str(comparison)
+    assert sorted(gap.exchange or "" for gap in night.gaps) == sorted(exchange.id for exchange in cut)
+    assert (run["complete"], run["gaps"], run["exchanges"]) == (False, STREAMS, STREAMS + 6)
+
+
+@pytest.mark.slow
+async def test_doors_killed_again_and_again_under_load_keep_every_promise(data: Path, database_url: str) -> None:
+    async with (
+        upstream() as source,
+        up(data, "--database-url", database_url, config=source.config) as house,
+        Crew(house.port) as crew,
+    ):
+        source.pause = 0.002
+        agents = [crew.agent(f"agent-{n}") for n in range(6)]
+        for _ in range(3):
+            async with asyncio.TaskGroup() as group:
+                for agent in agents:
+                    group.create_task(_ask_until_cut(agent))
+                await source.served(30)
+                await killed(house.doors[0])
+        comparison = await compared(house, crew.ledger, source, crew.runs)
+    assert comparison.sound, str(comparison)
+    assert comparison.counts["cut"] >= 3, str(comparison)
+    assert comparison.counts["whole"] >= 60, str(comparison)
+
+
+async def _ask_until_cut(agent: Agent) -> None:
+    targets = itertools.cycle(("/whole?size=500", "/stream?pieces=20"))
+    while (await agent.ask_again(next(targets))).end == "whole":
+        pass
+
+
+def _all_spooled(house: Up) -> bool:
+    found = spooled(house.data)
+    return all(piece in found for n in range(STREAMS) for piece in pieces(TARGET, f"stream-{n}.0")[:SENT])

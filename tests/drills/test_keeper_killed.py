@@ -1,0 +1,33 @@
+"""kill -9 of the keeper under load: agents notice nothing, nothing is lost, nothing is there twice."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.drills.agent import Crew
+from tests.drills.house import bundle, compared, get, killed, until, up
+from tests.drills.upstream import upstream
+
+
+@pytest.mark.slow
+async def test_a_keeper_killed_again_and_again_loses_nothing_and_doubles_nothing(data: Path, database_url: str) -> None:
+    async with (
+        upstream() as source,
+        up(data, "--database-url", database_url, config=source.config) as house,
+        Crew(house.port) as crew,
+    ):
+        stop = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            for n in range(5):
+                group.create_task(crew.agent(f"agent-{n}").ask_on(stop, "/whole?size=3000", "/stream?pieces=10"))
+            for _ in range(3):
+                await source.served(40)
+                await killed(house.keeper)
+                await until(lambda: get(house.api, "/runs/agent-0"))
+            stop.set()
+        comparison = await compared(house, crew.ledger, source, crew.runs)
+        gaps = [gap for run in crew.runs for gap in (await bundle(house.api, run)).gaps]
+    assert comparison.sound, str(comparison)
+    assert set(comparison.counts) == {"whole"}, str(comparison)
+    assert not gaps

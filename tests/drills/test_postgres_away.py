@@ -1,0 +1,79 @@
+"""Postgres dead, hung and killed: an agent notices nothing, and what waited in the spools is stored afterwards."""
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from tests.drills.agent import Crew
+from tests.drills.house import Up, compared, descendants, killed, until_true, up
+from tests.drills.relay import Relay, relay
+from tests.drills.upstream import Upstream, upstream
+
+
+async def _away(source: Upstream, database: Relay, house: Up) -> None:
+    """Gone for a while, and the keeper dies meanwhile."""
+    database.go_away()
+    await source.served(20)
+    await killed(house.keeper)
+    before = database.refused
+    await until_true(lambda: database.refused > before)
+    database.come_back()
+
+
+async def _hung(source: Upstream, database: Relay, _: Up) -> None:
+    """There, and silent."""
+    database.goes_on.clear()
+    await source.served(40)
+    await asyncio.sleep(2)
+    database.come_back()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trouble", [_away, _hung])
+async def test_a_postgres_that_does_not_answer_is_waited_for(
+    data: Path, database_url: str, trouble: Callable[[Upstream, Relay, Up], Awaitable[None]]
+) -> None:
+    async with (
+        upstream() as source,
+        relay(database_url) as database,
+        up(data, "--database-url", database.url, config=source.config) as house,
+        Crew(house.port) as crew,
+    ):
+        stop = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            for n in range(3):
+                group.create_task(crew.agent(f"agent-{n}").ask_on(stop, "/whole?size=3000", "/stream?pieces=5"))
+            await source.served(20)
+            await trouble(source, database, house)
+            stop.set()
+        comparison = await compared(house, crew.ledger, source, crew.runs)
+    assert comparison.sound, str(comparison)
+    assert set(comparison.counts) == {"whole"}, str(comparison)
+
+
+@pytest.mark.slow
+async def test_our_own_postgres_may_be_stopped_and_killed(embedded: Path) -> None:
+    async with upstream() as source, up(embedded, config=source.config) as house, Crew(house.port) as crew:
+        stop = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            for n in range(3):
+                group.create_task(crew.agent(f"agent-{n}").ask_on(stop, "/whole?size=3000"))
+            await source.served(20)
+            postmaster = house.postmaster
+            server = [postmaster, *descendants(postmaster.pid)]
+            for process in server:
+                process.kill(signal.SIGSTOP)
+            await source.served(60)
+            for process in server:
+                process.kill(signal.SIGCONT)
+            await source.served(20)
+            await killed(postmaster)
+            await source.served(20)
+            stop.set()
+        comparison = await compared(house, crew.ledger, source, crew.runs)
+    assert comparison.sound, str(comparison)
+    assert set(comparison.counts) == {"whole"}, str(comparison)
+    await until_true(lambda: not postmaster.alive)

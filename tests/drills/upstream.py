@@ -1,0 +1,185 @@
+"""An upstream that answers, streams, waits and breaks off as its target says; its bodies follow from the request's name.
+
+/whole?size=N      a body of known length
+/stream?pieces=N   server-sent events
+/hold?pieces=N     half of the events; the rest when `go_on` is set
+/reset?pieces=N    half of the events, then RST        /unended?pieces=N  half of them, then FIN without a last chunk
+/short?size=N      half of a body of known length      /silent            closes without a word
+"""
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from urllib.parse import parse_qs, urlsplit
+
+from tests.drills.ledger import NAME
+from tests.support import wire
+from tests.support.wire import read_request, serving
+
+HOST = "api.drill.example"
+
+
+def expected(target: str, name: str) -> bytes:
+    """All of the body that belongs to a target and a request's name."""
+    return b"".join(pieces(target, name))
+
+
+def pieces(target: str, name: str) -> list[bytes]:
+    """The body's pieces as they are sent."""
+    wish = parse_qs(urlsplit(target).query)
+    if "size" in wish:
+        size = int(wish["size"][0])
+        return [(f"{name} says: ".encode() + b"so it was, and so it is. " * (size // 25 + 1))[:size]]
+    count = int(wish.get("pieces", ["0"])[0])
+    return [f'data: {{"of":"{name}","n":{n}}}\n\n'.encode() for n in range(count)]
+
+
+@dataclass
+class Upstream(wire.Upstream):
+    """Where it listens, and whom it saw."""
+
+    asked: list[str] = field(default_factory=list)
+    """The names of the requests that arrived."""
+
+    left: list[str] = field(default_factory=list)
+    """Those whose client went away while they were held."""
+
+    go_on: asyncio.Event = field(default_factory=asyncio.Event)
+    holding: int = 0
+    changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+    pause: float = 0
+    """Seconds between two events of a stream."""
+
+    @property
+    def config(self) -> str:
+        """A playhead.toml that sends the drills' host here."""
+        return f'[upstreams]\n"{HOST}" = "http://127.0.0.1:{self.port}"\n'
+
+    async def held(self, count: int) -> None:
+        """Wait until so many requests are held."""
+        async with self.changed:
+            await self.changed.wait_for(lambda: self.holding >= count)
+
+    async def served(self, count: int) -> None:
+        """Wait until so many more requests have come."""
+        wanted = len(self.asked) + count
+        async with self.changed:
+            await self.changed.wait_for(lambda: len(self.asked) >= wanted)
+
+    async def gone(self, count: int) -> None:
+        """Wait until so many clients went away while they were held."""
+        async with self.changed:
+            await self.changed.wait_for(lambda: len(self.left) >= count)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one connection's requests."""
+        while True:
+            head, _ = await read_request(reader)
+            target = head.split(b" ", 2)[1].decode()
+            name = _name(head)
+            self.asked.append(name)
+            await self._note()
+            if not await self._answer(reader, writer, target, name):
+                return
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, target: str, name: str) -> bool:
+        """Whether the connection goes on."""
+        sent = pieces(target, name)
+        kind = urlsplit(target).path
+        if kind == "/silent":
+            return False
+        writer.write(_head(sent, sized="size=" in target))
+        if kind == "/short":
+            writer.write(sent[0][: len(sent[0]) // 2])
+            await writer.drain()
+            return False
+        if kind == "/whole":
+            writer.write(sent[0])
+            await writer.drain()
+            return True
+        half = len(sent) if kind == "/stream" else len(sent) // 2
+        await self._send(writer, sent[:half])
+        if kind == "/hold" and not await self._hold(reader, name):
+            return False
+        if kind == "/reset":
+            await _taken(writer)
+            linger = struct.pack("ii", 1, 0)
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        if kind in ("/reset", "/unended"):
+            return False
+        await self._send(writer, sent[half:])
+        writer.write(b"0\r\n\r\n")
+        return True
+
+    async def _send(self, writer: asyncio.StreamWriter, events: list[bytes]) -> None:
+        for event in events:
+            writer.write(f"{len(event):x}\r\n".encode() + event + b"\r\n")
+            await writer.drain()
+            await asyncio.sleep(self.pause)
+
+    async def _hold(self, reader: asyncio.StreamReader, name: str) -> bool:
+        """Wait for `go_on`; False where the client leaves first."""
+        either = asyncio.Event()
+        await self._note(holding=1)
+        async with asyncio.TaskGroup() as group:
+            watching = group.create_task(_closed(reader, either))
+            waiting = group.create_task(_after(self.go_on, either))
+            await either.wait()
+            stayed = self.go_on.is_set()
+            watching.cancel()
+            waiting.cancel()
+        if not stayed:
+            self.left.append(name)
+        await self._note(holding=-1)
+        return stayed
+
+    async def _note(self, *, holding: int = 0) -> None:
+        async with self.changed:
+            self.holding += holding
+            self.changed.notify_all()
+
+
+@asynccontextmanager
+async def upstream() -> AsyncIterator[Upstream]:
+    """An upstream on a free port of this machine."""
+    up = Upstream()
+    async with serving(up.serve, upstream=up):
+        yield up
+
+
+def _name(head: bytes) -> str:
+    for line in head.split(b"\r\n"):
+        name, _, value = line.partition(b":")
+        if name.lower() == NAME.encode():
+            return value.strip().decode()
+    return ""
+
+
+def _head(sent: list[bytes], *, sized: bool) -> bytes:
+    if sized:
+        framing = f"Content-Type: text/plain\r\nContent-Length: {len(sent[0])}"
+    else:
+        framing = "Content-Type: text/event-stream\r\nTransfer-Encoding: chunked"
+    return f"HTTP/1.1 200 OK\r\n{framing}\r\n\r\n".encode()
+
+
+async def _closed(reader: asyncio.StreamReader, either: asyncio.Event) -> None:
+    try:
+        await reader.read(1)
+    except OSError:
+        pass  # left with a reset, which is leaving too
+    either.set()
+
+
+async def _after(go_on: asyncio.Event, either: asyncio.Event) -> None:
+    await go_on.wait()
+    either.set()
+
+
+async def _taken(writer: asyncio.StreamWriter) -> None:
+    """Wait until the other side's kernel has what was written: RST discards what it has not."""
+    await writer.drain()
+    await asyncio.sleep(0.2)
