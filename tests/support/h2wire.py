@@ -59,7 +59,12 @@ class Peer:
         self.streams: dict[int, Heard] = {}
         self.requests: deque[int] = deque()
         self.poured = 0
-        config = h2.config.H2Configuration(client_side=client, header_encoding="utf-8", validate_outbound_headers=False)
+        config = h2.config.H2Configuration(
+            client_side=client,
+            header_encoding="utf-8",
+            validate_outbound_headers=False,
+            normalize_outbound_headers=False,
+        )
         self.conn = h2.connection.H2Connection(config)
         if window is not None:
             self.conn.local_settings[h2.settings.SettingCodes.INITIAL_WINDOW_SIZE] = window

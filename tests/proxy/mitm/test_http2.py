@@ -10,7 +10,6 @@ import httpx
 import pytest
 
 from calls.model import ChunkKind
-from proxy.mitm.http2 import WINDOW
 from tests.support.h2wire import Fields, Peer, StreamBroken
 from tests.support.wire import (
     Door,
@@ -237,6 +236,7 @@ async def test_a_goaway_in_the_middle_ends_what_was_under_way(tmp_path: Path) ->
 # Backpressure
 
 BIG = 48 << 20
+HELD = 4 << 20
 
 
 async def test_an_upstream_is_held_back_by_a_reader_that_stops(tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ async def test_an_upstream_is_held_back_by_a_reader_that_stops(tmp_path: Path) -
                 await peer.answer(stream)
         assert len(peer.streams[stream].body) == 65535
         # What is under way: the window that we announce, what we buffer, and the sockets in between.
-        assert upstreams[0].poured < 4 * WINDOW
+        assert upstreams[0].poured < HELD
         peer.widen(stream)
         assert len((await peer.answer(stream)).body) == BIG
 
@@ -330,7 +330,7 @@ async def test_a_client_is_held_back_by_an_upstream_that_stops(tmp_path: Path) -
         async with asyncio.TaskGroup() as group:
             pouring = group.create_task(peer.pour(stream, BIG))
             await asyncio.wait([pouring], timeout=1)
-            assert 0 < peer.poured < 4 * WINDOW
+            assert 0 < peer.poured < HELD
             proceed.set()
         assert (await peer.answer(stream)).body == str(BIG).encode()
 
@@ -340,7 +340,7 @@ async def test_one_stopped_reader_does_not_stop_the_others(tmp_path: Path) -> No
         big, _ = await peer.request()
         peer.conn.send_headers(big, OK)
         peer.flush()
-        pouring = 4 * WINDOW
+        pouring = HELD
         while True:
             while pouring and (room := min(pouring, 16384, peer.conn.local_flow_control_window(big))) > 0:
                 peer.conn.send_data(big, bytes(room))
@@ -364,3 +364,63 @@ async def test_one_stopped_reader_does_not_stop_the_others(tmp_path: Path) -> No
         async with asyncio.timeout(5):
             assert (await peer.answer(peer.ask(authority, "/small"))).body == b"small"
         writer.close()
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        ("x-a", "b\0c"),
+        ("x-a", "b\r\nx-evil: 1"),
+        ("x-a\0", "b"),
+        ("X-Upper", "b"),
+        ("transfer-encoding", "chunked"),
+        ("connection", "x"),
+    ],
+)
+async def test_a_field_that_could_split_a_head_goes_nowhere(tmp_path: Path, field: tuple[str, str]) -> None:
+    recorder = MemoryRecorder()
+    async with (
+        answering(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") as upstream,
+        opened(tmp_path, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as door,
+    ):
+        reader, writer = await connected(door, "api.test:443", alpn=("h2",))
+        peer = Peer(reader, writer, client=True)
+        stream = peer.ask("api.test", "/", extra=[field])
+        try:
+            status = (await peer.answer(stream)).header(":status")
+        except StreamBroken:
+            status = None
+        writer.close()
+        assert upstream.connections == 0
+    assert status in (None, "400")
+    assert not recorder.exchanges
+
+
+@pytest.mark.parametrize("extra", [[("x-long", "a" * (200 << 10))], [(f"x-{n}", "y") for n in range(5_000)]])
+async def test_a_head_without_measure_goes_nowhere(tmp_path: Path, extra: Fields) -> None:
+    recorder = MemoryRecorder()
+    async with (
+        answering(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") as upstream,
+        opened(tmp_path, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as door,
+    ):
+        reader, writer = await connected(door, "api.test:443", alpn=("h2",))
+        peer = Peer(reader, writer, client=True)
+        with pytest.raises((StreamBroken, ConnectionError)):
+            await peer.answer(peer.ask("api.test", "/", extra=extra))
+        writer.close()
+        assert upstream.connections == 0
+    assert not recorder.exchanges
+
+
+async def test_an_authority_that_contradicts_the_tunnel_goes_nowhere(tmp_path: Path) -> None:
+    async with (
+        answering(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") as upstream,
+        opened(tmp_path, MemoryRecorder(), upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as door,
+    ):
+        reader, writer = await connected(door, "api.test:443", alpn=("h2",))
+        peer = Peer(reader, writer, client=True)
+        heard = await peer.answer(peer.ask("evil.test", "/"))
+        writer.close()
+        assert upstream.connections == 0
+    assert heard.header(":status") == "421"
+    assert heard.header("content-type") == "application/problem+json"

@@ -127,6 +127,29 @@ async def test_a_certificate_that_is_not_valid_is_never_accepted(
     assert recorder.only.outcome == "server_closed"
 
 
+async def test_a_failed_handshake_is_tried_again_for_the_next_request(tmp_path: Path) -> None:
+    """The first one is made before the client's own, to learn the upstream's protocol."""
+    upstream = Upstream()
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if upstream.connections == 1:
+            return
+        await writer.start_tls(upstream_tls("localhost"))
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(OK)
+        await reader.read()
+
+    async with (
+        serving(handler, upstream=upstream),
+        opened(tmp_path, MemoryRecorder(), allow_private=True, connect_ports=(upstream.port,)) as door,
+    ):
+        reader, writer = await connected(door, f"localhost:{upstream.port}", alpn=("http/1.1", "h2"))
+        assert upstream.connections == 1
+        writer.write(f"GET / HTTP/1.1\r\nHost: localhost:{upstream.port}\r\n\r\n".encode())
+        assert await reader.readexactly(len(OK)) == OK
+        writer.close()
+
+
 async def test_an_upstream_that_does_not_speak_tls_is_a_502(tmp_path: Path) -> None:
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(10)
