@@ -85,7 +85,7 @@ class Service:
                 await self._empty.wait()
         except TimeoutError:
             for visit in list(self._visits):
-                visit.abort()
+                visit.stop()
             await self._empty.wait()
 
 

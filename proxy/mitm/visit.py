@@ -129,15 +129,16 @@ class Visit(LiveConnectionHandler):
         if not self._live:
             self._writer.close()
 
-    def abort(self) -> None:
-        """Close at once."""
+    def stop(self) -> None:
+        """Close at once, whatever is under way."""
+        self._abandon("refused", "the door stopped before the exchange was over")
         self._writer.transport.abort()
 
     def broken(self, fault: BaseException) -> None:
         """Something of ours or mitmproxy's has failed: end the connection rather than leave the client waiting."""
         logger.error("a connection was given up: %s", type(fault).__name__, exc_info=fault)
         self._abandon("refused", "the proxy failed while it passed this on")
-        self.abort()
+        self._writer.transport.abort()
 
     def _abandon(self, outcome: Outcome, why: str) -> None:
         for what in list(self._live):

@@ -309,7 +309,7 @@ async def test_a_stopping_door_waits_no_longer_than_its_grace(tmp_path: Path) ->
         reader, writer = await _client(door)
         await reader.readexactly(len(HEAD) + 4)
     writer.close()
-    assert recorder.only.outcome == "client_closed"
+    assert (recorder.only.outcome, recorder.only.error) == ("refused", "the door stopped before the exchange was over")
 
 
 async def test_a_request_that_cannot_be_kept_is_refused_before_it_reaches_the_upstream(tmp_path: Path) -> None:
