@@ -1,6 +1,6 @@
 """A recorded exchange as the answer that it was: the same head, the same bytes in the same pieces, the same end."""
 
-from calls.model import Exchange, Headers, Response
+from calls.model import Exchange, Headers, Response, header
 from replay.answer import Answer, End
 from replay.pacing import Pace
 
@@ -45,7 +45,7 @@ def is_websocket(exchange: Exchange) -> bool:
 
 def answer(exchange: Exchange, pace: Pace, mark: tuple[str, str]) -> Answer:
     """The answer that the client of the recording got."""
-    end = _ENDS[exchange.outcome]
+    end = _end(exchange)
     response = exchange.response
     patience = (exchange.ended_at or 0) + GRACE if end == "hold" else 0
     if response is None:
@@ -64,6 +64,14 @@ def answer(exchange: Exchange, pace: Pace, mark: tuple[str, str]) -> Answer:
         end_at=pace.end(exchange),
         patience=patience,
     )
+
+
+def _end(exchange: Exchange) -> End:
+    """How it ended. A refusal of ours says how long it is: what is shorter is an answer that we had to break off."""
+    response = exchange.response
+    if exchange.outcome != "refused" or response is None or exchange.request.method == "HEAD":
+        return _ENDS[exchange.outcome]
+    return "complete" if header(response.headers, "content-length") == str(response.body.size) else "cut"
 
 
 def headers(response: Response, *, whole: bool) -> Headers:

@@ -105,6 +105,12 @@ class Agent:
                 return
             await self.ask(target)
 
+    async def ask_until_cut(self, *targets: str) -> None:
+        """Ask one after the other until an answer breaks off."""
+        for target in itertools.cycle(targets):
+            if (await self.ask_again(target)).end != "whole":
+                return
+
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         reader, writer = self._streams = await asyncio.open_connection("127.0.0.1", self.port)
         if self._trust:

@@ -1,12 +1,11 @@
 """kill -9 of a door while it streams: what its agents saw end is kept, what was cut is kept as cut, and it comes back."""
 
 import asyncio
-import itertools
 from pathlib import Path
 
 import pytest
 
-from tests.drills.agent import Agent, Crew
+from tests.drills.agent import Crew
 from tests.drills.house import Up, bundle, compared, get, killed, spooled, until_true, up
 from tests.drills.upstream import pieces, upstream
 
@@ -58,19 +57,13 @@ async def test_doors_killed_again_and_again_under_load_keep_every_promise(data: 
         for _ in range(3):
             async with asyncio.TaskGroup() as group:
                 for agent in agents:
-                    group.create_task(_ask_until_cut(agent))
+                    group.create_task(agent.ask_until_cut("/whole?size=500", "/stream?pieces=20"))
                 await source.served(30)
                 await killed(house.doors[0])
         comparison = await compared(house, crew.ledger, source, crew.runs)
     assert comparison.sound, str(comparison)
     assert comparison.counts["cut"] >= 3, str(comparison)
     assert comparison.counts["whole"] >= 60, str(comparison)
-
-
-async def _ask_until_cut(agent: Agent) -> None:
-    targets = itertools.cycle(("/whole?size=500", "/stream?pieces=20"))
-    while (await agent.ask_again(next(targets))).end == "whole":
-        pass
 
 
 def _all_spooled(house: Up) -> bool:

@@ -46,6 +46,15 @@ def test_a_broken_off_body_keeps_the_length_that_it_never_reached():
     assert answer(told, INSTANT, MARK).headers == (("Content-Length", "9"), MARK)
 
 
+@pytest.mark.parametrize(
+    ("headers", "end"),
+    [((("Content-Length", "5"),), "complete"), ((("Content-Length", "9"),), "cut"), ((), "cut")],
+)
+def test_a_refusal_is_whole_and_an_answer_that_we_broke_off_is_not(headers: Headers, end: str):
+    told = exchange(chat("a"), ok(b"12345", headers=headers), outcome="refused")
+    assert answer(told, INSTANT, MARK).end == end
+
+
 @pytest.mark.parametrize(("method", "status"), [("HEAD", 200), ("GET", 304), ("GET", 204)])
 def test_who_has_no_body_keeps_the_length_of_the_one_it_would_have(method: str, status: int):
     given = given_for(Response(status=status, headers=(("Content-Length", "9"),)), method)

@@ -1,0 +1,43 @@
+"""kill -9 of `playhead up` itself: nothing is left running, and the next start finds all that was acknowledged."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.drills.agent import Crew
+from tests.drills.house import Process, bundle, compared, descendants, killed, until_true, up
+from tests.drills.upstream import upstream
+
+
+@pytest.mark.slow
+async def test_a_killed_up_leaves_nothing_running_and_nothing_lost(embedded: Path) -> None:
+    async with upstream() as source:
+        async with up(embedded, config=source.config) as house, Crew(house.port) as crew:
+            started = [*descendants(house.process.pid), *_postgres(house.postmaster)]
+            async with asyncio.TaskGroup() as group:
+                for n in range(3):
+                    group.create_task(crew.agent(f"agent-{n}").ask_until_cut("/whole?size=3000", "/stream?pieces=5"))
+                streaming = group.create_task(crew.agent("stream").ask("/hold?pieces=10"))
+                await source.held(1)
+                await source.served(40)
+                itself = Process.of(house.process.pid)
+                assert itself
+                await killed(itself)
+            await house.process.wait()
+            assert streaming.result().end == "cut"
+            await until_true(lambda: not any(process.alive for process in started), patience=15)
+        async with up(embedded, config=source.config) as house:
+            comparison = await compared(house, crew.ledger, source, crew.runs)
+            stream = (await bundle(house.api, "stream")).exchanges[0]
+    assert comparison.sound, str(comparison)
+    assert not comparison.shorter, str(comparison)
+    assert (stream.outcome, stream.error) == ("refused", "the door stopped before the exchange was over")
+
+
+def _postgres(postmaster: Process) -> list[Process]:
+    """The server and who watches over it, neither of them a child of ours."""
+    parent = int(Path(f"/proc/{postmaster.pid}/stat").read_text().rpartition(")")[2].split()[1])
+    supervisor = Process.of(parent)
+    assert supervisor
+    return [supervisor, postmaster, *descendants(postmaster.pid)]
