@@ -25,6 +25,7 @@ RULES: Final[Mapping[str, str]] = {
     "default": "what the API takes where nothing is given is the same as nothing",
     "text": "a single text part is the same as its text",
     "message": "a single text of the user is the same as that text",
+    "single": "a list of one is the same as that one",
     "bare": "an object of an id alone is the same as the id",
     "json": "the string holds JSON, and counts by its value",
     "bytes": "the string holds bytes in base64, and counts by their digest",

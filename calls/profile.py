@@ -106,6 +106,8 @@ class Folds:
     """The id only ties parts of the request together: it counts by where it occurs first."""
     message: tuple[str, ...] = ()
     """A list of one message of the user that is a text is the same as the text."""
+    single: tuple[str, ...] = ()
+    """A list of one text, or of one list, is the same as that."""
     bare: tuple[str, ...] = ()
     """An object that is only an id is the same as the id."""
     bytes: tuple[str, ...] = ()
@@ -120,7 +122,7 @@ class Folds:
     nonces: tuple[Nonce, ...] = ()
 
 
-_PLAIN_FOLDS: Final = ("null", "text", "json", "id", "message", "bare", "bytes", "schema", "names", "own")
+_PLAIN_FOLDS: Final = ("null", "text", "json", "id", "message", "single", "bare", "bytes", "schema", "names", "own")
 """Those that need to know nothing but their place."""
 
 

@@ -5,6 +5,7 @@ items apart) become a tree (`Node`), so that the walk is linear in the body and 
 slices or descendants are found by python-jsonpath first and join the tree for that one body.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -19,12 +20,22 @@ from calls.model import Json
 type FieldClass = Literal["key", "transient", "identity", "secret"]
 
 type Rule = Literal[
-    FieldClass, "null", "text", "json", "id", "message", "bare", "bytes", "schema", "names", "own", "default", "nonce"
+    FieldClass,
+    "null",
+    "text",
+    "json",
+    "id",
+    "message",
+    "single",
+    "bare",
+    "bytes",
+    "schema",
+    "names",
+    "own",
+    "default",
+    "nonce",
 ]
-"""What happens at a place: a class, or a fold: null is absent, a single text part is its text, a string holds JSON, an
-id is renamed, a single text of the user is that text, an object of an id alone is the id, a string holds bytes, a schema has one
-spelling, names below are in camelCase but for those of the user, what is the default is absent, a text that begins with a nonce
-loses that line."""
+"""What happens at a place: a class, or a fold (`profile.Folds` says what each makes equal)."""
 
 type At = str | tuple[At, str | int]
 """Where a walk is: the place above, and the step from there. Few places are ever written down, so none is until it must be."""
@@ -219,6 +230,11 @@ def tree(plan: Plan, body: Json, text: bytes) -> Node:
     return _laid(places, plan.root) if places.named else plan.root
 
 
+_EXISTS: Final = re.compile(r"\[\?@\.(\w+)\]")
+
+
 def _may_occur(ruling: Ruling, text: bytes) -> bool:
-    """A nonce's own beginning saves the search. Nobody escapes its plain letters; who did would miss, loudly."""
-    return not ruling.starts or ruling.starts.encode() in text
+    """A nonce's beginning and the name that a filter asks for save the search. Nobody escapes plain letters; who did would
+    miss, loudly."""
+    names = (f'"{name}"' for name in _EXISTS.findall(ruling.path))
+    return all(part.encode() in text for part in (ruling.starts, *names))

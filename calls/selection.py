@@ -151,6 +151,8 @@ class Selection:
             kept = self._single_text(kept, at)
         if "message" in node.folds and isinstance(kept, list):
             kept = self._single_message(kept, at)
+        if "single" in node.folds and isinstance(kept, list):
+            kept = self._single(kept, at)
         if "bare" in node.folds and isinstance(kept, dict):
             kept = self._bare(kept, at)
         if "default" in node.folds and type(kept) is type(node.default) and kept == node.default:
@@ -188,6 +190,15 @@ class Selection:
                 return text
             case _:
                 return messages
+
+    def _single(self, values: list[Json], at: At) -> Json:
+        """A list of one text says what the text says, a list of one list of tokens what that says; a list of one token is itself one."""
+        match values:
+            case [str() | list() as only]:
+                self.notes.folds.append((at, "single"))
+                return only
+            case _:
+                return values
 
     def _bare(self, value: dict[str, Json], at: At) -> Json:
         """An object that is only an id says what the id says."""

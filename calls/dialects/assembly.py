@@ -23,8 +23,8 @@ class Accumulator(Protocol):
         """The answer so far, in the shape of the API's own non-streamed response."""
 
     @property
-    def complete(self) -> bool:
-        """Whether the end marker has come."""
+    def complete(self) -> bool | None:
+        """Whether the end marker has come; None where this stream has none and only HTTP can tell."""
 
 
 SSE: Final[tuple[Framing, ...]] = (sse,)

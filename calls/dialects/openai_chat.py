@@ -8,6 +8,7 @@ habits of its own (reference: wire B.1). The rules below hold for all of them:
 - everything else is a state: the last value that says anything counts.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Final
@@ -27,11 +28,15 @@ _FIRST: Final = frozenset(("id", "created", "model", "role"))
 _NOISE: Final = frozenset(("obfuscation", "p", "stream_options", "object", "choices"))
 
 
+_PATH: Final = re.compile(r"(?:.*/)?(?:(?:deployments|engines)/(?P<model>[^/]+)/)?(?:chat|fim|agents)/completions")
+
+
 def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:  # noqa: ARG001 # as the protocol has it
-    """Any host's `…/chat/completions`."""
-    if method == "POST" and path.endswith("/chat/completions"):
-        return Claim(dialect=NAME, operation="chat", kind="model")
-    return None
+    """Any host's `…/chat/completions`; Mistral's for agents and for code, and Writer's `/v1/chat`, are no other."""
+    match = _PATH.fullmatch(path)
+    if method != "POST" or not (match or (host.endswith("writer.com") and path == "/v1/chat")):
+        return None
+    return Claim(dialect=NAME, operation="chat", kind="model", model=match["model"] if match else None)
 
 
 def asked(body: Json) -> Asked:
@@ -78,6 +83,7 @@ class Stream:
         self._choices: dict[int, _Choice] = {}
         self._error: Json = None
         self._done = False
+        self._marked = True
 
     def take(self, event: str, data: str) -> None:
         """Take one chunk, an error, or `[DONE]`."""
@@ -92,6 +98,8 @@ class Stream:
         for entry in elements(chunk.get("choices")):
             choice = members(entry)
             index = count(choice.get("index")) or 0
+            # Writer says every delta as a message too, and never `[DONE]`.
+            self._marked = self._marked and not ("message" in choice and "delta" in choice)
             self._choices.setdefault(index, _Choice()).take(choice)
 
     @property
@@ -110,9 +118,11 @@ class Stream:
         return answer
 
     @property
-    def complete(self) -> bool:
-        """Whether `[DONE]` came, and no error before it."""
-        return self._done and self._error is None
+    def complete(self) -> bool | None:
+        """Whether `[DONE]` came, and no error before it; None where the server has no such mark."""
+        if self._error is not None:
+            return False
+        return self._done if self._marked else None
 
     def _merge(self, chunk: Mapping[str, Json]) -> None:
         for name, value in chunk.items():
@@ -144,6 +154,8 @@ class _Choice:
         for name, value in choice.items():
             match name:
                 case "index":
+                    pass
+                case "message" if "delta" in choice:
                     pass
                 case "delta":
                     self._message.take(members(value))

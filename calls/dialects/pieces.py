@@ -1,6 +1,6 @@
 """Objects and lists that come in pieces: what streams have in common, for dialects to build on."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from calls.json import NotLossless, dumps, lenient, parse
@@ -77,3 +77,74 @@ class Entries:
     def whole(self) -> Json:
         """The list."""
         return [entry.whole() if isinstance(entry, Record) else entry for entry in self._entries]
+
+
+class Grown:
+    """An object that comes in pieces at any depth: the texts of some names are joined, entries with an index are
+    continued, other lists go on, and everything else is said anew."""
+
+    def __init__(self, joined: frozenset[str]) -> None:
+        self._joined = joined
+        self._members: dict[str, Json | _Words | Grown | _Row] = {}
+
+    def take(self, delta: Mapping[str, Json]) -> None:
+        """Take what one delta says of it; null says nothing of what was said before."""
+        for name, said in delta.items():
+            match said:
+                case str() if name in self._joined:
+                    self._member(name, _Words).take(said)
+                case Mapping():
+                    self._member(name, lambda: Grown(self._joined)).take(said)
+                case list():
+                    self._member(name, lambda: _Row(self._joined)).take(said)
+                case None if name in self._members:
+                    pass
+                case _:
+                    self._members[name] = said
+
+    def whole(self) -> dict[str, Json]:
+        """The object so far."""
+        return {name: said.whole() if isinstance(said, _GROWING) else said for name, said in self._members.items()}
+
+    def _member[T: (_Words, Grown, _Row)](self, name: str, made: Callable[[], T]) -> T:
+        new, member = made(), self._members.get(name)
+        if type(member) is not type(new):
+            self._members[name] = member = new
+        return member
+
+
+class _Words:
+    """A text in pieces."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+
+    def take(self, piece: str) -> None:
+        self._pieces.append(piece)
+
+    def whole(self) -> Json:
+        return "".join(self._pieces)
+
+
+class _Row:
+    """A list in pieces. An index only says which entry goes on; it is no part of it."""
+
+    def __init__(self, joined: frozenset[str]) -> None:
+        self._joined = joined
+        self._loose: list[Json] = []
+        self._entries: dict[int, Grown] = {}
+
+    def take(self, entries: list[Json]) -> None:
+        for entry in entries:
+            place = count(members(entry).get("index"))
+            if place is None:
+                self._loose.append(entry)
+                continue
+            rest = {name: said for name, said in members(entry).items() if name != "index"}
+            self._entries.setdefault(place, Grown(self._joined)).take(rest)
+
+    def whole(self) -> Json:
+        return [*self._loose, *(self._entries[place].whole() for place in sorted(self._entries))]
+
+
+_GROWING: Final = (Grown, _Words, _Row)

@@ -2,13 +2,39 @@
 
 from typing import Final
 
-from calls.dialects import Claim, Dialect, anthropic, gemini, generic, openai_chat, openai_responses
+from calls.dialects import (
+    Claim,
+    Dialect,
+    anthropic,
+    bedrock_converse,
+    bedrock_invoke,
+    cohere_v1,
+    cohere_v2,
+    gemini,
+    generic,
+    ollama,
+    openai_assistants,
+    openai_chat,
+    openai_completions,
+    openai_embeddings,
+    openai_responses,
+    openai_rest,
+)
 
 DIALECTS: Final[tuple[Dialect, ...]] = (
     openai_chat,
     openai_responses,
+    openai_embeddings,
+    openai_completions,
+    openai_assistants,
+    openai_rest,
     anthropic,
     gemini,
+    bedrock_converse,
+    bedrock_invoke,
+    cohere_v1,
+    cohere_v2,
+    ollama,
     generic,
 )
 
