@@ -5,10 +5,11 @@ from decimal import Decimal
 from typing import Final
 
 from calls.dialects import Asked, Assembly, Told
+from calls.dialects.counted import counted
 from calls.dialects.table import BY_NAME
 from calls.encoding import Undecodable, decode
 from calls.key import Keyed, keyed
-from calls.model import Call, Exchange, Json, Response, header
+from calls.model import Call, Exchange, Json, Response, Usage, header
 from calls.profile import Profiles
 from calls.shape import members
 
@@ -57,7 +58,7 @@ def _call(exchange: Exchange, key: Keyed, asked: Asked, assembly: Assembly | Non
         tool_calls=(*asked.tool_calls, *told.tool_calls),
         tool_results=(*asked.tool_results, *told.results),
         finish_reason=told.finish_reason,
-        usage=told.usage,
+        usage=_usage(exchange.response, told),
         streamed=assembly.streamed if assembly else False,
         complete=_complete(exchange, assembly) and told.pending is None,
         polls=key.route.polls,
@@ -89,6 +90,15 @@ def _opened(response: Response) -> bytes | None:
         return decode(data, encoding, LIMIT) if encoding and data else data
     except Undecodable:
         return None
+
+
+def _usage(response: Response | None, told: Told) -> Usage:
+    """The counts that the answer tells, and those of the headers that it does not."""
+    if response is None or told.usage.output_tokens is not None:
+        return told.usage
+    others = counted(response.headers)
+    pairs = ((name, getattr(told.usage, name)) for name in Usage.__slots__)
+    return Usage(**{name: getattr(others, name) if value is None else value for name, value in pairs})
 
 
 def _complete(exchange: Exchange, assembly: Assembly | None) -> bool:

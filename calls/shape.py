@@ -1,10 +1,12 @@
 """Read foreign JSON without trusting its shape: what is not what it should be is empty."""
 
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Final
 
 from calls.model import Json
 
+_LARGE: Final = 10**15
 _NOTHING: Final[Mapping[str, Json]] = {}
 
 
@@ -29,5 +31,7 @@ def some(value: Json) -> str | None:
 
 
 def count(value: Json) -> int | None:
-    """The whole number that the value should be."""
+    """The whole number that the value should be, also one that was written 28.0."""
+    if isinstance(value, Decimal) and abs(value) < _LARGE and value == value.to_integral_value():
+        return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,4 +1,4 @@
-"""Anthropic Messages: `/v1/messages`, its token count, and the older `/v1/complete`.
+"""Anthropic Messages: `/v1/messages`, its token count, the older `/v1/complete`, and the same on Vertex.
 
 A stream is a message in parts: `message_start` brings its frame, blocks follow by index, `message_delta` corrects the frame
 (usage is a running total there), `message_stop` ends it. Payloads are padded with blanks at random, so that nothing may
@@ -11,7 +11,7 @@ from typing import Final
 
 from calls.dialects import Asked, Assembly, Claim, Told
 from calls.dialects.assembly import Reading
-from calls.json import NotLossless, lenient, parse
+from calls.dialects.pieces import arguments_of, payload
 from calls.model import Headers, Json, ToolCall, Usage, header
 from calls.shape import count, elements, members, some, text
 
@@ -24,12 +24,31 @@ _OPERATIONS: Final = (
 )
 
 
+_VERTEX: Final = re.compile(r"(.*/publishers/anthropic/models/)([^/:]+):(rawPredict|streamRawPredict)")
+_PROJECT: Final = re.compile(r"/projects/[^/]+/")
+
+
 def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
     """Anthropic's own host, or any that is asked with Anthropic's version header: other APIs have messages too."""
+    if method == "POST" and (match := _VERTEX.fullmatch(path)):
+        return _on_vertex(match)
     if method != "POST" or not (host.endswith("anthropic.com") or header(headers, "anthropic-version")):
         return None
     operation = next((name for shape, name in _OPERATIONS if shape.fullmatch(path)), None)
     return Claim(dialect=NAME, operation=operation, kind="model") if operation else None
+
+
+def _on_vertex(match: re.Match[str]) -> Claim:
+    """Vertex names the model in the path, and counts tokens by a model of that name."""
+    counts = match[2].startswith("count-tokens")
+    return Claim(
+        dialect=NAME,
+        operation="count_tokens" if counts else "chat",
+        kind="model",
+        path=_PROJECT.sub("/projects/*/", f"{match[1]}{match[2]}:rawPredict"),
+        model=None if counts else match[2],
+        streams=match[3].startswith("stream"),
+    )
 
 
 def asked(body: Json) -> Asked:
@@ -77,24 +96,26 @@ class Stream:
 
     def take(self, event: str, data: str) -> None:
         """Take one event. Its type is in the payload; the event's name only repeats it."""
-        payload = _payload(data)
-        match payload.get("type"):
+        said = payload(data)
+        match said.get("type"):
             case "message_start":
-                self._start(members(payload.get("message")))
+                self._start(members(said.get("message")))
             case "content_block_start":
-                self._block(payload).start(members(payload.get("content_block")))
+                self._block(said).start(members(said.get("content_block")))
             case "content_block_delta":
-                self._block(payload).take(members(payload.get("delta")))
+                self._block(said).take(members(said.get("delta")))
             case "message_delta":
-                self._correct(payload)
+                self._correct(said)
             case "message_stop":
                 self._done = True
             case "error":
-                self._error = payload.get("error")
+                self._error = said.get("error")
             case "completion":
-                self._complete_text(payload)
+                self._complete_text(said)
+            case None if "completion" in said:  # the same on Bedrock, in its first year
+                self._complete_text(said)
             case _:
-                self._odd(event, payload)
+                self._odd(event, said)
 
     @property
     def answer(self) -> Json:
@@ -194,21 +215,11 @@ class _Block:
         self._pieces.setdefault(name, []).append(text(value))
 
 
-def _payload(data: str) -> Mapping[str, Json]:
-    try:
-        return members(lenient(data.encode("utf-8", "replace")))
-    except NotLossless:
-        return {}
-
-
 def _input(joined: str, block: Mapping[str, Json]) -> Json:
     """A tool's input; the text as it came where the stream was cut within it. No text at all is no input."""
     if not joined.strip():
         return block.get("input", {})
-    try:
-        return parse(joined.encode("utf-8", "replace"))
-    except NotLossless:
-        return joined
+    return arguments_of(joined)
 
 
 def _is_result(block: Mapping[str, Json]) -> bool:

@@ -1,0 +1,199 @@
+"""AWS Bedrock's InvokeModel: each model's own body, whole or in pieces inside of an event stream.
+
+It is a carrier: what it carries is an Anthropic message, a Converse turn (Nova), an OpenAI completion, a Cohere chat or one of the
+plain text models, and it reads them as those dialects do. Which one it is, the first chunk tells: a path may name no more than an
+account's own profile. Bedrock adds its counts to the last chunk.
+"""
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from calls.dialects import (
+    Asked,
+    Assembly,
+    Claim,
+    Told,
+    anthropic,
+    bedrock_converse,
+    bedrock_texts,
+    cohere_v1,
+    openai_chat,
+)
+from calls.dialects.assembly import Accumulator, Reading
+from calls.dialects.bedrock_converse import FRAMINGS, Turn, model_of, without_account
+from calls.dialects.pieces import payload
+from calls.json import dumps
+from calls.model import Headers, Json, Usage, header
+from calls.shape import count, elements, members, some
+
+NAME: Final = "bedrock_invoke"
+
+_PATH: Final = re.compile(r"(.*/)?model/(.+)/(invoke|invoke-with-response-stream|count-tokens)")
+_METRICS: Final = "amazon-bedrock-invocationMetrics"
+_EMBEDDERS: Final = re.compile(r".*\bembed\b.*|.*-embed-.*")
+
+
+def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
+    """`…/model/ID/invoke`, asked of AWS or with its signature: the path alone may be anybody's."""
+    match = _PATH.fullmatch(path) if method == "POST" and "/model/" in path else None
+    if match is None or not _is_aws(host, headers):
+        return None
+    verb = "count-tokens" if match[3] == "count-tokens" else "invoke"
+    return Claim(
+        dialect=NAME,
+        operation=_operation(verb, match[2]),
+        kind="model",
+        path=without_account(path[: match.start(3)] + verb),
+        model=model_of(match[2]),
+        streams=match[3].endswith("stream"),
+    )
+
+
+def _is_aws(host: str, headers: Headers) -> bool:
+    return "bedrock" in host or header(headers, "x-amz-date") is not None
+
+
+def _operation(verb: str, model: str) -> str:
+    if verb == "count-tokens":
+        return "count_tokens"
+    if ".rerank" in model:
+        return "rerank"
+    return "embeddings" if _EMBEDDERS.fullmatch(model) else "chat"
+
+
+def asked(body: Json) -> Asked:
+    """The tool results of a message or a turn, whichever the body is."""
+    results = (*anthropic.asked(body).tool_results, *bedrock_converse.asked(body).tool_results)
+    return Asked(tool_results=results)
+
+
+def told(answer: Json) -> Told:
+    """What the model said, and what Bedrock counted where the model does not."""
+    said = members(answer)
+    inner = _told(said)
+    metrics = members(said.get(_METRICS))
+    if inner.usage != Usage() or not metrics:
+        return inner
+    return replace(inner, usage=_counted(metrics))
+
+
+def _told(answer: Mapping[str, Json]) -> Told:
+    match answer:
+        case {"type": "message"} | {"completion": _}:
+            return anthropic.told(answer)
+        case {"output": {"message": _}}:
+            return bedrock_converse.told(answer)
+        case {"choices": _}:
+            return _of_choices(answer)
+        case {"generation_id": _} | {"response_id": _}:
+            return cohere_v1.told(answer)
+        case _:
+            family = next((one for name, one in bedrock_texts.ANSWERS.items() if name in answer), None)
+            return family.told(answer) if family else Told(usage=Usage(input_tokens=count(answer.get("inputTokens"))))
+
+
+def _of_choices(answer: Mapping[str, Json]) -> Told:
+    """OpenAI's shape; DeepSeek and Mistral on Bedrock have names of their own in it."""
+    found = openai_chat.told(answer)
+    choices = elements(answer.get("choices"))
+    choice = members(choices[0]) if choices else {}
+    reason = found.finish_reason or some(choice.get("stop_reason"))
+    return replace(found, text=found.text or some(choice.get("text")), finish_reason=reason)
+
+
+def assemble(content_type: str) -> Assembly:
+    """An assembly for an answer, streamed or not."""
+    return Reading(content_type, Stream(), FRAMINGS)
+
+
+class Stream:
+    """The chunks of one streamed answer, whoever's shape they have."""
+
+    def __init__(self) -> None:
+        self._inner: Accumulator | None = None
+        self._bedrock: dict[str, Json] = {}
+        self._error: Json = None
+
+    def take(self, event: str, data: str) -> None:
+        """Take one chunk, or an exception under HTTP 200."""
+        if event.startswith(("exception:", "error:")):
+            self._error = {"type": event.partition(":")[2], **payload(data)}
+            return
+        chunk: dict[str, Json] = {}
+        for name, value in payload(_opened(payload(data).get("bytes"))).items():
+            (self._bedrock if name.startswith("amazon-bedrock-") else chunk)[name] = value
+        if chunk:
+            self._inner = self._inner or _inner(chunk)
+            self._inner.take("", dumps(chunk).decode())
+
+    @property
+    def answer(self) -> Json:
+        """The answer so far; where there is only an error, the error's own body."""
+        whole = dict(members(self._inner.answer)) if self._inner else {}
+        whole |= self._bedrock
+        if self._error is not None:
+            return {**whole, "error": self._error} if whole else self._error
+        return whole or None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the model ended, or Bedrock sent its counts, which come last, or a guardrail stepped in; and no error."""
+        ended = self._inner is not None and self._inner.complete is True
+        stopped = self._bedrock.get("amazon-bedrock-guardrailAction") == "INTERVENED"
+        return self._error is None and (ended or stopped or _METRICS in self._bedrock)
+
+
+def _inner(chunk: Mapping[str, Json]) -> Accumulator:
+    """The stream that begins with this chunk."""
+    match chunk:
+        case {"type": _} | {"completion": _}:
+            return anthropic.Stream()
+        case {"choices": _}:
+            return openai_chat.Stream()
+        case {"event_type": _}:
+            return cohere_v1.Stream()
+        case _:
+            family = next((one for name, one in bedrock_texts.CHUNKS.items() if name in chunk), None)
+            return bedrock_texts.Stream(family) if family else _Nova()
+
+
+class _Nova:
+    """Converse's events, each as the one member of a chunk."""
+
+    def __init__(self) -> None:
+        self._turn = Turn()
+
+    def take(self, event: str, data: str) -> None:  # noqa: ARG002 # a chunk has no name
+        """Take one chunk."""
+        for name, value in payload(data).items():
+            self._turn.take(name, members(value))
+
+    @property
+    def answer(self) -> Json:
+        """The turn so far."""
+        return self._turn.whole()
+
+    @property
+    def complete(self) -> bool:
+        """Whether the turn ended."""
+        return self._turn.ended
+
+
+def _opened(written: Json) -> str:
+    """The bytes that a chunk carries, as text."""
+    try:
+        return base64.b64decode(written if isinstance(written, str) else "").decode("utf-8", "replace")
+    except (binascii.Error, ValueError):
+        return ""
+
+
+def _counted(metrics: Mapping[str, Json]) -> Usage:
+    return Usage(
+        input_tokens=count(metrics.get("inputTokenCount")),
+        output_tokens=count(metrics.get("outputTokenCount")),
+        cached_tokens=count(metrics.get("cacheReadInputTokenCount")),
+    )
