@@ -18,7 +18,7 @@ PATTERN = r"PLAYHEAD_[A-Z][A-Z2-7]{2,}"
 
 _BASE32 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567" * 8
 _ONE = re.compile(PATTERN)
-_WHOLE = re.compile(rb"(?:%s)+\**|\*+" % PATTERN.encode())
+_WHOLE = re.compile(rb"(?:%s|\*)+" % PATTERN.encode())
 
 
 def make(secret: bytes, kind: str, key: bytes) -> bytes:

@@ -6,13 +6,16 @@ stands in place of a secret, `credentials` for what is one.
 """
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 
 from calls import redact_head
 from calls.credentials import RULES, Rule
-from calls.model import Headers
+from calls.model import Headers, Request
 from calls.placeholder import make
+from calls.profile import Profile, Profiles, Query
 from calls.redact_body import BodyRedactor, redactor_of
+from calls.redact_declared import Declared
 from calls.redact_head import Replace, Treatment
 from calls.scanner import Scanner, Table
 
@@ -27,23 +30,47 @@ class Rules:
 
 
 class Redactor:
-    """Rules with a key. It has no state: one serves all exchanges."""
+    """Rules with a key. One serves all exchanges; `of` has what serves the requests that a profile rules on."""
 
-    def __init__(self, rules: Rules | None = None, key: bytes = b"") -> None:
+    def __init__(self, rules: Rules | None = None, key: bytes = b"", profiles: Profiles | None = None) -> None:
         if not key:
             raise ValueError("redaction needs a key: without one, secrets could be guessed from their placeholders")
         self._rules = rules or Rules()
         self._key = key
         self._table = Table(self._rules.credentials)
+        self._keep = self._rules.keep | (profiles.headers if profiles else frozenset())
+        self._profiles = profiles
+        self._query: Query | None = None
+        self._declared: Declared | None = None
+        self._scoped = {profile.name: self._for(profile) for profile in profiles.profiles} if profiles else {}
+
+    def of(self, method: str, url: str, headers: Headers) -> "Redactor":
+        """The redactor for this request: this one, unless the profile that rules on it declares secrets of its own."""
+        if self._profiles is None:
+            return self
+        profile = self._profiles.match(Request(method=method, url=url, headers=headers))
+        return self._scoped.get(profile.name, self)
+
+    def _for(self, profile: Profile) -> "Redactor":
+        if not (profile.secret or profile.query.secret):
+            return self
+        scoped = copy(self)
+        scoped._profiles = None
+        scoped._query = profile.query
+        scoped._declared = Declared.of(profile.secret) if profile.secret else None
+        return scoped
 
     def url(self, url: str) -> tuple[str, int]:
         """A URL without its secrets, and how many there were."""
         tally = _Tally(self._key)
-        return self._searched(redact_head.address(url, tally.replace), tally), tally.count
+        return self._searched(redact_head.address(url, tally.replace, self._is_declared), tally), tally.count
+
+    def _is_declared(self, name: str) -> bool:
+        return self._query is not None and self._query.field_class(name) == "secret"
 
     def request_headers(self, headers: Headers, keep: frozenset[str] = frozenset()) -> tuple[Headers, int]:
         """Headers (or trailers) of a request. Names in `keep`, in lower case, stay, unless they hold credentials."""
-        kept = (self._rules.keep | keep) - redact_head.CREDENTIALS.keys()
+        kept = (self._keep | keep) - redact_head.CREDENTIALS.keys()
         return self._headers(headers, lambda name: "seen" if name in kept else redact_head.asked(name))
 
     def response_headers(self, headers: Headers) -> tuple[Headers, int]:
@@ -52,6 +79,8 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Words that are kept beside an exchange: an error, an id that a client sent."""
+        if not text.isascii():  # they may come from anywhere, and have to be written
+            text = text.encode("utf-8", "replace").decode()
         return self._searched(text, _Tally(self._key))
 
     def whole(
@@ -67,7 +96,7 @@ class Redactor:
 
     def stream(self, content_type: str | None = None, content_encoding: str | None = None) -> BodyRedactor:
         """What redacts one body as it comes."""
-        return redactor_of(self._table, self._key, content_type, content_encoding)
+        return redactor_of(self._table, self._key, content_type, content_encoding, self._declared)
 
     def _headers(self, headers: Headers, treatment: Callable[[str], Treatment]) -> tuple[Headers, int]:
         tally = _Tally(self._key)
@@ -136,4 +165,4 @@ def _encoded(text: str) -> tuple[bytes, str]:
     try:
         return text.encode("latin-1"), "latin-1"
     except UnicodeEncodeError:
-        return text.encode("utf-8", "surrogatepass"), "utf-8"
+        return text.encode("utf-8", "replace"), "utf-8"

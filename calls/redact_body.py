@@ -1,7 +1,8 @@
 """A body on its way into the record: its pieces, with what is secret in them replaced.
 
-A plain body is redacted as it comes, and leaves in the pieces and at the times in which it came. A compressed one has
-to be held until it can be opened; it leaves as it came when there is nothing secret in it, else in pieces compressed again.
+A plain body is redacted as it comes, and leaves in the pieces and at the times in which it came. A compressed one, and
+one in which a profile declares secrets by path, has to be held until it can be opened; it leaves as it came when there is
+nothing secret in it, else in the same pieces, compressed again.
 """
 
 import zlib
@@ -9,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, Protocol
 
 from calls.encoding import LIMIT, Decoder, Encoder, TooLarge, Undecodable, codings
+from calls.redact_declared import Declared, Unreadable
 from calls.scanner import Edit, Scanner, Table
 
 _STEP: Final = 4096
@@ -46,15 +48,21 @@ class BodyRedactor(Protocol):
         """The same, unless it means to open more than so many bytes: None, and it is still to be finished."""
 
 
-def redactor_of(table: Table, key: bytes, content_type: str | None, content_encoding: str | None) -> BodyRedactor:
-    """What redacts a body of this kind."""
+def redactor_of(
+    table: Table,
+    key: bytes,
+    content_type: str | None,
+    content_encoding: str | None,
+    declared: Declared | None = None,
+) -> BodyRedactor:
+    """What redacts a body of this kind; `declared` are secrets in it that a profile names."""
     essence = (content_type or "").partition(";")[0].strip().lower()
     try:
         names = codings(content_encoding)
     except Undecodable:
         names = ()  # nobody can say what is inside: what can be seen is redacted
-    if names:
-        return EncodedBody(table, key, essence, names)
+    if names or declared:
+        return HeldBody(table, key, essence, names, declared)
     return PlainBody(table, key, essence)
 
 
@@ -118,12 +126,14 @@ def _overwritten(data: bytes, start: int, edits: Iterable[Edit]) -> bytes:
     return bytes(out)
 
 
-class EncodedBody:
-    """A compressed body, held until its end."""
+class HeldBody:
+    """A body that is compressed, or has to be parsed: held until its end."""
 
-    def __init__(self, table: Table, key: bytes, essence: str, names: tuple[str, ...]) -> None:
+    def __init__(
+        self, table: Table, key: bytes, essence: str, names: tuple[str, ...], declared: Declared | None = None
+    ) -> None:
         self._table, self._key, self._essence = table, key, essence
-        self._names = names
+        self._names, self._declared = names, declared
         self._held: list[tuple[int, bytes]] = []
         self.heavy = True
         self.reencoded = False
@@ -147,6 +157,8 @@ class EncodedBody:
 
     def _finish(self, limit: int) -> list[Piece]:
         """Give the rest. Raises TooLarge."""
+        if not self._names and sum(len(data) for _, data in self._held) > limit:
+            raise TooLarge
         decoder, found = Decoder(self._names, limit), 0
         try:
             # Twice through, since nearly all bodies hold nothing secret, and the plain one is never held as a whole.
@@ -154,6 +166,8 @@ class EncodedBody:
                 found += piece.redactions
         except TooLarge:
             raise
+        except Unreadable as error:
+            return self._withhold(error)
         except Undecodable as error:
             return self._withhold(error) if self._shows_a_secret() else self._as_seen()
         if decoder.surplus:
@@ -162,9 +176,28 @@ class EncodedBody:
 
     def _plain(self, decoder: Decoder) -> Iterator[Piece]:
         body = PlainBody(self._table, self._key, self._essence)
-        for at, data in self._held:
-            yield from body.feed(decoder.feed(data), at)
-        yield from body.finish()
+        pieces = ((at, decoder.feed(data)) for at, data in self._held)
+        if self._declared is None:
+            for at, data in pieces:
+                yield from body.feed(data, at)
+            yield from body.finish()
+        else:
+            yield from self._undeclared(list(pieces), body)
+
+    def _undeclared(self, pieces: list[tuple[int, bytes]], body: PlainBody) -> Iterator[Piece]:
+        """The plain pieces without the secrets that the profile names, then without all others."""
+        assert self._declared
+        edits = self._declared.edits(b"".join(data for _, data in pieces), self._key)
+        out: list[Piece] = []
+        start = 0
+        for at, data in pieces:
+            mine = [edit for edit in edits if edit.at < start + len(data) and edit.at + len(edit.data) > start]
+            out += body.feed(_overwritten(data, start, mine), at)
+            start += len(data)
+        out += body.finish()
+        # All are counted where the first piece is: who asks wants to know whether there were any.
+        first = out[0]._replace(redactions=out[0].redactions + len(edits)) if out else None
+        yield from [first, *out[1:]] if first else []
 
     def _shows_a_secret(self) -> bool:
         """Whether there is one before the damage."""
@@ -180,7 +213,7 @@ class EncodedBody:
 
     def _recompressed(self, *, complete: bool) -> Iterator[Piece]:
         """The same pieces at the same times: each ends with a flush."""
-        self.reencoded = True
+        self.reencoded = bool(self._names)
         encoder = Encoder(self._names)
         last = len(self._held) - 1
         for number, piece in enumerate(self._plain(Decoder(self._names))):
@@ -199,7 +232,7 @@ class EncodedBody:
 
     def _withhold(self, fault: object) -> list[Piece]:
         """It hides what cannot be redacted, so nothing of it may be kept."""
-        self.withheld = f"a compressed body could not be redacted ({fault})"
+        self.withheld = f"a body could not be redacted ({fault})"
         return []
 
 

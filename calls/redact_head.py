@@ -171,15 +171,24 @@ _ALWAYS: Final = frozenset(
     for spelled in (name.replace("~", joint) for joint in ("", "_", "-"))
 )
 _KEY_LIKE: Final = 12
+_PARTS: Final = re.compile(r"^[^?#]+|[?&#;][^&#;]*")
 
 
-def address(url: str, replace: Replace) -> str:
+type Declared = Callable[[str], bool]
+"""Whether a profile declares a parameter of this name secret."""
+
+
+def _none(_name: str) -> bool:
+    return False
+
+
+def address(url: str, replace: Replace, declared: Declared = _none) -> str:
     """A URL without what names or proves who asks: userinfo, and parameters (also behind `#`) that are secret."""
     if "@" in url:
         url = _without_userinfo(url, replace)
     if "=" not in url:
         return url
-    return "".join(_parameters(part, replace) if "=" in part else part for part in _split(url))
+    return "".join(_parameter(part, replace, declared) if "=" in part else part for part in _split(url))
 
 
 def _without_userinfo(url: str, replace: Replace) -> str:
@@ -194,15 +203,16 @@ def _without_userinfo(url: str, replace: Replace) -> str:
 
 
 def _split(url: str) -> Iterator[str]:
-    """The parts of a URL at ?, & and #, each with what separates it from the one before."""
-    return (match.group() for match in re.finditer(r"[?&#;]?[^?&#;]*", url))
+    """The path, then each parameter with what separates it; a second `?` belongs to a value."""
+    return (match.group() for match in _PARTS.finditer(url))
 
 
-def _parameters(part: str, replace: Replace) -> str:
+def _parameter(part: str, replace: Replace, declared: Declared) -> str:
     if part[0] not in "?&#;":
         return part
-    name, equals, value = part.partition("=")
-    return name + equals + replace(value, "Q") if is_secret(unquote_plus(name[1:]), value) else part
+    written, equals, value = part.partition("=")
+    name = unquote_plus(written[1:])
+    return written + equals + replace(value, "Q") if is_secret(name, value) or declared(name) else part
 
 
 def is_secret(name: str, value: str) -> bool:
@@ -210,4 +220,6 @@ def is_secret(name: str, value: str) -> bool:
     name = name.lower()
     if name in _ALWAYS or _ENDS_SECRET.search(name):
         return True
-    return name in LIKELY_PARAMETERS and len(value) >= _KEY_LIKE and any(map(str.isdigit, value))
+    # In bytes, as bodies are searched, so that what one of the two leaves the other does not take the second time.
+    long = len(value.encode("utf-8", "replace")) >= _KEY_LIKE
+    return name in LIKELY_PARAMETERS and long and any(char in "0123456789" for char in value)

@@ -150,8 +150,10 @@ class Scanner:
         cut = _block(text, found.start, stop)
         secret = text[found.start : cut]
         replaced = is_placeholder(secret)
-        if not self._inside and not replaced and not found.rule.real(text, found.lead, found.start, cut):
-            return found.start if found.rule.lead else cut
+        if not self._inside and not (replaced and cut == stop):
+            limit = min(stop, found.start + LONGEST)
+            if not found.rule.real(text, found.lead, found.start, limit):
+                return found.start if found.rule.lead else cut
         if secret and not replaced:
             edits.append(Edit(offset + found.start, make(secret, found.rule.kind, self._key)))
         self._inside = found if cut < stop else None

@@ -25,7 +25,7 @@ type Policy = Literal["gap", "refuse"]
 BODY_LIMIT: Final = 32 << 20
 HELD_LIMIT: Final = 256 << 20
 QUICK: Final = 256 << 10
-"""A compressed body that opens to no more is redacted at once: a thread would cost more than it saves."""
+"""A held body that opens to no more is redacted at once: a thread would cost more than it saves."""
 
 SWITCHING: Final = 101
 
@@ -71,9 +71,10 @@ class Recorder:
         text = self.redactor.text
         run = text(run)
         self.ledger.check(run)
-        recording = Recording(self, self._new_id(), run, headers)
-        url, in_url = self.redactor.url(url)
-        seen, in_headers = self.redactor.request_headers(headers)
+        redactor = self.redactor.of(method, url, headers)
+        recording = Recording(self, self._new_id(), run, _body(redactor, headers))
+        url, in_url = redactor.url(url)
+        seen, in_headers = redactor.request_headers(headers)
         recording.put(
             RequestStarted(
                 id=recording.id,
@@ -104,7 +105,7 @@ class Recorder:
     # -- for recordings
 
     def hold(self, size: int) -> bool:
-        """Take room for a piece of a compressed body, if there is any."""
+        """Take room for a piece of a body that has to be held, if there is any."""
         if size > self._room:
             return False
         self._room -= size
@@ -164,6 +165,10 @@ class _Work:
     pieces: "Future[list[Piece]]"
 
 
+def _body(redactor: Redactor, headers: Headers) -> BodyRedactor:
+    return redactor.stream(header(headers, "content-type"), header(headers, "content-encoding"))
+
+
 class Recording:
     """One exchange while it passes. Everything but `kept` returns at once and never raises for the world's faults."""
 
@@ -183,11 +188,11 @@ class Recording:
         ),
     )
 
-    def __init__(self, recorder: Recorder, name: str, run: str, headers: Headers) -> None:
+    def __init__(self, recorder: Recorder, name: str, run: str, body: BodyRedactor) -> None:
         self.id = name
         self._recorder = recorder
         self._run = run
-        self._request = _Message("request", self._redactor(headers))
+        self._request = _Message("request", body)
         self._response: _Message | None = None
         self._line: deque[Record | _End | _Work] = deque()
         self._waiters: list[asyncio.Future[None]] = []
@@ -195,9 +200,6 @@ class Recording:
         self._mute = False
         self._missed = False
         self._closed = False
-
-    def _redactor(self, headers: Headers) -> BodyRedactor:
-        return self._recorder.redactor.stream(header(headers, "content-type"), header(headers, "content-encoding"))
 
     # -- what the engine tells
 
@@ -222,7 +224,7 @@ class Recording:
         """The response's head has arrived. One that only announces another (1xx) is not kept."""
         if self._closed or self._response is not None or (status < 200 and status != SWITCHING):
             return
-        self._response = _Message("response", self._redactor(headers))
+        self._response = _Message("response", _body(self._recorder.redactor, headers))
         seen, count = self._recorder.redactor.response_headers(headers)
         reason = self._recorder.redactor.text(reason)
         self.put(ResponseStarted(self.id, at, status, reason, http_version, seen, count))
@@ -307,7 +309,6 @@ class Recording:
 
     def _finished(self, message: _Message, pieces: list[Piece]) -> None:
         self._recorder.release(message.held)
-        message.held = 0
         if message.body.withheld:
             message.truncated = True
             self._recorder.ledger.gap(self._run, message.body.withheld, self.id)

@@ -136,6 +136,15 @@ def test_a_secret_of_any_length_is_replaced_to_its_last_byte(size: int, filler: 
     assert redacted(new) == new
 
 
+@pytest.mark.parametrize("size", range(LONGEST - 8, LONGEST + 4))
+def test_the_end_of_a_long_key_is_seen_where_a_block_ends(size: int) -> None:
+    data = b"-----BEGIN PRIVATE KEY-----" + (b"A1b2" * LONGEST)[:size] + b"-----END PRIVATE KEY-----"
+    whole = redacted(data)
+    assert whole.endswith(b"-----END PRIVATE KEY-----")
+    for cut in range(27 + LONGEST - 2, 27 + LONGEST + 30):
+        assert b"".join(streamed([data[:cut], data[cut:]])) == whole
+
+
 def test_a_secret_split_over_pieces_is_replaced_in_each() -> None:
     token = TOKENS[0].encode()
     data = b"my key is " + token + b", keep it"

@@ -357,7 +357,7 @@ async def test_a_mistake_of_ours_keeps_no_exchange_open(directory: Path, monkeyp
     with desk(directory) as at:
         one = at.begin(headers=(("Content-Encoding", "gzip"),))
         one.data("request", gzip.compress(large(TOKEN)), 1)
-        monkeypatch.setattr("calls.redact_body.EncodedBody.finish", lambda _self: 1 // 0)
+        monkeypatch.setattr("calls.redact_body.HeldBody.finish", lambda _self: 1 // 0)
         one.ended("request", 2)
         one.closed(3, "completed")
         assert await one.kept()
