@@ -179,8 +179,8 @@ class _Nova:
 
     @property
     def complete(self) -> bool:
-        """Whether the turn ended."""
-        return self._turn.ended
+        """Whether the turn ended and was counted."""
+        return self._turn.ended and self._turn.counted
 
 
 def _opened(written: Json) -> str:

@@ -71,12 +71,12 @@ class Stream:
         self._logprobs: list[Json] = []
         self._done = False
 
-    def take(self, event: str, data: str) -> None:
+    def take(self, event: str, data: str) -> None:  # noqa: ARG002 # the payload says it too
         """Take one event. Its type is in the payload; the event's name only repeats it."""
         said = payload(data)
         delta = members(said.get("delta"))
         message = members(delta.get("message"))
-        match said.get("type") or event:
+        match said.get("type"):
             case "message-start":
                 self._state["id"] = said.get("id")
                 self._message = {name: value for name, value in message.items() if value not in ("", [], None)}

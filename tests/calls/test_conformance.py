@@ -3,7 +3,9 @@
 The dialects come from the table. One without a capture in `captures/NAME/` fails.
 """
 
+import base64
 import dataclasses
+import gzip
 import json
 from functools import lru_cache
 from pathlib import Path
@@ -16,12 +18,15 @@ from hypothesis import strategies as st
 
 from calls.dialects import Assembly, Dialect, Told
 from calls.dialects.table import BY_NAME, DIALECTS
+from calls.framing import eventstream
 from calls.json import dumps, parse
-from calls.model import Json
-from calls.route import route
+from calls.model import Json, header
+from calls.route import route_of
 from store.profiles import shipped
+from tests.calls.frames import framed
+from tests.calls.recorded import exchange
 from tests.calls.strategies import json_values, pieces
-from tests.support.corpus import Recorded, cassettes
+from tests.support.corpus import cassettes
 
 CAPTURES = Path(__file__).parent / "captures"
 MEDIA = {
@@ -39,7 +44,9 @@ NEVER_STREAMED = {"openai_embeddings"}
 
 def shapes(file: Path) -> list[Json]:
     """The messages of a capture, as a mould for nonsense."""
-    lines = [line.removeprefix("data: ") for line in file.read_text().splitlines() if line.startswith("data: {")]
+    if file.suffix == ".eventstream":
+        return []
+    lines = [line.removeprefix("data: ") for line in file.read_text().splitlines() if line.startswith(("data: {", "{"))]
     return [parse(line.encode()) for line in lines if line.endswith("}")]
 
 
@@ -61,7 +68,9 @@ FILES = params(CASES)
 SHAPED = params([case for case in CASES if case[0].NAME != "generic" and case[1].suffix != ".txt"])
 """Those of a known shape, which can be told without a label."""
 
-STREAMS = params([case for case in CASES if case[0].NAME != "generic" and case[1].suffix == ".sse" and shapes(case[1])])
+STREAMS = params(
+    [case for case in CASES if case[0].NAME != "generic" and case[1].suffix in (".sse", ".ndjson") and shapes(case[1])]
+)
 
 
 def assembled(dialect: Dialect, media: str, *data: bytes) -> Assembly:
@@ -158,7 +167,23 @@ def test_no_shape_surprises_a_dialect(dialect: Dialect, file: Path, data: st.Dat
     messages = shapes(file)
     place = data.draw(st.integers(0, len(messages) - 1))
     messages[place] = data.draw(bent(messages[place]))
-    outcome(dialect, MEDIA[".sse"], *(b"data: " + dumps(message) + b"\n\n" for message in messages))
+    begin, end = (b"", b"\n") if file.suffix == ".ndjson" else (b"data: ", b"\n\n")
+    outcome(dialect, MEDIA[file.suffix], *(begin + dumps(message) + end for message in messages))
+
+
+@pytest.mark.parametrize("carrier", ["bedrock_converse", "bedrock_invoke"])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_no_shape_surprises_a_carrier(carrier: str, data: st.DataObject) -> None:
+    file = data.draw(st.sampled_from(sorted((CAPTURES / carrier).glob("*.eventstream"))))
+    events = [(frame.message.event, parse(frame.payload)) for frame in eventstream.Decoder().frames(file.read_bytes())]
+    place = data.draw(st.integers(0, len(events) - 1))
+    name, value = events[place]
+    events[place] = (name, data.draw(bent(value)))
+    if name == "chunk":
+        inner = parse(base64.b64decode(value["bytes"]))  # type: ignore[index,arg-type,call-overload] # as Bedrock sends it
+        events[place] = (name, {"bytes": base64.b64encode(dumps(data.draw(bent(inner)))).decode()})
+    outcome(BY_NAME[carrier], MEDIA[file.suffix], *(framed(event, said) for event, said in events))
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.NAME)
@@ -175,15 +200,17 @@ def test_a_dialect_has_a_profile_of_its_own(dialect: Dialect) -> None:
 
 
 @lru_cache(maxsize=1)
-def streams() -> dict[str, list[Recorded]]:
-    """Every streamed answer of the corpus, by dialect."""
-    found: dict[str, list[Recorded]] = {}
-    for exchange in (one for cassette in cassettes() for one in cassette.exchanges):
-        media = {name.lower(): value for name, value in exchange.response_headers}.get("content-type", "")
-        path = exchange.url.split("?")[0].partition("://")[2].partition("/")[2]
-        if "event-stream" in media and not exchange.response_body.startswith(b"\x1f\x8b"):
-            name = route(exchange.method, exchange.host, f"/{path}", exchange.request_headers).dialect
-            found.setdefault(name, []).append(exchange)
+def streams() -> dict[str, list[tuple[str, bytes]]]:
+    """The media type and the bytes of every streamed answer of the corpus, by dialect."""
+    found: dict[str, list[tuple[str, bytes]]] = {}
+    for one in (exchange(recorded) for cassette in cassettes() for recorded in cassette.exchanges):
+        assert one.response is not None
+        name = route_of(one.request).dialect
+        media = (header(one.response.headers, "content-type") or "").lower()
+        body = one.response.body.data
+        body = gzip.decompress(body) if body.startswith(b"\x1f\x8b") else body
+        if assembled(BY_NAME[name], media, body).streamed:
+            found.setdefault(name, []).append((media, body))
     return found
 
 
@@ -194,8 +221,8 @@ def test_chunking_does_not_matter_for_recorded_streams(dialect: Dialect, data: s
     found = streams().get(dialect.NAME)
     if not found:
         pytest.skip(f"the corpus has no streams of {dialect.NAME}")
-    body = data.draw(st.sampled_from(found)).response_body
-    assert outcome(dialect, MEDIA[".sse"], *data.draw(pieces(body))) == outcome(dialect, MEDIA[".sse"], body)
+    media, body = data.draw(st.sampled_from(found))
+    assert outcome(dialect, media, *data.draw(pieces(body))) == outcome(dialect, media, body)
 
 
 def test_a_long_stream_is_joined_whole() -> None:
