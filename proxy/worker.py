@@ -29,7 +29,7 @@ from replay.replays import Load, Replays, Source
 from replay.session import Options
 from store.datadir import DataDir, DataDirError, opened
 from store.profiles import shipped
-from store.spool import Spool
+from store.spool import Spool, SpoolError
 
 type Told = Mapping[str, Any]
 
@@ -86,7 +86,11 @@ def _spool(told: Told, data: DataDir) -> Iterator[Spool | None]:
         yield None
         return
     limit, durability = told["spool_limit"], told["durability"]
-    with Spool(data.spools / told["name"], max_bytes=limit, durability=durability) as spool:
+    try:
+        spool = Spool(data.spools / told["name"], max_bytes=limit, durability=durability)
+    except SpoolError as error:
+        raise Failure(f"{error}; make room or choose another data directory with --data DIR") from error
+    with spool:
         yield spool
 
 

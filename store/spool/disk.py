@@ -8,6 +8,11 @@ from pathlib import Path
 class Disk:
     """The real one. Everything raises OSError."""
 
+    def space(self, directory: Path) -> int:
+        """How many bytes more it would take."""
+        found = os.statvfs(directory)
+        return found.f_bavail * found.f_frsize
+
     def create(self, path: Path) -> int:
         """A new file, for us alone."""
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)

@@ -26,6 +26,8 @@ class Output:
         self._now = now
         self.handle: int | None = None
         self.size = 0
+        self._head = 0
+        """How long the present segment's first line is."""
         self.begun = 0
         """How many segments were begun: each time their directory has a new name to be synced."""
         self.retired: list[int] = []
@@ -42,7 +44,7 @@ class Output:
         self._number += 1
         self.begun += 1
         self.handle, self.size = handle, 0
-        self._write(head_line(self._number - 1, self._salt, self._now()), [])
+        self._write_head()
 
     def retire(self) -> None:
         """Never write to the present segment again."""
@@ -54,9 +56,16 @@ class Output:
         """Append them all; return how many bytes that took. Raises WriteFailed."""
         if self.handle is None:
             self.begin()
+        elif self.size == 0:
+            self._write_head()
         data = b"".join(framed(payloads, self._salt))
         self._write(data, payloads)
         return len(data)
+
+    def _write_head(self) -> None:
+        head = head_line(self._number - 1, self._salt, self._now())
+        self._head = len(head)
+        self._write(head, [])
 
     def _write(self, data: bytes, payloads: Sequence[bytes]) -> None:
         assert self.handle is not None
@@ -74,13 +83,20 @@ class Output:
         self.size += len(data)
 
     def _cut(self, size: int) -> None:
-        """Leave no half a frame. Where even that fails, the reader passes over it."""
+        """Leave no half a frame, and go on in another segment, so that the reader can delete this one.
+
+        Where even cutting fails, the reader passes over what is left. A segment that holds nothing yet is kept: a full
+        disk is tried again and again, and a new one each time would fill it with names.
+        """
         assert self.handle is not None
         try:
             self._disk.truncate(self.handle, size)
         except OSError:
-            pass
-        self.retire()
+            self.retire()
+        else:
+            self.size = size
+            if size > self._head:
+                self.retire()
 
 
 def _whole(payloads: Sequence[bytes], written: int) -> tuple[int, int]:

@@ -1,5 +1,6 @@
 """The keeper's end of a spool: read on, commit, forget; and find the way around whatever damage there is."""
 
+import errno
 import os
 import shutil
 from dataclasses import dataclass
@@ -81,8 +82,7 @@ class Reader:
     def commit(self, position: Position) -> None:
         """What lies before is stored elsewhere: never read it again, and delete the segments it fills. Raises OSError."""
         if position != self._stored:
-            cursor.store(self._directory, position)
-            self._stored = position
+            self._store(position)
         self._committed = position
         self._collect()
 
@@ -209,7 +209,8 @@ class Reader:
     def _pass_over(self, segment: _Segment, *, finished: bool) -> bool:
         """There is no whole frame here. Go on behind what is wrong; False when there is nothing but to wait."""
         size = os.fstat(segment.handle).st_size
-        if segment.offset >= size and segment.head:
+        # Without a byte in it it is no damage: its writer found the disk full, or died over it.
+        if segment.offset >= size and (segment.head or (finished and size == 0)):
             return self._advance(segment)
         good = self._good_frame(segment) if segment.head else None
         if good == segment.offset:
@@ -254,14 +255,29 @@ class Reader:
 
     # -- forgetting
 
+    def _store(self, position: Position) -> None:
+        try:
+            cursor.store(self._directory, position)
+        except OSError as error:
+            behind = self._behind(position)
+            if error.errno != errno.ENOSPC or not behind:
+                raise
+            # No room for a cursor. A reader that finds its segment gone goes on with the next, so one may go before it.
+            path_of(self._directory, behind[0]).unlink()
+            cursor.store(self._directory, position)
+        self._stored = position
+
     def _collect(self) -> None:
         """Delete what is behind the cursor: the cursor is on disk by now, so nothing will ask for it again."""
+        for number in self._behind(self._committed):
+            path_of(self._directory, number).unlink()
+
+    def _behind(self, position: Position) -> list[int]:
+        """The segments of which nothing lies at a position or after it; never the last, which may be written to."""
         there = numbers(self._directory)
-        for number in there:
-            path = path_of(self._directory, number)
-            filled = number != there[-1] and Position(number, path.stat().st_size) <= self._committed
-            if number < self._committed.segment or filled:
-                path.unlink()
+        sizes = {number: path_of(self._directory, number).stat().st_size for number in there[:-1]}
+        filled = [number for number, size in sizes.items() if Position(number, size) <= position]
+        return [*filled, *(number for number in there[-1:] if number < position.segment)]
 
     def _created(self, number: int) -> int | None:
         with path_of(self._directory, number).open("rb") as file:

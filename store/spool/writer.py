@@ -71,11 +71,14 @@ class Spool:
     ) -> None:
         self.directory = directory
         self._durability = durability
-        self._max_bytes, self._max_memory = max_bytes, max_memory
-        # A full spool empties segment by segment: many small ones let it breathe.
-        self._segment_bytes = min(segment_bytes, max(max_bytes // 8, 4096))
         self._disk = disk or Disk()
         self._claim = _claimed(directory)
+        self._used = _size(directory)
+        # The other half of a small disk is for the reader: it needs room to get rid of anything.
+        self._max_bytes = min(max_bytes, self._used + self._disk.space(directory) // 2)
+        self._max_memory = max_memory
+        # A full spool empties segment by segment: many small ones let it breathe.
+        self._segment_bytes = min(segment_bytes, max(self._max_bytes // 8, 4096))
         self._output = Output(directory, self._disk, number=_unused(directory), salt=secrets.randbits(32), now=now)
 
         self._lock = threading.Lock()
@@ -83,7 +86,6 @@ class Spool:
         self._to_sync = threading.Condition(self._lock)
         self._queue: list[bytes] = []
         self._queued = 0
-        self._used = _size(directory)
         self._appended = self._written = self._synced = 0
         self._asleep = self._sync_asleep = False
         self._urgent = self._look = self._dirty = False

@@ -1,0 +1,86 @@
+"""A disk without room: what is stored makes room for what is not, and nothing is taken for damage."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from store.spool import Position, Reader, Spool, SpoolFull, cursor
+from store.spool.output import Output, WriteFailed
+from store.spool.segment import numbers, path_of
+from tests.store.disks import FaultyDisk
+
+
+class SmallDisk(FaultyDisk):
+    """A disk that says how small it is."""
+
+    def space(self, directory: Path) -> int:
+        return self.room
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "door"
+
+
+def payloads(reader: Reader) -> list[bytes]:
+    return [payload for _, payload in reader.read(1 << 20)]
+
+
+def test_half_of_a_small_disk_is_left_to_the_reader(directory: Path) -> None:
+    with Spool(directory, disk=SmallDisk(room=10_000)) as spool:
+        spool.append(b"x" * 4000)
+        with pytest.raises(SpoolFull, match="of 5000 bytes"):
+            spool.append(b"x" * 1000)
+
+
+def test_a_disk_that_stays_full_is_not_filled_with_names(directory: Path) -> None:
+    directory.mkdir()
+    disk = FaultyDisk(room=200)
+    output = Output(directory, disk, number=1, salt=7, now=lambda: 0)
+    output.write([b"one"])
+    for _ in range(20):
+        with pytest.raises(WriteFailed):
+            output.write([b"x" * 500])
+        disk.room += 10
+    assert numbers(directory) == [1, 2]
+    disk.room = 1 << 20
+    output.write([b"two"])
+    reader = Reader(directory)
+    assert payloads(reader) == [b"one", b"two"]
+    assert reader.damaged() == []
+
+
+def test_an_empty_segment_is_what_a_writer_left_and_no_damage(directory: Path) -> None:
+    with Spool(directory) as spool:
+        spool.append(b"one")
+    path_of(directory, 2).touch()
+    reader = Reader(directory)
+    assert payloads(reader) == [b"one"]
+    assert reader.orphaned()
+    with Spool(directory) as spool:
+        spool.append(b"two")
+    assert payloads(reader) == [b"two"]
+    assert reader.damaged() == []
+
+
+def test_the_cursor_moves_where_there_is_no_room_for_it(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for record in (b"one", b"two", b"three"):
+        with Spool(directory) as spool:
+            spool.append(record)
+    honest = cursor.store
+
+    def store(place: Path, position: Position) -> None:
+        if path_of(place, 1).exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        honest(place, position)
+
+    monkeypatch.setattr(cursor, "store", store)
+    reader = Reader(directory)
+    first, second, _ = reader.read(1 << 20)
+    reader.commit(second[0])
+    assert first[0].segment not in numbers(directory)
+    again = Reader(directory)
+    assert payloads(again) == [b"three"]
+    assert again.damaged() == []
