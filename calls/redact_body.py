@@ -157,8 +157,17 @@ class HeldBody:
 
     def _finish(self, limit: int) -> list[Piece]:
         """Give the rest. Raises TooLarge."""
-        if not self._names and sum(len(data) for _, data in self._held) > limit:
+        try:
+            return self._opened(limit) if self._names else self._parsed(limit)
+        except Unreadable as error:
+            return self._withhold(error)
+
+    def _parsed(self, limit: int) -> list[Piece]:
+        if sum(len(data) for _, data in self._held) > limit:
             raise TooLarge
+        return list(self._plain(Decoder(())))
+
+    def _opened(self, limit: int) -> list[Piece]:
         decoder, found = Decoder(self._names, limit), 0
         try:
             # Twice through, since nearly all bodies hold nothing secret, and the plain one is never held as a whole.
@@ -166,8 +175,6 @@ class HeldBody:
                 found += piece.redactions
         except TooLarge:
             raise
-        except Unreadable as error:
-            return self._withhold(error)
         except Undecodable as error:
             return self._withhold(error) if self._shows_a_secret() else self._as_seen()
         if decoder.surplus:
@@ -213,7 +220,7 @@ class HeldBody:
 
     def _recompressed(self, *, complete: bool) -> Iterator[Piece]:
         """The same pieces at the same times: each ends with a flush."""
-        self.reencoded = bool(self._names)
+        self.reencoded = True
         encoder = Encoder(self._names)
         last = len(self._held) - 1
         for number, piece in enumerate(self._plain(Decoder(self._names))):
