@@ -88,7 +88,7 @@ def route(method: str, host: str, path: str, headers: Headers = ()) -> Route:
     name, _, port = host.rpartition(":") if re.search(r":\d*$", host) else (host, "", "")
     claim = _claim(method, name, path, headers)
     return Route(
-        provider=_provider(name),
+        provider=_provider(name, claim.provider),
         dialect=claim.dialect,
         operation=claim.operation,
         kind=claim.kind or _kind(name, method),
@@ -121,15 +121,19 @@ def target(url: str) -> tuple[str, str, str]:
     return host if port in (None, default) else f"{host}:{port}", normal_path(parts.path) or "/", parts.query
 
 
-_ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
+_ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})?")
 
 
 def normal_path(path: str) -> str:
     """A path in which every character that may stand for itself does (RFC 3986 6.2.2.2, and the other `pchar`s)."""
-    return _ESCAPE.sub(_unescaped, path) if "%" in path else path
+    while "%" in path and (plain := _ESCAPE.sub(_unescaped, path)) != path:
+        path = plain  # what was just written may have made another escape of a stray "%"
+    return path
 
 
 def _unescaped(match: re.Match[str]) -> str:
+    if match[1] is None:
+        return "%25"  # no escape: left alone it might become one with what is unescaped beside it
     character = chr(int(match[1], 16))
     plain = character.isascii() and (character.isalnum() or character in "-._~!$&'()*+,;=:@")
     return character if plain else match[0].upper()
@@ -140,9 +144,9 @@ def _claim(method: str, host: str, path: str, headers: Headers) -> Claim:
     return next((claim for claim in claims if claim is not None), GENERIC)
 
 
-def _provider(host: str) -> str:
+def _provider(host: str, claimed: str | None = None) -> str:
     known = PROVIDERS.get(host) or next((name for shape, name in _FAMILIES if shape.fullmatch(host)), None)
-    return known or host
+    return known or claimed or host
 
 
 def _kind(host: str, method: str) -> Kind:

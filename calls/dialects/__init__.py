@@ -8,7 +8,7 @@ A dialect is one module in this folder that has the members of `Dialect`. To add
 4. put a captured stream and the answer that it must become into `tests/calls/captures/NAME/`: the conformance suite takes
    it from there, in any pieces.
 
-Dialects do not import one another. They read what a provider sent, so nothing in it may surprise them: what they
+Dialects do not import one another, but for a carrier, which reads what it carries (`bedrock_invoke`). They read what a provider sent, so nothing in it may surprise them: what they
 do not know passes by, because the bytes stay and can be read again by a later version.
 """
 
@@ -32,6 +32,8 @@ class Claim:
     """The path as it counts in a key, where parts of the one that was asked say how and not what: a verb for streams, an account."""
     model: str | None = None
     """The model, where the path names it."""
+    provider: str | None = None
+    """Who answers, where the host does not tell but only one service speaks so."""
     streams: bool | None = None
     """Whether the path asks for a stream, where it is the path that says so."""
 

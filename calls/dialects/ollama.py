@@ -36,7 +36,9 @@ def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
     """A machine nearby, or any that is asked by Ollama's SDK."""
     match = _PATH.fullmatch(path) if method == "POST" else None
     near = _LOCAL.fullmatch(host) or (header(headers, "user-agent") or "").startswith("ollama")
-    return Claim(dialect=NAME, operation=_OPERATIONS[match[1]], kind="model") if match and near else None
+    if match is None or not near:
+        return None
+    return Claim(dialect=NAME, operation=_OPERATIONS[match[1]], kind="model", provider=NAME)
 
 
 def asked(body: Json) -> Asked:

@@ -8,6 +8,8 @@ from calls.model import Headers, Kind
 from calls.route import normal_path, route, target
 
 VERSION: Headers = (("Anthropic-Version", "2023-06-01"),)
+SIGNED: Headers = (("X-Amz-Date", "20261121T000000Z"),)
+BETA: Headers = (("OpenAI-Beta", "assistants=v2"),)
 
 
 @pytest.mark.parametrize(
@@ -28,10 +30,40 @@ VERSION: Headers = (("Anthropic-Version", "2023-06-01"),)
         ("api.anthropic.com", "/v1/messages", (), "anthropic", "anthropic", "model"),
         ("localhost:4000", "/v1/messages", VERSION, "localhost", "anthropic", "model"),
         ("chat.example.com", "/v1/messages", (), "chat.example.com", "generic", "tool"),
-        ("api.openai.com", "/v1/threads/t/messages", (), "openai", "generic", "model"),
-        ("api.openai.com", "/v1/embeddings", (), "openai", "generic", "model"),
+        ("api.openai.com", "/v1/threads/t/messages", (), "openai", "openai_assistants", "other"),
+        ("langgraph.example.com", "/threads/t/runs", (), "langgraph.example.com", "generic", "tool"),
+        ("gateway.example.com", "/v1/threads/runs", BETA, "gateway.example.com", "openai_assistants", "model"),
+        ("api.openai.com", "/v1/embeddings", (), "openai", "openai_embeddings", "model"),
+        ("models.github.ai", "/inference/embeddings", (), "models.github.ai", "openai_embeddings", "model"),
+        ("api.openai.com", "/v1/completions", (), "openai", "openai_completions", "model"),
+        ("api.deepseek.com", "/beta/completions", (), "deepseek", "openai_completions", "model"),
+        ("api.mistral.ai", "/v1/fim/completions", (), "mistral_ai", "openai_chat", "model"),
+        ("api.writer.com", "/v1/chat", (), "writer", "openai_chat", "model"),
+        ("localhost:4000", "/v1/audio/transcriptions", (), "localhost", "openai_rest", "model"),
+        ("api.openai.com", "/v1/files", (), "openai", "openai_rest", "other"),
+        ("api.openai.com", "/v1/traces/ingest", (), "openai", "openai_rest", "other"),
+        ("api.openai.com", "/v1/vector_stores/vs_1/search", (), "openai", "openai_rest", "retrieval"),
+        ("tickets.example.com", "/v1/files", (), "tickets.example.com", "generic", "tool"),
         ("us-east1-aiplatform.googleapis.com", "/v1/x:generateContent", (), "gcp.vertex_ai", "generic", "model"),
-        ("bedrock-runtime.us-east-1.amazonaws.com", "/model/m/converse", (), "aws.bedrock", "generic", "model"),
+        ("us-east1-aiplatform.googleapis.com", "/v1/models/m:generateContent", (), "gcp.vertex_ai", "gemini", "model"),
+        (
+            "bedrock-runtime.us-east-1.amazonaws.com",
+            "/model/m/converse",
+            (),
+            "aws.bedrock",
+            "bedrock_converse",
+            "model",
+        ),
+        ("gateway.example.com", "/bedrock/model/m/converse", (), "gateway.example.com", "bedrock_converse", "model"),
+        ("bedrock-runtime.us-east-1.amazonaws.com", "/model/m/invoke", (), "aws.bedrock", "bedrock_invoke", "model"),
+        ("gateway.example.com", "/model/m/invoke", SIGNED, "gateway.example.com", "bedrock_invoke", "model"),
+        ("gateway.example.com", "/model/m/invoke", (), "gateway.example.com", "generic", "tool"),
+        ("api.cohere.com", "/v1/chat", (), "cohere", "cohere_v1", "model"),
+        ("api.cohere.com", "/v2/rerank", (), "cohere", "cohere_v2", "model"),
+        ("api.writer.com", "/v1/chat", (), "writer", "openai_chat", "model"),
+        ("localhost:11434", "/api/chat", (), "ollama", "ollama", "model"),
+        ("192.168.1.7:11434", "/api/generate", (), "ollama", "ollama", "model"),
+        ("shop.example.com", "/api/chat", (), "shop.example.com", "generic", "tool"),
         ("x.svc.pinecone.io", "/query", (), "x.svc.pinecone.io", "generic", "retrieval"),
         ("api.smith.langchain.com", "/runs", (), "api.smith.langchain.com", "generic", "other"),
         ("tickets.example.com", "/v2/search", (), "tickets.example.com", "generic", "tool"),
@@ -45,14 +77,52 @@ def test_where_a_request_goes(host: str, path: str, headers: Headers, provider: 
 
 @pytest.mark.parametrize(
     ("path", "operation"),
-    [("/v1/messages", "chat"), ("/v1/messages/count_tokens", "count_tokens"), ("/v1/complete", "text_completion")],
+    [
+        ("/v1/messages", "chat"),
+        ("/v1/messages/count_tokens", "count_tokens"),
+        ("/v1/complete", "text_completion"),
+        ("/v1/projects/p/locations/l/publishers/anthropic/models/claude:streamRawPredict", "chat"),
+        ("/v1/projects/p/locations/l/publishers/anthropic/models/count-tokens:rawPredict", "count_tokens"),
+    ],
 )
 def test_anthropic_s_operations(path: str, operation: str) -> None:
     assert route("POST", "api.anthropic.com", path).operation == operation
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "operation", "polls"),
+    [
+        ("POST", "/v1/threads/runs", "invoke_agent", None),
+        ("POST", "/v1/threads/t/runs", "invoke_agent", None),
+        ("POST", "/v1/threads/t/runs/r/submit_tool_outputs", "invoke_agent", None),
+        ("GET", "/v1/threads/t/runs/r", "poll", "r"),
+        ("GET", "/v1/threads/t/runs", "get_runs", None),
+        ("POST", "/v1/threads/t/runs/r/cancel", "post_cancel", None),
+        ("GET", "/v1/threads/t/runs/r/steps/s", "get_steps", None),
+        ("POST", "/v1/assistants", "create_agent", None),
+        ("GET", "/v1/assistants/asst_1", "get_assistants", None),
+        ("GET", "/v1/files/file-1/content", "get_files_content", None),
+        ("GET", "/v1/models/curie", "get_models", None),
+        ("GET", "/v1/fine_tuning/jobs/ftjob-1/events", "get_fine_tuning_jobs_events", None),
+        ("POST", "/v1/videos", "video_generation", None),
+        ("GET", "/v1/videos/video_1", "poll", "video_1"),
+    ],
+)
+def test_openai_s_operations(method: str, path: str, operation: str, polls: str | None) -> None:
+    found = route(method, "api.openai.com", path)
+    assert (found.operation, found.polls) == (operation, polls)
+
+
+@pytest.mark.parametrize(
+    "tail", ["chat/completions", "completions", "embeddings", "audio/speech", "images/generations"]
+)
+def test_azure_names_the_model_in_the_path(tail: str) -> None:
+    found = route("POST", "x.openai.azure.com", f"/openai/deployments/my-gpt/{tail}")
+    assert (found.provider, found.kind, found.model) == ("azure.ai.openai", "model", "my-gpt")
+
+
 def test_only_a_post_asks_a_model() -> None:
-    assert route("GET", "api.openai.com", "/v1/chat/completions").dialect == "generic"
+    assert route("GET", "api.openai.com", "/v1/chat/completions").kind == "other"
     assert route("GET", "api.openai.com", "/v1/models").kind == "other"
 
 
@@ -78,3 +148,33 @@ def test_a_normal_path_is_its_own_normal_path(path: str) -> None:
 @given(st.text(), st.text(), st.text())
 def test_no_head_surprises_the_router(method: str, host: str, path: str) -> None:
     assert route(method, host, path).dialect
+
+
+@pytest.mark.parametrize(
+    ("path", "counts", "model", "streams"),
+    [
+        (
+            "/model/arn:aws:bedrock:us-east-1:012345678901:inference-profile%2Fus.anthropic.claude/converse-stream",
+            "/model/arn:aws:bedrock:us-east-1:*:inference-profile%2Fus.anthropic.claude/converse",
+            "arn:aws:bedrock:us-east-1:012345678901:inference-profile/us.anthropic.claude",
+            True,
+        ),
+        (
+            "/model/us.amazon.nova-lite-v1:0/invoke",
+            "/model/us.amazon.nova-lite-v1:0/invoke",
+            "us.amazon.nova-lite-v1:0",
+            False,
+        ),
+        (
+            "/v1/projects/p/locations/l/publishers/anthropic/models/claude:streamRawPredict",
+            "/v1/projects/*/locations/l/publishers/anthropic/models/claude:rawPredict",
+            "claude",
+            True,
+        ),
+    ],
+)
+def test_a_path_counts_without_whose_it_is_and_how_the_answer_is_sent(
+    path: str, counts: str, model: str, streams: bool
+) -> None:
+    found = route("POST", "bedrock-runtime.us-east-1.amazonaws.com", path)
+    assert (found.path, found.place, found.model, found.streams) == (path, counts, model, streams)
