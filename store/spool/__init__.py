@@ -14,8 +14,9 @@ What is lost if we die now:
     DIR/damaged/        bytes that could not be read, as they were found
 """
 
+from store.spool.errors import SpoolBroken, SpoolError, SpoolFull, SpoolTaken
 from store.spool.reader import Damage, Reader, Stats
 from store.spool.segment import Position
-from store.spool.writer import Spool, SpoolBroken, SpoolError, SpoolFull, SpoolTaken
+from store.spool.writer import Spool
 
 __all__ = ["Damage", "Position", "Reader", "Spool", "SpoolBroken", "SpoolError", "SpoolFull", "SpoolTaken", "Stats"]

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from store.spool import cursor
-from store.spool.disk import Disk, locked, sync_directory
+from store.spool.disk import Disk, sync_directory
+from store.spool.errors import SpoolBroken, SpoolFull
 from store.spool.output import Output, WriteFailed
-from store.spool.segment import LARGEST, OVERHEAD, numbers, path_of
+from store.spool.place import claimed, size, unused
+from store.spool.segment import LARGEST, OVERHEAD
 
 type Durability = Literal["process", "fsync"]
 
@@ -31,22 +32,6 @@ QUIET: Final = 50
 
 RETRY: Final = 0.25
 """Seconds between two attempts on a disk that refuses, and between two looks at what the reader has deleted."""
-
-
-class SpoolError(RuntimeError):
-    """Something cannot be kept, for a reason outside of us."""
-
-
-class SpoolFull(SpoolError):
-    """There is no more room for it, on disk or in memory."""
-
-
-class SpoolBroken(SpoolError):
-    """The disk refuses."""
-
-
-class SpoolTaken(SpoolError):
-    """Another process writes this spool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +57,14 @@ class Spool:
         self.directory = directory
         self._durability = durability
         self._disk = disk or Disk()
-        self._claim = _claimed(directory)
-        self._used = _size(directory)
+        self._claim = claimed(directory)
+        self._used = size(directory)
         # The other half of a small disk is for the reader: it needs room to get rid of anything.
         self._max_bytes = min(max_bytes, self._used + self._disk.space(directory) // 2)
         self._max_memory = max_memory
         # A full spool empties segment by segment: many small ones let it breathe.
         self._segment_bytes = min(segment_bytes, max(self._max_bytes // 8, 4096))
-        self._output = Output(directory, self._disk, number=_unused(directory), salt=secrets.randbits(32), now=now)
+        self._output = Output(directory, self._disk, number=unused(directory), salt=secrets.randbits(32), now=now)
 
         self._lock = threading.Lock()
         self._to_write = threading.Condition(self._lock)
@@ -324,7 +309,7 @@ class Spool:
                 self._output.begin()
             except WriteFailed:
                 pass  # the next write meets the same disk, and says so
-        used = _size(self.directory)
+        used = size(self.directory)
         with self._lock:
             self._used = used + self._queued
 
@@ -386,38 +371,3 @@ def _fitting(batch: list[bytes], room: int) -> int:
         room -= OVERHEAD + len(batch[count])
         count += 1
     return max(count, 1)
-
-
-def _claimed(directory: Path) -> int:
-    """The lock of the spool, which says that its writer lives."""
-    deadline = time.monotonic() + 1
-    while True:
-        try:
-            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            handle = locked(directory)
-        except FileNotFoundError:
-            continue  # a keeper has just removed the orphan that it was
-        except OSError as error:
-            raise SpoolBroken(f"the spool {directory} cannot be made: {error.strerror}") from error
-        if handle is not None:
-            return handle
-        # A reader that looks whether we live holds the lock for an instant.
-        if time.monotonic() > deadline:
-            raise SpoolTaken(f"another process writes the spool {directory}: two doors cannot share one")
-        time.sleep(GROUP)
-
-
-def _unused(directory: Path) -> int:
-    """A number that no segment has or had: an old one is never written again, so its reader knows where it ends."""
-    read = cursor.load(directory)
-    return max([*numbers(directory), read.segment if read else 0]) + 1
-
-
-def _size(directory: Path) -> int:
-    total = 0
-    for number in numbers(directory):
-        try:
-            total += path_of(directory, number).stat().st_size
-        except FileNotFoundError:
-            pass  # the reader has just deleted it
-    return total

@@ -1,0 +1,47 @@
+"""The directory that a spool is: taken by its writer, and looked at for what is in it."""
+
+import time
+from pathlib import Path
+
+from store.spool import cursor
+from store.spool.disk import locked
+from store.spool.errors import SpoolBroken, SpoolTaken
+from store.spool.segment import numbers, path_of
+
+_LOOK = 0.02
+_PATIENCE = 1.0
+
+
+def claimed(directory: Path) -> int:
+    """The lock of the spool, which says that its writer lives."""
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            handle = locked(directory)
+        except FileNotFoundError:
+            continue  # a keeper has just removed the orphan that it was
+        except OSError as error:
+            raise SpoolBroken(f"the spool {directory} cannot be made: {error.strerror}") from error
+        if handle is not None:
+            return handle
+        # A reader that looks whether we live holds the lock for an instant.
+        if time.monotonic() > deadline:
+            raise SpoolTaken(f"another process writes the spool {directory}: two doors cannot share one")
+        time.sleep(_LOOK)
+
+
+def unused(directory: Path) -> int:
+    """A number that no segment has or had: an old one is never written again, so its reader knows where it ends."""
+    read = cursor.load(directory)
+    return max([*numbers(directory), read.segment if read else 0]) + 1
+
+
+def size(directory: Path) -> int:
+    total = 0
+    for number in numbers(directory):
+        try:
+            total += path_of(directory, number).stat().st_size
+        except FileNotFoundError:
+            pass  # the reader has just deleted it
+    return total
