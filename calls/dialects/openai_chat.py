@@ -28,7 +28,7 @@ _FIRST: Final = frozenset(("id", "created", "model", "role"))
 _NOISE: Final = frozenset(("obfuscation", "p", "stream_options", "object", "choices"))
 
 
-_PATH: Final = re.compile(r"(?:.*/)?(?:(?:deployments|engines)/(?P<model>[^/]+)/)?(?:chat|fim|agents)/completions")
+_PATH: Final = re.compile(r"(?:.*/(?:deployments|engines)/(?P<model>[^/]+)/|(?:.*/)?)(?:chat|fim|agents)/completions")
 
 
 def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:  # noqa: ARG001 # as the protocol has it

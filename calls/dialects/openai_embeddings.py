@@ -44,7 +44,10 @@ def told(answer: Json) -> Told:
     # Voyage counts only the whole.
     return Told(
         model=some(embeddings.get("model")),
-        usage=Usage(input_tokens=count(usage.get("total_tokens")) if prompt is None else prompt),
+        usage=Usage(
+            input_tokens=count(usage.get("total_tokens")) if prompt is None else prompt,
+            output_tokens=count(usage.get("completion_tokens")),
+        ),
     )
 
 

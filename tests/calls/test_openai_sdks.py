@@ -1,0 +1,146 @@
+"""OpenAI's own SDK as the judge of everything beside chats: what it accumulates from the bytes is what we make of them.
+
+Where the two differ it is a habit, of the provider's or of the SDK's, that is listed in `HABITS` with the places at which it may show.
+"""
+
+import json
+from collections import Counter
+from typing import Any
+
+import openai
+import pytest
+from openai import AssistantEventHandler
+from openai.lib.streaming._deltas import accumulate_delta
+
+from calls.dialects import openai_responses
+from calls.json import dumps
+from calls.model import Call
+from tests.calls.judging import client, derived, differences, explained, in_pieces, opened, said, streams
+from tests.support.corpus import Recorded
+
+HABITS = {
+    # The SDK keeps a step as it began, with its pieces; what the server says of it at its end it passes on, and forgets.
+    "a step's end": r"openai_assistants /steps/\d+/(status|completed_at|usage)",
+    # Of the SDK: a list in pieces keeps the index of its pieces.
+    "the index of a piece stays in the whole": r"openai_assistants .*/index",
+    # A test server's last chunk has an empty chat delta in place of a text.
+    "a chat's delta": r"openai_completions /choices/\d+/delta",
+    # OpenAI says `length` in the last piece and again after it; the SDK's plain rule joins them to `lengthlength`.
+    "the end said twice": r"openai_completions /choices/\d+/finish_reason",
+}
+
+
+def sdk(data: bytes) -> openai.OpenAI:
+    return openai.OpenAI(api_key="none", max_retries=0, http_client=client(data))
+
+
+def by_responses(data: bytes) -> Any:
+    """The SDK wants every end to be a good one; of another it takes what the event says."""
+    with sdk(data) as api, api.responses.stream(model="any", input="") as stream:
+        events = list(stream)
+    return plain(events[-1].response)  # type: ignore[union-attr] # the last event of every recorded stream has it
+
+
+def by_assistants(data: bytes) -> Any:
+    handler = AssistantEventHandler()
+    with (
+        pytest.deprecated_call(),
+        sdk(data) as api,
+        api.beta.threads.runs.stream(thread_id="any", assistant_id="any", event_handler=handler) as stream,
+    ):
+        stream.until_done()
+    steps, messages = stream.get_final_run_steps(), stream.get_final_messages()
+    return plain(stream.get_final_run()) | {"messages": [*map(plain, messages)], "steps": [*map(plain, steps)]}
+
+
+def by_completions(data: bytes) -> Any:
+    """The SDK has no accumulation of its own for these: its plain rule for pieces is taken, choice by choice."""
+    whole: dict[str, Any] = {}
+    choices: dict[int, dict[object, object]] = {}
+    with sdk(data) as api:
+        for chunk in api.completions.create(model="any", prompt="", stream=True):
+            said_now = plain(chunk)
+            for choice in said_now.pop("choices", []):
+                accumulate_delta(choices.setdefault(choice.get("index", 0), {}), choice)
+            whole |= {name: value for name, value in said_now.items() if value is not None}
+    return {**whole, "choices": [choices[index] for index in sorted(choices)]}
+
+
+def plain(model: Any) -> Any:
+    return model.to_dict(mode="json", warnings=False)
+
+
+SDKS = {"openai_responses": by_responses, "openai_assistants": by_assistants, "openai_completions": by_completions}
+
+_ADDED = frozenset(("parsed", "parsed_arguments", "obfuscation"))
+
+
+def judged(name: str, recorded: Recorded, call: Call) -> tuple[set[str], list[str]]:
+    theirs = SDKS[call.dialect](opened(recorded))
+    places = list(differences(said(in_pieces(name, recorded, call), _ADDED), said(theirs, _ADDED)))
+    return explained(call.dialect, places, HABITS)
+
+
+def test_every_recorded_stream_is_what_the_sdk_says() -> None:
+    seen: Counter[str] = Counter()
+    unexplained: list[tuple[str, list[str]]] = []
+    for name, recorded, call in streams(*SDKS):
+        if call.provider == "writer":
+            continue
+        habits, places = judged(name, recorded, call)
+        seen.update({call.dialect, *habits})
+        if places:
+            unexplained.append((name, places))
+    assert unexplained == []
+    assert set(seen) == {*HABITS, *SDKS}
+    assert {dialect: seen[dialect] for dialect in SDKS} == {
+        "openai_responses": 48,
+        "openai_assistants": 6,
+        "openai_completions": 33,
+    }
+
+
+def events(data: bytes) -> list[dict[str, Any]]:
+    lines = data.decode().splitlines()
+    return [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
+
+
+def built(kept: list[dict[str, Any]]) -> Any:
+    """What we make of a stream of only these events."""
+    stream = openai_responses.Stream()
+    for event in kept:
+        stream.take(event["type"], json.dumps(event))
+    return json.loads(dumps(stream.answer))
+
+
+def without_blobs(items: list[dict[str, Any]]) -> Any:
+    """Items without what is encrypted anew in every telling (reference: wire B.2)."""
+    return [said(item, frozenset(("encrypted_content", "obfuscation"))) for item in items]
+
+
+def test_without_its_end_a_response_is_built_of_its_items_and_they_are_the_end_s() -> None:
+    for name, recorded, _ in streams("openai_responses"):
+        *before, end = events(opened(recorded))
+        assert without_blobs(built(before)["output"]) == without_blobs(end["response"]["output"]), name
+
+
+def test_without_any_whole_item_a_response_is_built_of_pieces_and_they_make_the_same() -> None:
+    for name, recorded, _ in streams("openai_responses"):
+        *before, end = events(opened(recorded))
+        pieces = [event for event in before if not event["type"].endswith(".done")]
+        places = differences(without_blobs(built(pieces)["output"]), without_blobs(end["response"]["output"]))
+        # Only the last telling of an item says that it is done.
+        assert [at for at in places if not at.endswith("/status")] == [], name
+
+
+def test_vectors_are_the_sdk_s() -> None:
+    counted = 0
+    for name, recorded, call in derived():
+        ours: Any = call.answer
+        if call.dialect != "openai_embeddings" or not isinstance(ours, dict) or "data" not in ours:
+            continue
+        api = openai.OpenAI(api_key="none", http_client=client(opened(recorded), "application/json"))
+        theirs = api.embeddings.create(model="any", input="").data
+        assert [[*map(float, one["embedding"])] for one in ours["data"]] == [one.embedding for one in theirs], name
+        counted += 1
+    assert counted > 70
