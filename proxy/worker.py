@@ -17,7 +17,7 @@ from typing import Any
 
 from calls.events import ReplayNoted, encode
 from calls.profile import Profiles
-from calls.redact import Redactor, Rules
+from calls.redact import Redactor
 from proxy import mitm
 from proxy.ca import Authority, ensure
 from proxy.door import DoorConfig
@@ -63,7 +63,7 @@ async def _serve(told: Told, stop: asyncio.Event) -> None:
     data = opened(Path(told["data"]))
     authority = ensure(data.keys)
     profiles = shipped(told["profiles_toml"])
-    redactor = Redactor(Rules(keep=profiles.headers), key=data.redaction_key())
+    redactor = Redactor(key=data.redaction_key(), profiles=profiles)
     with _spool(told, data) as spool:
         recorder = _recorder(told, spool, redactor) if spool and told["mode"] in ("record", "auto") else None
         notes = Notes(told["replay_options"].get("report"), spool)
@@ -144,10 +144,13 @@ async def _replays(told: Told, redactor: Redactor, profiles: Profiles, notes: No
         after_last=wishes.get("after_last", "miss"),
         from_step=wishes.get("from_step") or 1,
         allow_unused=wishes.get("allow_unused", False),
+        called=wishes.get("called"),
     )
     load = from_keeper(told["api"], told["token"]) if told["api"] else None
     replays = Replays(redactor=redactor, profiles=profiles, options=options, load=load, changed=notes.changed)
-    await replays.start(_different([await _source(name, wishes.get("id"), load) for name in told["replay"]]))
+    sources = _different([await _source(name, wishes.get("id"), load) for name in told["replay"]])
+    _reached(options.from_step, sources)
+    await replays.start(sources)
     return replays
 
 
@@ -164,6 +167,16 @@ def _different(sources: Sequence[Source]) -> Sequence[Source]:
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise Failure(f"run {twice} was given twice; name each recording once")
     return sources
+
+
+def _reached(from_step: int, sources: Sequence[Source]) -> None:
+    """Raise Failure where a recording ends before the step from which it is to answer."""
+    for source in sources:
+        if from_step > max(len(source.bundle.entries), 1):
+            raise Failure(
+                f"run {source.bundle.run['id']} has {len(source.bundle.entries)} steps, and none is left from step"
+                f" {from_step} on; name an earlier one"
+            )
 
 
 def _config(told: Told, authority: Authority, stop: asyncio.Event) -> DoorConfig:

@@ -130,6 +130,7 @@ class Replays:
 
 def redacted(request: Request, redactor: Redactor) -> Request:
     """A request with its secrets replaced."""
+    redactor = redactor.of(request.method, request.url, request.headers)
     url, _ = redactor.url(request.url)
     headers, _ = redactor.request_headers(request.headers)
     body = request.body
