@@ -144,6 +144,8 @@ class _Message:
 
     ended: bool = False
     truncated: bool = False
+    lost: bool = False
+    """Whether a piece could not be kept. What comes behind it is not kept either: it would stand in the wrong place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,6 +318,8 @@ class Recording:
             self._piece(message, piece)
 
     def _piece(self, message: _Message, piece: Piece) -> None:
+        if message.lost:
+            return
         at, data, redactions, size = piece
         odd = None if size == len(data) else size
         self._write(Data(self.id, at, message.side, data, "data", odd, redactions, message.body.reencoded))
@@ -388,7 +392,8 @@ class Recording:
         if isinstance(record, RequestStarted):
             self._mute = True
         elif isinstance(record, Data):
-            (self._request if record.side == "request" else self._response or self._request).truncated = True
+            message = self._request if record.side == "request" else self._response or self._request
+            message.truncated = message.lost = True
         self._miss(told)
 
     def _miss(self, reason: str) -> None:

@@ -75,6 +75,24 @@ async def test_by_policy_gap_calls_go_on_and_the_run_says_what_is_missing(direct
     assert gaps["elsewhere"].exchange is not None
 
 
+async def test_nothing_is_kept_behind_what_was_lost(directory: Path) -> None:
+    with desk(directory, max_bytes=6000) as at:
+        one = at.begin(run="hole")
+        one.ended("request", 1)
+        one.response(2, 200, "OK", "HTTP/1.1", ())
+        one.data("response", b"kept ", 3)
+        # Too large for what is left. It waits in the redactor, since a secret may begin at its end, and leaves it with the
+        # next piece, for which there is room.
+        one.data("response", b"." * 8000 + b" sk-ab", 4)
+        one.data("response", b" and so on", 5)
+        one.ended("response", 5)
+        one.closed(6, "completed")
+        assert await one.kept()
+    exchange = at.exchanges()[one.id]
+    assert exchange.response is not None
+    assert (exchange.response.body.data, exchange.truncated) == (b"kept ", True)
+
+
 async def test_by_policy_refuse_nothing_goes_on_unrecorded(directory: Path) -> None:
     with desk(directory, on_failure="refuse") as at:
         assert await a_call(at, "before")
