@@ -113,4 +113,10 @@ def _params(key: Keyed) -> Mapping[str, Json]:
     if key.kind != "model":
         return {}
     body = members(members(key.selected).get("body"))
-    return {name: value for name, value in body.items() if name not in _NO_PARAMETERS and isinstance(value, _SCALAR)}
+    scalars = {name: _only(value) for name, value in body.items() if name not in _NO_PARAMETERS}
+    return {name: value for name, value in scalars.items() if isinstance(value, _SCALAR)}
+
+
+def _only(value: Json) -> Json:
+    """The one value that a form gives for a field: it could give several."""
+    return value[0] if isinstance(value, list) and len(value) == 1 else value

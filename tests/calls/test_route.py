@@ -38,7 +38,6 @@ BETA: Headers = (("OpenAI-Beta", "assistants=v2"),)
         ("api.openai.com", "/v1/completions", (), "openai", "openai_completions", "model"),
         ("api.deepseek.com", "/beta/completions", (), "deepseek", "openai_completions", "model"),
         ("api.mistral.ai", "/v1/fim/completions", (), "mistral_ai", "openai_chat", "model"),
-        ("api.writer.com", "/v1/chat", (), "writer", "openai_chat", "model"),
         ("localhost:4000", "/v1/audio/transcriptions", (), "localhost", "openai_rest", "model"),
         ("api.openai.com", "/v1/files", (), "openai", "openai_rest", "other"),
         ("api.openai.com", "/v1/traces/ingest", (), "openai", "openai_rest", "other"),

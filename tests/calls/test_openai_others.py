@@ -1,0 +1,221 @@
+"""What else OpenAI's API answers: completions, vectors, runs of threads, media. Keys, and what becomes of them as calls."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calls.derive import derive
+from calls.dialects.openai_embeddings import as_base64, as_numbers
+from calls.key import keyed
+from calls.model import Call, ToolCall
+from tests.calls.asking import OPENAI, PROFILES, chat, how, key, request, user
+from tests.calls.strategies import json_values
+from tests.calls.test_derive import answered
+
+CAPTURES = Path(__file__).parent / "captures"
+
+API = "https://api.openai.com/v1"
+COMPLETIONS, EMBEDDINGS, RUNS = f"{API}/completions", f"{API}/embeddings", f"{API}/threads/t/runs"
+IMAGES = f"{API}/images/generations"
+
+
+def completion(prompt: Any, **fields: Any) -> dict[str, Any]:
+    return {"model": "m", "prompt": prompt, **fields}
+
+
+def embedding(input: Any, **fields: Any) -> dict[str, Any]:  # noqa: A002 # the API's own word
+    return {"model": "m", "input": input, **fields}
+
+
+SAME = [
+    pytest.param(COMPLETIONS, completion("hi"), completion(["hi"]), id="a prompt and a list of one"),
+    pytest.param(COMPLETIONS, completion([1, 2]), completion([[1, 2]]), id="tokens and a list of one"),
+    pytest.param(COMPLETIONS, completion("", stop="x", n=None), completion("", stop=["x"], stream=True), id="stop"),
+    pytest.param(OPENAI, chat(stop="x"), chat(stop=["x"]), id="a chat's stop"),
+    pytest.param(EMBEDDINGS, embedding("hi"), embedding(["hi"], encoding_format="base64", user="u"), id="a text"),
+    pytest.param(EMBEDDINGS, embedding("hi", dimensions=None), embedding("hi"), id="no dimensions"),
+    pytest.param(RUNS, {"assistant_id": "a", "instructions": None}, {"assistant_id": "a", "stream": True}, id="a run"),
+    pytest.param(
+        RUNS + "/r/submit_tool_outputs",
+        {"tool_outputs": [{"tool_call_id": "call_1", "output": "42"}]},
+        {"tool_outputs": [{"tool_call_id": "call_2", "output": "42"}], "metadata": {"a": "b"}},
+        id="ids of calls",
+    ),
+    pytest.param(
+        f"{API}/threads/t/messages",
+        {"role": "user", "content": "hi"},
+        {"role": "user", "content": [{"type": "text", "text": "hi"}], "metadata": {}},
+        id="a message",
+    ),
+    pytest.param(IMAGES, {"prompt": "a cat", "user": "u"}, {"prompt": "a cat", "stream": True}, id="a picture"),
+]
+
+
+@pytest.mark.parametrize(("url", "one", "other"), SAME)
+def test_what_the_api_treats_as_equal_has_one_key(url: str, one: Any, other: Any) -> None:
+    assert key(url, one) == key(url, other)
+    assert how(url, one).warnings == how(url, other).warnings == ()
+
+
+APART = [
+    pytest.param(COMPLETIONS, completion("hi"), completion(["hi", "hi"]), id="one prompt and two"),
+    pytest.param(COMPLETIONS, completion([1]), completion(["1"]), id="a token and a text"),
+    pytest.param(COMPLETIONS, completion([1]), completion(1), id="a list of a token and nothing of the kind"),
+    pytest.param(COMPLETIONS, completion("hi", logprobs=1), completion("hi"), id="a parameter"),
+    pytest.param(EMBEDDINGS, embedding("hi"), embedding("hi", dimensions=3), id="dimensions"),
+    pytest.param(EMBEDDINGS, embedding("hi"), embedding("hi", input_type="query"), id="what it is for"),
+    pytest.param(EMBEDDINGS, embedding(["a", "b"]), embedding(["b", "a"]), id="the order of texts"),
+    pytest.param(RUNS, {"assistant_id": "a"}, {"assistant_id": "b"}, id="whom is asked"),
+    pytest.param(IMAGES, {"prompt": "a cat"}, {"prompt": "a dog"}, id="what is to be seen"),
+    pytest.param(
+        IMAGES, {"prompt": "x", "response_format": "url"}, {"prompt": "x", "response_format": "b64_json"}, id="form"
+    ),
+]
+
+
+@pytest.mark.parametrize(("url", "one", "other"), APART)
+def test_what_the_model_would_see_differently_has_two_keys(url: str, one: Any, other: Any) -> None:
+    assert key(url, one) != key(url, other)
+
+
+def picture(url: str) -> dict[str, Any]:
+    return chat(user([{"type": "image_url", "image_url": {"url": url}}]))
+
+
+def test_media_counts_by_its_bytes_however_they_are_written() -> None:
+    assert key(OPENAI, picture("data:image/png;base64,/+8=")) == key(OPENAI, picture("data:image/PNG;base64,_-8"))
+    assert key(OPENAI, picture("data:image/png;base64,/+8=")) != key(OPENAI, picture("data:image/gif;base64,/+8="))
+    assert key(OPENAI, picture("https://example.com/a.png")) != key(OPENAI, picture("https://example.com/b.png"))
+
+
+def called(url: str, body: Any, name: str, media: str = "text/event-stream") -> Call:
+    return derive(answered(url, body, (CAPTURES / name).read_bytes(), media), PROFILES)
+
+
+def test_a_streamed_completion_is_a_call() -> None:
+    body = completion("hi", temperature=1, stream=True)
+    call = called(COMPLETIONS, body, "openai_completions/two_choices_with_logprobs.sse")
+    assert (call.kind, call.operation, call.text) == ("model", "text_completion", "Grüß dich 😀")
+    assert (call.finish_reason, call.complete, call.params) == ("stop", True, {"temperature": 1})
+    assert (call.usage.input_tokens, call.usage.output_tokens) == (3, 5)
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        (COMPLETIONS, "openai_completions/writer.sse"),
+        ("https://api.writer.com/v1/chat", "openai_chat/writer_without_end_mark.sse"),
+    ],
+)
+def test_where_a_server_has_no_end_mark_http_tells_whether_the_answer_is_whole(url: str, name: str) -> None:
+    exchange = answered(url, {}, (CAPTURES / name).read_bytes(), "text/event-stream")
+    assert derive(exchange, PROFILES).complete
+    assert not derive(replace(exchange, outcome="client_closed"), PROFILES).complete
+
+
+def test_vectors_are_a_call_and_come_as_numbers() -> None:
+    call = called(EMBEDDINGS, embedding("hi", encoding_format="base64"), "openai_embeddings/base64.json")
+    told: Any = call.answer
+    assert (call.operation, call.model_returned, call.text) == ("embeddings", "text-embedding-3-small", None)
+    assert (call.usage.input_tokens, call.params) == (8, {})
+    assert told["data"][0]["embedding"] == pytest.approx([0.0023064255, -0.009327292, 1.0], rel=1e-7)
+
+
+@given(st.lists(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False))))
+def test_base64_and_numbers_are_the_same_vectors(vectors: list[list[float]]) -> None:
+    numbers: Any = {"data": [{"embedding": vector} for vector in vectors]}
+    assert as_numbers(as_base64(numbers)) == numbers
+    assert as_numbers(numbers) == numbers
+
+
+@given(json_values)
+def test_what_is_no_vector_stays_what_it_is(value: Any) -> None:
+    for odd in (value, {"data": value}, {"data": [value]}, {"data": [{"embedding": value}]}):
+        as_numbers(as_base64(odd))
+        as_base64(as_numbers(odd))
+
+
+def test_a_run_that_waits_for_its_tools_says_what_it_asks_them() -> None:
+    call = called(RUNS, {"assistant_id": "a", "stream": True}, "openai_assistants/requires_action.sse")
+    assert (call.operation, call.finish_reason, call.pending, call.complete) == (
+        "invoke_agent",
+        "requires_action",
+        None,
+        True,
+    )
+    assert call.tool_calls == (ToolCall(id="call_1", name="lookup", arguments={"id": 9007199254740993}),)
+
+
+def test_what_tools_answered_is_a_run_s_too() -> None:
+    outputs = {"tool_outputs": [{"tool_call_id": "call_1", "output": "42"}]}
+    call = called(RUNS + "/r/submit_tool_outputs", outputs, "openai_assistants/queued.json", "application/json")
+    assert call.tool_results == ({"id": "call_1", "content": "42"},)
+    assert (call.pending, call.complete, call.finish_reason) == ("run_1", False, None)
+
+
+def test_a_run_that_is_asked_after_is_the_model_s_call() -> None:
+    exchange = answered(RUNS, {}, (CAPTURES / "openai_assistants/completed.json").read_bytes())
+    call = derive(replace(exchange, request=request(RUNS + "/run_1", method="GET")), PROFILES)
+    assert (call.operation, call.polls, call.pending, call.complete) == ("poll", "run_1", None, True)
+    assert (call.model_returned, call.usage.cached_tokens, call.usage.reasoning_tokens) == ("gpt-4o-mini", 128, 7)
+
+
+def test_the_text_of_a_list_of_messages_is_the_newest_answer_s() -> None:
+    exchange = answered(RUNS, {}, (CAPTURES / "openai_assistants/messages.json").read_bytes())
+    call = derive(replace(exchange, request=request(f"{API}/threads/t/messages", method="GET")), PROFILES)
+    assert (call.kind, call.operation, call.text) == ("other", "get_messages", "new")
+
+
+FORM = """--{0}\r
+content-disposition: form-data; name="model"\r
+\r
+whisper-1\r
+--{0}\r
+content-disposition: form-data; name="temperature"\r
+\r
+0.2\r
+--{0}\r
+content-disposition: form-data; name="file"; filename="a.wav"\r
+content-type: audio/wav\r
+\r
+RIFF\r
+--{0}--\r
+"""
+
+
+def test_a_transcription_is_a_call_of_its_model() -> None:
+    exchange = answered(API, {}, (CAPTURES / "openai_rest/transcript_plain.txt").read_bytes(), "text/plain")
+    headers = ("content-type", "multipart/form-data; boundary=x1")
+    asked = [
+        request(f"{API}/audio/transcriptions", FORM.format(boundary).encode(), (headers[0], headers[1][:-2] + boundary))
+        for boundary in ("x1", "y2")
+    ]
+    call = derive(replace(exchange, request=asked[0]), PROFILES)
+    assert (call.kind, call.operation, call.model_requested) == ("model", "transcription", "whisper-1")
+    assert (call.text, call.params, call.complete) == ("Hello there.\n", {"temperature": "0.2"}, True)
+    assert keyed(asked[0], PROFILES).key == keyed(asked[1], PROFILES).key
+
+
+def test_a_picture_comes_without_its_sketches() -> None:
+    call = called(IMAGES, {"model": "gpt-image-1", "prompt": "a cat", "size": "auto"}, "openai_rest/image.sse")
+    told: Any = call.answer
+    assert (call.operation, call.params, call.complete) == ("image_generation", {"size": "auto"}, True)
+    assert told["data"] == [{"b64_json": "iVBO"}]
+    assert call.usage.output_tokens == 272
+
+
+def test_what_a_store_found_is_told_one_by_one() -> None:
+    url = f"{API}/vector_stores/vs_1/search"
+    call = called(url, {"query": "x"}, "openai_rest/found.json", "application/json")
+    assert call.kind == "retrieval"
+    assert [json.loads(json.dumps(one, default=float))["file_id"] for one in call.tool_results] == ["file_1"]
+
+
+def test_a_deployment_is_the_model_where_the_body_names_none() -> None:
+    url = "https://x.openai.azure.com/openai/deployments/my-gpt/chat/completions?api-version=1"
+    assert called(url, {"messages": []}, "openai_chat/azure.sse").model_requested == "my-gpt"
