@@ -1,0 +1,138 @@
+"""A spool that is full or cannot be written: by policy the agent goes on and the run says so, or nothing unrecorded happens."""
+
+import resource
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.drills.agent import Crew
+from tests.drills.house import Up, bundle, compared, get, recorded, until, up
+from tests.drills.upstream import upstream
+
+type Trouble = Callable[[Up], AbstractContextManager[None]]
+
+DISK = "2m"
+LARGE = "/whole?size=100000"
+ASKED = 30
+"""So many of them are more than the disk holds."""
+
+
+@contextmanager
+def small_disk(place: Path) -> Iterator[None]:
+    """A disk of its own, that is soon full."""
+    place.mkdir(parents=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", place], check=False, capture_output=True, text=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"cannot mount a small disk here: {mounted.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", place], check=True)
+
+
+@contextmanager
+def filled(house: Up) -> Iterator[None]:
+    """Something else takes all the room there is."""
+    ballast = house.data / "spool" / "ballast"
+    with ballast.open("wb", buffering=0) as file, suppress(OSError):
+        while file.write(bytes(4096)):
+            pass
+    yield
+    ballast.unlink()
+
+
+@contextmanager
+def unwritable(house: Up) -> Iterator[None]:
+    """No file of its doors may grow: every write to a spool fails, as on a disk that refuses."""
+    unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    doors = house.doors
+    for door in doors:
+        resource.prlimit(door.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    yield
+    for door in doors:
+        resource.prlimit(door.pid, resource.RLIMIT_FSIZE, unlimited)
+
+
+@contextmanager
+def slow_keeper(house: Up) -> Iterator[None]:
+    """Nobody empties the spool."""
+    keeper = house.keeper
+    keeper.kill(signal.SIGSTOP)
+    yield
+    keeper.kill(signal.SIGCONT)
+
+
+TROUBLES = [
+    (slow_keeper, "is full"),
+    (filled, "No space left on device"),
+    (unwritable, "File too large"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("trouble", "reason"), TROUBLES)
+async def test_agents_go_on_and_their_runs_say_what_is_missing(
+    data: Path, database_url: str, trouble: Trouble, reason: str
+) -> None:
+    with small_disk(data / "spool"):
+        async with (
+            upstream() as source,
+            up(data, "--database-url", database_url, config=source.config) as house,
+            Crew(house.port) as crew,
+        ):
+            agent = crew.agent("agent")
+            await agent.ask(LARGE)
+            with trouble(house):
+                for _ in range(ASKED):
+                    await agent.ask(LARGE)
+            await until(lambda: _kept_again(house, crew))
+            comparison = crew.ledger.compare(await recorded(house.api, *crew.runs))
+            night = await bundle(house.api, "agent")
+            run = await get(house.api, "/runs/agent")
+    assert set(comparison.counts) == {"whole"}, str(comparison)
+    missing = {*comparison.lost, *comparison.changed, *comparison.silent}
+    assert ASKED // 4 < len(missing) < len(crew.ledger.seen) - 1, str(comparison)
+    assert not {*comparison.overstated, *comparison.invented, *comparison.doubled, *comparison.disordered}
+    assert not run["complete"]
+    assert any(reason in gap.reason for gap in night.gaps), night.gaps
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("trouble", "reason"), TROUBLES)
+async def test_nothing_unrecorded_happens_where_that_is_the_policy(
+    data: Path, database_url: str, trouble: Trouble, reason: str
+) -> None:
+    flags = ("--database-url", database_url, "--on-record-failure", "refuse")
+    with small_disk(data / "spool"):
+        async with (
+            upstream() as source,
+            up(data, *flags, config=source.config) as house,
+            Crew(house.port) as crew,
+        ):
+            agent = crew.agent("agent")
+            await agent.ask(LARGE)
+            with trouble(house):
+                for _ in range(ASKED):
+                    await agent.ask(LARGE)
+            await until(lambda: _kept_again(house, crew))
+            comparison = await compared(house, crew.ledger, source, crew.runs)
+    refused = [seen for seen in crew.ledger.seen if seen.refused]
+    assert comparison.sound, str(comparison)
+    assert len(refused) > ASKED // 4, str(comparison)
+    assert {seen.status for seen in refused} == {503}
+    assert not {seen.name for seen in refused} & set(source.asked)
+
+
+async def _kept_again(house: Up, crew: Crew) -> bool:
+    """Ask once more, in a new run: whether it is in the record, whole."""
+    seen = await crew.agent(f"later-{len(crew.runs)}").ask("/whole?size=10")
+    if seen.end != "whole" or seen.refused:
+        return False
+    run = await get(house.api, f"/runs/{seen.run}", settled="true")
+    return bool(run and run["complete"] and run["exchanges"])
