@@ -58,9 +58,9 @@ class Explanation:
     rows: tuple[Row, ...]
     warnings: tuple[str, ...]
 
-    def as_json(self) -> Json:
+    def as_json(self) -> dict[str, Json]:
         """The same as JSON, for the CLI's `--json` and REST."""
-        rows = [
+        rows: list[Json] = [
             {"pointer": row.pointer, "fate": row.fate, "rule": row.rule, "value": row.value or None}
             for row in self.rows
         ]

@@ -5,7 +5,9 @@ from dataclasses import asdict
 
 from fastapi import APIRouter, Response
 
+from calls.explain import explain
 from calls.key import Keyed, keyed
+from calls.model import Json as Value
 from store.api.answers import Json, page
 from store.api.asked import At, Limit, TheFilters
 from store.api.desk import TheDesk
@@ -40,15 +42,12 @@ async def explain_call(desk: TheDesk, call: str) -> Response:
     return Json({"call": call, "stored_key": found["key"]} | _explained(key))
 
 
-def _explained(key: Keyed) -> dict[str, object]:
+def _explained(key: Keyed) -> dict[str, Value]:
+    """The table for people, and what it was made of."""
     return {
-        "key": key.key,
-        "profile": key.profile,
-        "dialect": key.dialect,
-        "operation": key.operation,
+        **explain(key).as_json(),
         "selected": key.selected,
         "left_out": [asdict(one) for one in key.left_out],
         "renamed": [asdict(one) for one in key.renamed],
         "folded": [asdict(one) for one in key.folded],
-        "warnings": list(key.warnings),
     }
