@@ -28,9 +28,14 @@ def from_keeper(api: str, token: str | None) -> Callable[[str], Awaitable[Bundle
 
     async def load(name: str) -> Bundle | None:
         async with httpx2.AsyncClient(base_url=f"{api}/v1", headers=headers, timeout=60.0, trust_env=False) as http:
-            replay = await http.get(f"/replays/{segment(name)}")
-            run = replay.json()["run"] if replay.status_code == 200 else name
-            answer = await http.get(f"/runs/{segment(run)}/bundle")
+            try:
+                replay = await http.get(f"/replays/{segment(name)}")
+                run = replay.json()["run"] if replay.status_code == 200 else name
+                answer = await http.get(f"/runs/{segment(run)}/bundle")
+            except httpx2.HTTPError as error:
+                raise Failure(
+                    f"cannot fetch run {name}: the keeper at {api} cannot be reached ({error}); is it running?"
+                ) from error
             return read(answer.content.splitlines(keepends=True)) if answer.status_code == 200 else None
 
     return load

@@ -87,6 +87,8 @@ class Settings(BaseSettings):
     def _sound(self) -> Self:
         if self.listen not in LOOPBACK and self.token is None:
             raise ValueError(f"listening on {self.listen} lets other machines in: set a token (PLAYHEAD_TOKEN) first")
+        if self.replay and self.mode not in ("replay", "auto"):
+            raise ValueError(f"mode {self.mode} answers nothing from recordings: add --mode replay to --replay")
         if self.workers > 1 and self.mode in ("replay", "auto"):
             raise ValueError(f"mode {self.mode} keeps its position in one process: use --workers 1")
         return self

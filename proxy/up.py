@@ -45,13 +45,15 @@ async def _serve(house: House, port: int, stopped: asyncio.Event, say: Callable[
     host = reachable(settings.listen)
     api_port = free(settings.listen, settings.api_port)
     own = {"api": f"http://{host}:{api_port}", "own_addresses": [[settings.listen, api_port]]}
-    starts = {
+    starts: dict[str, Callable[[], Awaitable[Child]]] = {
         "keeper": lambda: house.keeper(api_port, settings.listen),
         "doors": lambda: house.door(**own, listen=settings.listen, port=port, reuse_port=True),
     }
     wanted = [settings.part] if settings.part != "all" else ["keeper", "doors"]
     say(f"starting, mode {settings.mode}, data in {house.data.root}")
     ready: dict[str, asyncio.Future[Mapping[str, Any]]] = {part: asyncio.Future() for part in wanted}
+    if "keeper" in wanted and settings.replay:
+        starts["doors"] = _after(ready["keeper"], starts["doors"])
     try:
         async with asyncio.TaskGroup() as group:
             for part in wanted:
@@ -64,6 +66,18 @@ async def _serve(house: House, port: int, stopped: asyncio.Event, say: Callable[
             raise _Stopped
     except* _Stopped:
         pass
+
+
+def _after(
+    first: asyncio.Future[Mapping[str, Any]], start: Callable[[], Awaitable[Child]]
+) -> Callable[[], Awaitable[Child]]:
+    """Start only when the other is ready: a door that answers from runs fetches them from the keeper."""
+
+    async def later() -> Child:
+        await first
+        return await start()
+
+    return later
 
 
 def _announce(house: House, proxy: str, api: object, heard: Mapping[str, Mapping[str, Any]]) -> None:
