@@ -51,7 +51,7 @@ class Child:
             line = b""
         except asyncio.CancelledError:
             process.kill()
-            await process.wait()
+            await process.communicate()
             raise
         said = _parsed(line)
         if "ready" not in said:
