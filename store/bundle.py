@@ -55,6 +55,14 @@ class BadBundle(ValueError):
         self.line = line
 
 
+class NoBundle(BadBundle):
+    """The file is something else altogether."""
+
+    def __init__(self) -> None:
+        ValueError.__init__(self, "this is no Playhead bundle; make one with: playhead export RUN -o FILE")
+        self.line = 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """One exchange and what was derived from it."""
@@ -260,6 +268,8 @@ class _Reader:
     def feed(self, number: int, line: bytes) -> None:
         if self._ended:
             raise BadBundle(number, "something follows the line that ends the bundle")
+        if number == 1:
+            _recognized(line)
         content = _unsealed(number, line)
         try:
             if number == 1:
@@ -334,14 +344,24 @@ def known_format(found: object) -> None:
         )
 
 
+def _recognized(line: bytes) -> None:
+    """Refuse what never was a bundle, and one of a later version, which may seal its lines in a way of its own."""
+    try:
+        head = _format_decoder.decode(line)
+    except (ValueError, RecursionError):
+        if not line.startswith(b'{"playhead":"bundle"'):
+            raise NoBundle from None
+    else:
+        if head.format > FORMAT:
+            known_format(head.format)
+
+
 def _unsealed(number: int, line: bytes) -> bytes:
     """The line's JSON, sure that it is as it was sealed."""
     if line.endswith(b"\r\n"):
         raise BadBundle(number, "its end is CR LF, so an editor or Git has rewritten the file (mark it `-text`)")
     if len(line) < _SEAL_SIZE or not line.startswith(b"{") or not line.endswith(b'"}\n'):
-        raise BadBundle(number, "the line is not whole" if number > 1 else "this is no Playhead bundle")
+        raise BadBundle(number, "the line is not whole")
     if seal(line[:-_SEAL_SIZE] + b"}") != line:
-        raise BadBundle(
-            number, "its bytes do not match its own digest" if number > 1 else "this is no bundle, or damaged"
-        )
+        raise BadBundle(number, "its bytes do not match its own digest")
     return line
