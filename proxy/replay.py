@@ -35,11 +35,13 @@ class Wanted:
 async def replay(settings: Settings, command: Sequence[str], wanted: Wanted) -> int:
     """The command's exit code; where it is 0 and the replay was not right, 1, or 3 where that cannot be told."""
     present(command)
+    if wanted.report:
+        _writable(wanted.report)
     async with House(settings) as house:
         identity = f"replay-{house.started}"
         report_file = house.data.replays / f"{identity}.json"
         bundle = await _bundle(house, wanted.recording, house.data.replays / f"{identity}.jsonl")
-        options = {**wanted.options, "id": identity, "report": str(report_file)}
+        options = {**wanted.options, "id": identity, "report": str(report_file), "called": wanted.recording}
         # An answer that goes live is somebody's wish here, and no recording: nothing of it is kept.
         mode = "auto" if wanted.options["on_miss"] == "live" else "replay"
         door = await house.door(mode=mode, spooled=False, replay=[str(bundle)], replay_options=options)
@@ -54,9 +56,21 @@ async def replay(settings: Settings, command: Sequence[str], wanted: Wanted) -> 
     if wanted.report and report is not None:
         wanted.report.write_text(json.dumps(report, indent=2) + "\n")
     click.echo(
-        text(report) if report else "playhead: the replay left no report; nothing can be said about it", err=True
+        text(report, wanted.recording)
+        if report
+        else "playhead: the replay left no report; nothing can be said about it",
+        err=True,
     )
     return code or _verdict(report)
+
+
+def _writable(report: Path) -> None:
+    """Raise Failure where the report cannot be written, before the command has done its work for nothing."""
+    try:
+        with report.open("a"):
+            pass
+    except OSError as error:
+        raise Failure(f"cannot write the report {report}: {error.strerror}; name another file") from error
 
 
 async def _bundle(house: House, recording: str, place: Path) -> Path:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from shlex import quote
 from urllib.parse import urlsplit
 
 from calls.json import dumps
@@ -36,6 +37,11 @@ class Asked:
 
     replay: str
     run: str
+    called: str | None = None
+    """What the recording was called by whoever started the replay: a run, or the path of a bundle."""
+
+    live: bool = False
+    """What is not recorded goes live: nobody needs to be told how to let it."""
 
     @property
     def words(self) -> str:
@@ -103,7 +109,7 @@ def _used_up(asked: Asked, recording: Recording, key: str, group: Sequence[Recor
         )
         return _miss(asked, "profile_changed", detail, _RULES, key, nearest)
     detail = f"{then} and every answer was given already: it is asked more often now than it was then."
-    return _miss(asked, "consumed", detail, f"{_AGAIN}; or {_let_through(asked)}", key, nearest)
+    return _miss(asked, "consumed", detail, "; or ".join([_AGAIN, *_let_through(asked)]), key, nearest)
 
 
 def _was_one(group: Iterable[Recorded], waiting: Iterable[Recorded]) -> bool:
@@ -143,11 +149,13 @@ def _miss(asked: Asked, reason: Reason, detail: str, fix: str, key: str, nearest
 
 def _fix_no_match(asked: Asked, nearest: Nearest) -> str:
     explain = "see what makes its key: playhead explain --request FILE"
-    return "; or ".join([_AGAIN, _let_through(asked), explain, *_rule(asked.request, nearest)])
+    return "; or ".join([_AGAIN, *_let_through(asked), explain, *_rule(asked.request, nearest)])
 
 
-def _let_through(asked: Asked) -> str:
-    return f"let what is new go out: playhead replay {asked.run} --on-miss live -- CMD"
+def _let_through(asked: Asked) -> list[str]:
+    if asked.live:
+        return []
+    return [f"let what is new go out: playhead replay {quote(asked.called or asked.run)} --on-miss live -- CMD"]
 
 
 def _websocket(request: Request) -> str:

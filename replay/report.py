@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, repeat
+from shlex import quote
 from typing import Any, Literal
 
 from calls.model import Json
@@ -94,18 +95,18 @@ def report(
     }
 
 
-def text(report: Mapping[str, Any]) -> str:
-    """The report for a person, with what to do next."""
-    return "\n".join(_lines(report))
+def text(report: Mapping[str, Any], called: str | None = None) -> str:
+    """The report for a person, with what to do next. `called`: what they call the recording."""
+    return "\n".join(_lines(report, called or str(report["run"])))
 
 
-def _lines(report: Mapping[str, Any]) -> Iterator[str]:
+def _lines(report: Mapping[str, Any], called: str) -> Iterator[str]:
     yield f"playhead: {_headline(report)}"
     yield f"          {_counts(report)}"
     yield from _notes(report)
     yield from _first(report)
     yield from _left_over(report)
-    for word, fix in zip(chain(["next"], repeat("  or")), _next(report).split("; or "), strict=False):
+    for word, fix in zip(chain(["next"], repeat("  or")), _next(report, called).split("; or "), strict=False):
         if fix:
             yield f"          {word}: {fix}"
 
@@ -164,7 +165,7 @@ def _left_over(report: Mapping[str, Any]) -> Iterator[str]:
         yield f"          left over: and {report['unused'] - 5} more"
 
 
-def _next(report: Mapping[str, Any]) -> str:
+def _next(report: Mapping[str, Any], called: str) -> str:
     first = report["first_divergence"]
     if not report["served"] and (not first or first["reason"] == "unused"):
         return "see whether its requests reach the proxy: playhead doctor -- CMD"
@@ -172,5 +173,5 @@ def _next(report: Mapping[str, Any]) -> str:
         return ""
     if first["reason"] != "unused":
         return str(first["fix"])
-    again = f"playhead replay {report['run']} --allow-unused -- CMD"
+    again = f"playhead replay {quote(called)} --allow-unused -- CMD"
     return f"if it may ask less than it did then: {again}; or record the run again: playhead record -- CMD"

@@ -37,6 +37,8 @@ class Options:
     """Exchanges before this step are not expected."""
 
     allow_unused: bool = False
+    called: str | None = None
+    """What the recording is called where it is to be named in a command."""
 
 
 @dataclass(slots=True)
@@ -59,7 +61,14 @@ class Session:
     async def answer(self, request: Request) -> Answer | None:
         """Answer a redacted request. None: it was not recorded, and goes live."""
         self._number += 1
-        asked = Asked(request=request, number=self._number, replay=self.id, run=self.recording.run)
+        asked = Asked(
+            request=request,
+            number=self._number,
+            replay=self.id,
+            run=self.recording.run,
+            called=self.options.called,
+            live=self.options.on_miss == "live",
+        )
         raw = raw_digest(request)
         key = self._script.key_of(raw) or await self._key(request)
         taken = self._script.take(key, raw)
