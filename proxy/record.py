@@ -19,7 +19,7 @@ from proxy.errors import Failure
 from proxy.house import House
 from proxy.ports import free
 from proxy.settings import Settings
-from proxy.text import printable
+from proxy.text import counted, printable
 from proxy.truststore import truststore
 from proxy.wrap import present, wrapped
 
@@ -106,9 +106,9 @@ def summary(run: Mapping[str, Any], calls: Sequence[Mapping[str, Any]]) -> str:
     models = sum(call["kind"] == "model" for call in calls)
     tools = len(calls) - models
     tokens = sum((call["usage"]["input_tokens"] or 0) + (call["usage"]["output_tokens"] or 0) for call in calls)
-    facts = [f"{len(calls)} calls ({models} model, {tools} other)", f"{tokens:,} tokens"]
+    facts = [f"{counted(len(calls), 'call')} ({models} model, {tools} other)", counted(tokens, "token")]
     if run["gaps"]:
-        facts.append(f"{run['gaps']} gaps: not everything could be recorded")
+        facts.append(f"{counted(run['gaps'], 'gap')}: not everything could be recorded")
     name = printable(run["id"])
     if not calls:
         return (

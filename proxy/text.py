@@ -10,6 +10,11 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
+def counted(number: int, thing: str) -> str:
+    """`1 call`, `2 calls`."""
+    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
+
+
 def print_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
     """Columns as wide as they need to be, under a bold head."""
     clean = [tuple(printable(cell) for cell in row) for row in [head, *rows]]

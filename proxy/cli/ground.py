@@ -29,7 +29,8 @@ from proxy.witness import HOST, echoing
 @click.option(
     "--format", "form", type=click.Choice(["sh", "fish", "json", "dotenv"]), default="sh", help="Default: sh."
 )
-def env_command(run_id: str | None, form: Form, **flags: Any) -> None:
+@as_json
+def env_command(run_id: str | None, form: Form, as_json: bool, **flags: Any) -> None:
     """Print what makes a shell's programs go through the running `playhead up`.
 
     \b
@@ -45,7 +46,7 @@ def env_command(run_id: str | None, form: Form, **flags: Any) -> None:
     turned = variables(
         proxy=proxy, ca=note["ca"], ca_bundle=note["ca_bundle"], run=run_id, api=note["api"], base=os.environ
     )
-    click.echo(render(turned, form), nl=False)
+    click.echo(render(turned, "json" if as_json else form), nl=False)
 
 
 @click.command("ca", short_help="Print the path of our CA certificate.")

@@ -15,7 +15,7 @@ from proxy.api import Api, NotFound, segment
 from proxy.cli.common import as_json, print_json, settings, user_profiles, with_settings
 from proxy.errors import Failure
 from proxy.house import House
-from proxy.text import print_table, printable, shortened
+from proxy.text import counted, print_table, printable, shortened
 
 
 def _asking[T](flags: dict[str, Any], question: Callable[[Api], T]) -> T:
@@ -33,7 +33,7 @@ def _asking[T](flags: dict[str, Any], question: Callable[[Api], T]) -> T:
 @click.command("ls")
 @with_settings
 @as_json
-@click.option("--limit", type=click.IntRange(1, 1000), default=20, help="Default: 20, newest first.")
+@click.option("--limit", type=click.IntRange(1, 500), default=20, help="Default: 20, newest first.")
 @click.option("--label", metavar="k=v", help="Only runs with this label.")
 @click.option("--model", metavar="NAME", help="Only runs that used this model.")
 @click.option("--host", metavar="HOST", help="Only runs that asked this host.")
@@ -56,8 +56,8 @@ def ls_command(as_json: bool, limit: int, **flags: Any) -> None:
 
 
 def _row(run: dict[str, Any]) -> tuple[str, ...]:
-    tokens = run["tokens"] or {}
-    total = sum(count or 0 for count in tokens.values()) if isinstance(tokens, dict) else tokens
+    # Cached tokens are among the input's and reasoning among the output's.
+    total = sum(run["tokens"][side] or 0 for side in ("input_tokens", "output_tokens"))
     flag = "" if run["complete"] else " (incomplete)"
     labels = " ".join(f"{name}={value}" for name, value in (run["labels"] or {}).items())
     started = (run["started_at"] or "")[:19].replace("T", " ")
@@ -76,7 +76,7 @@ def show_command(what: str, as_json: bool, **flags: Any) -> None:
         try:
             found = api.get(f"/runs/{segment(run)}")
         except NotFound:
-            return api.get(f"/calls/{segment(what)}"), None
+            return _call(api, what), None
         return found, list(api.each(f"/runs/{segment(run)}/calls"))
 
     found, calls = _asking(flags, look)
@@ -84,6 +84,14 @@ def show_command(what: str, as_json: bool, **flags: Any) -> None:
         print_json(found if calls is None else {**found, "items": calls})
         return
     _show_run(found, calls)
+
+
+def _call(api: Api, what: str) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = api.get(f"/calls/{segment(what)}")
+    except NotFound as error:
+        raise Failure(f"there is no run and no call {what} here; `playhead ls` lists what was recorded") from error
+    return found
 
 
 def _named(api: Api, what: str) -> str:
@@ -100,7 +108,7 @@ def _show_run(run: dict[str, Any], calls: list[dict[str, Any]]) -> None:
     for label, value in (run["labels"] or {}).items():
         click.echo(f"  {printable(label)} = {printable(value)}")
     state = "complete" if run["complete"] else "INCOMPLETE: something is cut or could not be recorded"
-    click.echo(f"  {run['calls']} calls, {run['gaps']} gaps, {state}\n")
+    click.echo(f"  {counted(run['calls'], 'call')}, {counted(run['gaps'], 'gap')}, {state}\n")
     print_table(("STEP", "CALL", "STATUS", "MS", "TOKENS", "ANSWER"), [_call_row(call) for call in calls])
     if calls:
         click.echo(f"\none call whole: playhead show {calls[0]['id']}", err=True)
@@ -114,9 +122,14 @@ def _call_row(call: dict[str, Any]) -> tuple[str, ...]:
         if call["kind"] == "model"
         else f"{call['method']} {_place(call)}"
     )
-    status = str(call["status"] or "-") + ("" if call["complete"] else f" {call['outcome']}")
+    status = str(call["status"] or "-") + ("" if call["complete"] else f" {_cut(call)}")
     took = f"{call['duration_ms']:.0f}" if call["duration_ms"] is not None else ""
     return str(call["step"]), shortened(name, 48), status, took, tokens, shortened(_said(call), 60)
+
+
+def _cut(call: dict[str, Any]) -> str:
+    """Why an answer is not whole. One that ended well has lost its end to our own limit."""
+    return "truncated" if call["outcome"] == "completed" else str(call["outcome"])
 
 
 def _place(call: dict[str, Any]) -> str:
@@ -171,7 +184,9 @@ def import_command(files: tuple[Path, ...], as_json: bool, name: str | None, **f
         print_json(runs)
         return
     for file, run in zip(files, runs, strict=True):
-        click.echo(f"{file}: run {printable(str(run.get('id') or run.get('run')))}")
+        new = run["imported"]
+        state = "was here already" if run["exchanges"] and not new else f"{counted(new, 'exchange')} imported"
+        click.echo(f"{file}: run {printable(run['id'])}, {state}")
 
 
 def _imported(api: Api, file: Path, name: str | None) -> dict[str, Any]:

@@ -102,7 +102,7 @@ def replay_command(recording: str, command: tuple[str, ...], report: Path | None
 def _pairs(labels: tuple[str, ...]) -> dict[str, str]:
     pairs = [label.partition("=") for label in labels]
     if wrong := next((label for label, (_, sign, _) in zip(labels, pairs, strict=True) if not sign), None):
-        raise Failure(f"--label {wrong} is not of the form key=value")
+        raise click.UsageError(f"--label {wrong} is not of the form key=value")
     return {name: value for name, _, value in pairs}
 
 

@@ -1,0 +1,163 @@
+"""The commands that look at recordings, as a person sees them: one service, one imported run, real processes."""
+
+import asyncio
+import json
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from calls.model import Exchange
+from store.bundle import Bundle, Entry, write
+from store.profiles import shipped
+from tests.store.exchanges import conversation
+from tests.support.service import command, running
+
+EXAMPLE = Path(__file__).parents[2] / "docs" / "trace-format.example.jsonl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """A command that ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desk:
+    """Commands on a data directory in which a service runs."""
+
+    data: Path
+
+    async def __call__(self, name: str, *arguments: str | Path) -> Done:
+        line = command(name, "--data", str(self.data), *map(str, arguments))
+        process = await asyncio.create_subprocess_exec(
+            *line, cwd=self.data.parent, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        out, err = await asyncio.wait_for(process.communicate(), 60)
+        return Done(code=process.returncode or 0, out=out.decode(), err=err.decode())
+
+
+def bundle_file(place: Path, exchanges: Sequence[Exchange], run: str = "run-1") -> Path:
+    bundle = Bundle(
+        run={"id": run, "labels": {"team": "support"}},
+        profiles=shipped(None).digest,
+        entries=tuple(Entry(exchange=one) for one in exchanges),
+    )
+    place.write_bytes(b"".join(write(bundle)))
+    return place
+
+
+@pytest.fixture
+async def desk(data: Path) -> AsyncIterator[Desk]:
+    async with running(data):
+        yield Desk(data=data)
+
+
+@pytest.mark.slow
+async def test_what_was_imported_is_listed_shown_explained_and_carried_on(desk: Desk, tmp_path: Path) -> None:
+    short, *rest = conversation(2)
+    assert short.response is not None
+    body = replace(short.response.body, truncated=True)
+    cut = replace(short, response=replace(short.response, body=body))
+    file = bundle_file(tmp_path / "run.jsonl", [cut, *rest])
+
+    told = await desk("import", file)
+    assert told.out.strip() == f"{file}: run run-1, 2 exchanges imported"
+    assert (await desk("import", file)).out.strip() == f"{file}: run run-1, was here already"
+
+    [run] = json.loads((await desk("ls", "--json", "--limit", "500")).out)["items"]
+    shown = (await desk("ls")).out.splitlines()[1]
+    assert f"{(run['tokens']['input_tokens'] or 0) + (run['tokens']['output_tokens'] or 0):,}" in shown.split()
+    assert "team=support" in shown
+
+    whole = await desk("show", "last")
+    assert "2 calls, 0 gaps, INCOMPLETE" in whole.out
+    assert "200 truncated" in whole.out
+
+    call = json.loads((await desk("show", "run-1", "--json")).out)["items"][1]
+    assert json.loads((await desk("show", call["id"])).out) == call
+    why = await desk("explain", call["id"])
+    assert why.code == 0, why.err
+    assert f"key      {call['key']}" in why.out
+    assert "load-bearing" in why.out
+    assert json.loads((await desk("explain", call["id"], "--json")).out)["stored_key"] == call["key"]
+
+    pointed = json.loads((await desk("env", "--json")).out)
+    assert pointed["HTTPS_PROXY"].startswith("http://127.0.0.1:")
+
+    unknown = await desk("show", "nothing-of-the-kind")
+    assert unknown.code == 125
+    assert "there is no run and no call nothing-of-the-kind here" in unknown.err
+
+
+@pytest.mark.slow
+async def test_a_door_in_replay_mode_starts_from_a_run_of_the_store(data: Path, tmp_path: Path) -> None:
+    desk = Desk(data=data)
+    assert (await desk("import", bundle_file(tmp_path / "run.jsonl", conversation(2)))).code == 0
+    async with running(data, "--mode", "replay", "--replay", "run-1") as service:
+        curl = await asyncio.create_subprocess_exec(
+            *("curl", "-sk", "-o", "/dev/null", "-w", "%{http_code}", "-x", service.proxy, "https://never.example/"),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        out, _ = await curl.communicate()
+    assert out == b"424"
+
+
+async def test_a_replay_that_was_forgotten_to_be_one_is_refused(data: Path, tmp_path: Path) -> None:
+    file = bundle_file(tmp_path / "run.jsonl", conversation(1))
+    done = await Desk(data=data)("up", "--replay", file)
+    assert done.code == 125
+    assert "add --mode replay" in done.err
+
+
+async def test_a_label_without_a_value_is_a_wrong_command_line(data: Path) -> None:
+    done = await Desk(data=data)("record", "--label", "team", "--", "true")
+    assert done.code == 2
+    assert "key=value" in done.err
+
+
+async def test_a_report_that_cannot_be_written_is_refused_before_the_command_runs(data: Path, tmp_path: Path) -> None:
+    file = bundle_file(tmp_path / "run.jsonl", conversation(1))
+    ran = tmp_path / "ran"
+    done = await Desk(data=data)("replay", file, "--report", tmp_path / "no" / "r.json", "--", "touch", ran)
+    assert done.code == 125
+    assert done.err.startswith("playhead: cannot write the report")
+    assert not ran.exists()
+
+
+async def test_a_step_beyond_the_recording_is_refused(data: Path, tmp_path: Path) -> None:
+    file = bundle_file(tmp_path / "run.jsonl", conversation(2))
+    done = await Desk(data=data)("replay", file, "--from-step", "3", "--", "true")
+    assert done.code == 125
+    assert "run-1 has 2 steps, and none is left from step 3 on" in done.err
+
+
+async def test_what_to_type_next_names_the_recording_as_it_was_typed(data: Path, tmp_path: Path) -> None:
+    file = Path(shutil.copy(EXAMPLE, tmp_path / "a run.jsonl"))
+    asks = "import urllib.request as u; u.urlopen('https://never.example/')"
+    done = await Desk(data=data)("replay", file, "--", sys.executable, "-c", asks)
+    assert f"playhead replay '{file}' --on-miss live -- CMD" in done.err
+
+
+async def test_ctrl_c_while_it_starts_ends_without_a_traceback(data: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.setblocking(False)
+        url = f"postgresql://nobody@127.0.0.1:{silent.getsockname()[1]}/nothing"
+        process = await asyncio.create_subprocess_exec(
+            *command("record", "--data", str(data), "--database-url", url, "--", "sleep", "60"),
+            stderr=asyncio.subprocess.PIPE,
+        )
+        asked, _ = await asyncio.wait_for(asyncio.get_running_loop().sock_accept(silent), 30)
+        with asked:
+            process.send_signal(signal.SIGINT)
+            _, err = await asyncio.wait_for(process.communicate(), 20)
+    assert process.returncode == 130
+    assert b"Traceback" not in err
