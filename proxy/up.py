@@ -56,16 +56,21 @@ async def _serve(house: House, port: int, stopped: asyncio.Event, say: Callable[
         starts["doors"] = _after(ready["keeper"], starts["doors"])
     try:
         async with asyncio.TaskGroup() as group:
+            group.create_task(_stop(stopped, say))
             for part in wanted:
                 for _ in range(settings.workers if part == "doors" else 1):
                     group.create_task(_kept_up(starts[part], ready[part], say))
             heard = {part: await first for part, first in ready.items()}
             _announce(house, f"http://{host}:{port}", own["api"], heard)
-            await stopped.wait()
-            say("stopping")
-            raise _Stopped
     except* _Stopped:
         pass
+
+
+async def _stop(stopped: asyncio.Event, say: Callable[[str], None]) -> None:
+    """End everything when we are told to, also what is only starting."""
+    await stopped.wait()
+    say("stopping")
+    raise _Stopped
 
 
 def _after(

@@ -111,6 +111,13 @@ class Agent:
             if (await self.ask_again(target)).end != "whole":
                 return
 
+    async def ask_until_refused(self, *targets: str) -> None:
+        """Ask one after the other, and again from the first, until nobody listens any more."""
+        try:
+            await self.ask_on(asyncio.Event(), *targets)
+        except ConnectionRefusedError:
+            return
+
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         reader, writer = self._streams = await asyncio.open_connection("127.0.0.1", self.port)
         if self._trust:

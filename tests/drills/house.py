@@ -69,6 +69,12 @@ def descendants(pid: int) -> list[Process]:
     return found
 
 
+def mentioning(data: Path) -> list[Process]:
+    """All living processes that were told of a data directory on their command line: Postgres and what makes it."""
+    found = (Process.of(int(entry.name)) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    return [process for process in found if process and str(data) in process.command]
+
+
 @dataclass
 class Up:
     """A running `playhead up`."""
@@ -222,3 +228,11 @@ async def compared(house: Up, ledger: Ledger, source: Upstream, runs: Sequence[s
     except TimeoutError:
         pass  # the caller sees in the comparison what is wrong
     return last
+
+
+async def saved(api: str, run: str, path: Path) -> Path:
+    """The bundle of a run as a file."""
+    async with httpx2.AsyncClient(base_url=f"{api}/v1", trust_env=False, timeout=30) as http:
+        answer = await http.get(f"/runs/{run}/bundle")
+    path.write_bytes(answer.raise_for_status().content)  # noqa: ASYNC240 - nobody else waits
+    return path

@@ -1,0 +1,58 @@
+"""SIGTERM: an end in order and in time, whatever is under way, and nothing lost by it."""
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.drills.agent import Crew
+from tests.drills.house import STOPPED, bundle, compared, environment, mentioning, until_true, up
+from tests.drills.upstream import upstream
+from tests.support.service import command
+
+
+@pytest.mark.slow
+async def test_stopped_under_load_it_ends_in_time_and_loses_nothing(data: Path, database_url: str) -> None:
+    async with upstream() as source:
+        flags = ("--database-url", database_url)
+        async with (
+            up(data, *flags, config=source.config) as house,
+            Crew(house.port) as crew,
+            asyncio.TaskGroup() as group,
+        ):
+            for n in range(5):
+                targets = ("/whole?size=3000", "/stream?pieces=5")
+                group.create_task(crew.agent(f"agent-{n}").ask_until_refused(*targets))
+            endless = group.create_task(crew.agent("endless").ask("/hold?pieces=10"))
+            await source.held(1)
+            await source.served(50)
+            await house.stop()
+        assert endless.result().end == "cut"
+        async with up(data, *flags, config=source.config) as house:
+            comparison = await compared(house, crew.ledger, source, crew.runs)
+            gaps = [gap for run in crew.runs for gap in (await bundle(house.api, run)).gaps]
+    assert comparison.sound, str(comparison)
+    assert not comparison.shorter, str(comparison)
+    assert comparison.counts["whole"] >= 50, str(comparison)
+    assert not gaps
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "stage"), [(signal.SIGTERM, "playhead up"), (signal.SIGINT, "initdb")])
+async def test_stopped_while_it_starts_it_ends_in_time(data: Path, number: int, stage: str) -> None:
+    ports = ("--proxy-port", "0", "--api-port", "0")
+    process = await asyncio.create_subprocess_exec(
+        *command("up", "--data", str(data), *ports),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=environment(),
+    )
+    assert process.stderr
+    assert b"starting" in await process.stderr.readline()
+    await until_true(lambda: any(stage in one.command for one in mentioning(data)))
+    process.send_signal(number)
+    async with asyncio.timeout(STOPPED):
+        said, _ = await process.communicate()
+    assert (process.returncode, said) == (0, b"")
+    await until_true(lambda: not mentioning(data))
