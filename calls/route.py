@@ -1,4 +1,4 @@
-"""Which way a request goes: who is asked, in which dialect, for what. Known from its head alone."""
+"""Which way a request goes: who is asked, in which dialect, for what. Its head tells, but for messages of JSON-RPC."""
 
 import re
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import urlsplit
 
-from calls.dialects import Claim
+from calls.dialects import Claim, a2a, jsonrpc, mcp
 from calls.dialects.table import DIALECTS, GENERIC
 from calls.model import Headers, Kind, Request
 
@@ -82,11 +82,11 @@ class Route:
     """The id of the work that the request asks after, where it does no more than that."""
 
 
-def route(method: str, host: str, path: str, headers: Headers = ()) -> Route:
-    """The way of a request with this head. The host may carry a port."""
+def route(method: str, host: str, path: str, headers: Headers = (), body: bytes = b"") -> Route:
+    """The way of a request with this head. The host may carry a port; the body matters only to what is spoken in JSON-RPC."""
     method, host = method.upper(), host.lower()
     name, _, port = host.rpartition(":") if re.search(r":\d*$", host) else (host, "", "")
-    claim = _claim(method, name, path, headers)
+    claim = _spoken(method, headers, body) or _claim(method, name, path, headers)
     return Route(
         provider=_provider(name, claim.provider),
         dialect=claim.dialect,
@@ -106,7 +106,7 @@ def route(method: str, host: str, path: str, headers: Headers = ()) -> Route:
 def route_of(request: Request) -> Route:
     """The way of a request."""
     host, path, _ = target(request.url)
-    return route(request.method, host, path, request.headers)
+    return route(request.method, host, path, request.headers, request.body.data)
 
 
 @lru_cache(maxsize=256)
@@ -137,6 +137,13 @@ def _unescaped(match: re.Match[str]) -> str:
     character = chr(int(match[1], 16))
     plain = character.isascii() and (character.isalnum() or character in "-._~!$&'()*+,;=:@")
     return character if plain else match[0].upper()
+
+
+def _spoken(method: str, headers: Headers, body: bytes) -> Claim | None:
+    """The claim on a message of JSON-RPC, which may be sent to any path."""
+    if method != "POST" or (called := jsonrpc.methods(body)) is None:
+        return None
+    return mcp.speaks(headers, called) or a2a.speaks(headers, called)
 
 
 def _claim(method: str, host: str, path: str, headers: Headers) -> Claim:

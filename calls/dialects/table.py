@@ -5,6 +5,7 @@ from typing import Final
 from calls.dialects import (
     Claim,
     Dialect,
+    a2a,
     anthropic,
     bedrock_converse,
     bedrock_invoke,
@@ -12,6 +13,7 @@ from calls.dialects import (
     cohere_v2,
     gemini,
     generic,
+    mcp,
     ollama,
     openai_assistants,
     openai_chat,
@@ -35,6 +37,8 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
     cohere_v1,
     cohere_v2,
     ollama,
+    mcp,
+    a2a,
     generic,
 )
 
