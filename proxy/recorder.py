@@ -68,6 +68,7 @@ class Recorder:
         headers: Headers,
     ) -> "Recording":
         """A request's head has arrived."""
+        started_at = self._now()
         text = self.redactor.text
         run = text(run)
         self.ledger.check(run)
@@ -79,7 +80,7 @@ class Recorder:
             RequestStarted(
                 id=recording.id,
                 run=run,
-                started_at=self._now(),
+                started_at=started_at,
                 method=method,
                 url=url,
                 http_version=http_version,

@@ -51,16 +51,18 @@ async def _serve(house: House, port: int, stopped: asyncio.Event, say: Callable[
     }
     wanted = [settings.part] if settings.part != "all" else ["keeper", "doors"]
     say(f"starting, mode {settings.mode}, data in {house.data.root}")
-    ready: dict[str, asyncio.Future[Mapping[str, Any]]] = {part: asyncio.Future() for part in wanted}
+    ready: dict[str, list[asyncio.Future[Mapping[str, Any]]]] = {
+        part: [asyncio.Future() for _ in range(settings.workers if part == "doors" else 1)] for part in wanted
+    }
     if "keeper" in wanted and settings.replay:
-        starts["doors"] = _after(ready["keeper"], starts["doors"])
+        starts["doors"] = _after(ready["keeper"][0], starts["doors"])
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(_stop(stopped, say))
-            for part in wanted:
-                for _ in range(settings.workers if part == "doors" else 1):
-                    group.create_task(_kept_up(starts[part], ready[part], say))
-            heard = {part: await first for part, first in ready.items()}
+            for part, firsts in ready.items():
+                for first in firsts:
+                    group.create_task(_kept_up(starts[part], first, say))
+            heard = {part: (await asyncio.gather(*firsts))[0] for part, firsts in ready.items()}
             _announce(house, f"http://{host}:{port}", own["api"], heard)
     except* _Stopped:
         pass
