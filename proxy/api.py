@@ -94,6 +94,11 @@ def _sentences(url: str) -> Iterator[None]:
 
 
 def _failure(answer: httpx2.Response) -> Failure:
+    if answer.status_code == 401:
+        return Failure(
+            "the running keeper asks for a token: set PLAYHEAD_TOKEN, or token in playhead.toml, to the one it was"
+            " started with"
+        )
     try:
         problem = answer.json()
         words = str(problem.get("detail") or problem.get("title"))

@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from proxy.demo.screen import Screen
 from proxy.environ import Form, addressed, render, variables
 from proxy.errors import Failure
 from proxy.house import House
-from proxy.record import java_roots
+from proxy.record import java_roots, new_run
 from proxy.settings import Settings
 from proxy.text import print_table
 from proxy.witness import HOST, echoing
@@ -42,6 +43,9 @@ def env_command(run_id: str | None, form: Form, as_json: bool, **flags: Any) -> 
         raise Failure(
             "no `playhead up` runs on this data directory; start one, or wrap a command: playhead record -- CMD"
         )
+    if house.token and run_id is None:
+        # A token is the password to a user name, which is the run; several clients send none without the other.
+        run_id = new_run(time.time())
     proxy = addressed(note["proxy"], run_id, house.token) if run_id else note["proxy"]
     turned = variables(
         proxy=proxy, ca=note["ca"], ca_bundle=note["ca_bundle"], run=run_id, api=note["api"], base=os.environ
