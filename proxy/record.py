@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from proxy.api import segment
+from proxy.api import Api, segment
 from proxy.doctor import surroundings
 from proxy.environ import addressed, user_proxy, variables
 from proxy.errors import Failure
@@ -34,8 +34,7 @@ async def record(
     present(command)
     async with House(settings) as house:
         port = free("127.0.0.1", 0)
-        # Side by side: each of them takes a second or two to start.
-        api, place = await asyncio.gather(house.api(port), _place(house, port))
+        api, place = await _started(house, port)
         api.put(f"/runs/{segment(run)}", {"labels": dict(labels)})
         for sentence in surroundings(os.environ):
             click.echo(f"playhead: {sentence}", err=True)
@@ -47,6 +46,16 @@ async def record(
         if not quiet:
             click.echo(summary(whole, calls), err=True)
     return code
+
+
+async def _started(house: House, port: int) -> tuple[Api, Mapping[str, Any]]:
+    """Keeper and door, side by side: each takes a second or two to start. Ends only when neither is starting any more."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            api, place = group.create_task(house.api(port)), group.create_task(_place(house, port))
+    except* Failure as failures:
+        raise failures.exceptions[0] from None
+    return api.result(), place.result()
 
 
 def checked(run: str) -> str:

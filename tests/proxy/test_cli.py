@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import shutil
 import signal
 import socket
@@ -96,6 +97,20 @@ async def test_what_was_imported_is_listed_shown_explained_and_carried_on(desk: 
     unknown = await desk("show", "nothing-of-the-kind")
     assert unknown.code == 125
     assert "there is no run and no call nothing-of-the-kind here" in unknown.err
+
+
+@pytest.mark.slow
+async def test_a_shell_is_given_the_token_and_who_lacks_it_is_told_where_to_put_it(data: Path) -> None:
+    desk = Desk(data=data)
+    async with running(data, config='token = "let-me-in"\n') as service:
+        pointed = json.loads((await desk("env", "--json", "--config", data.with_suffix(".toml"))).out)
+        assert re.fullmatch(
+            rf"http://[0-9]{{8}}-[0-9a-f-]+:let-me-in@127.0.0.1:{service.proxy_port}", pointed["HTTPS_PROXY"]
+        )
+        assert pointed["PLAYHEAD_RUN"] in pointed["HTTPS_PROXY"]
+        refused = await desk("ls")
+    assert refused.code == 125
+    assert "set PLAYHEAD_TOKEN" in refused.err
 
 
 @pytest.mark.slow
