@@ -56,6 +56,14 @@ bootstrap_sync() {
         .venv/bin/python -m compileall -q calls store replay proxy)
 }
 
+bootstrap_why() {
+    if [ -x "$UV_PYTHON" ]; then
+        echo "the environment could not be made; see uv's message above"
+    else
+        echo "no Python 3.12 or 3.13 was found and uv could not fetch one (see above); install one, or name it with UV_PYTHON=PATH, and run this again"
+    fi
+}
+
 # $1: the environment's kind, `run` or `dev`; `dev` holds all that `run` has.
 bootstrap() {
     stamp="$root/.venv/.playhead-$1"
@@ -71,7 +79,7 @@ bootstrap() {
     export UV_PYTHON="${UV_PYTHON:-$(bootstrap_python)}"
     bootstrap_sync >"$root/.venv.log" 2>&1 ||
         # Behind a company's proxy the roots that uv brings along do not do.
-        UV_SYSTEM_CERTS=1 bootstrap_sync || bootstrap_fail "the environment could not be made; see uv's message above"
+        UV_SYSTEM_CERTS=1 bootstrap_sync || bootstrap_fail "$(bootstrap_why)"
     rm -f "$root/.venv.log"
     touch "$stamp"
     [ "$1" = dev ] && touch "$root/.venv/.playhead-run"
