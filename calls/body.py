@@ -1,4 +1,4 @@
-"""Read a request's body by what it is: JSON, a form, multipart, text, or bytes that count by their digest.
+"""Read a request's body by what it is: JSON, JSON by lines, a form, multipart, text, or bytes that count by their digest.
 
 The bytes are believed before the label: curl sends JSON as a form unless it is told otherwise. A body that should be JSON
 and cannot be read without guessing counts by its raw bytes, with a warning: never by a guess, and never a crash.
@@ -15,7 +15,7 @@ from calls.encoding import Undecodable, decode
 from calls.json import NotLossless, parse
 from calls.model import Json, Request, header
 
-type Form = Literal["none", "json", "form", "multipart", "text", "bytes", "raw"]
+type Form = Literal["none", "json", "lines", "form", "multipart", "text", "bytes", "raw"]
 
 LIMIT: Final = 64 * 1024 * 1024
 """A compressed body that opens to more than this counts by its raw bytes."""
@@ -55,11 +55,22 @@ def _read(data: bytes, media: str, essence: str, *, is_json: bool) -> Read:
         try:
             return Read(form="json", value=parse(data), text=data)
         except NotLossless as error:
+            if (lines := _lines(data)) is not None:
+                return Read(form="lines", value=lines, text=data)
             if is_json:
                 return _raw(data, f"it is not plain JSON ({error})")
     if essence == "application/x-www-form-urlencoded":
         return Read(form="form", value=_fields(data), text=data)
     return _opaque(data, essence)
+
+
+def _lines(data: bytes) -> Json:
+    """JSON values one a line (Elasticsearch takes such bodies under any label); None where one of them is none."""
+    lines = [line for line in data.splitlines() if line.strip()]
+    try:
+        return [parse(line) for line in lines] if len(lines) > 1 else None
+    except NotLossless:
+        return None
 
 
 def _opaque(data: bytes, essence: str) -> Read:

@@ -29,6 +29,7 @@ RULES: Final[Mapping[str, str]] = {
     "bare": "an object of an id alone is the same as the id",
     "json": "the string holds JSON, and counts by its value",
     "bytes": "the string holds bytes in base64, and counts by their digest",
+    "graphql": "blanks, commas and comments of a GraphQL document mean nothing",
     "schema": "a schema's keywords in camelCase and its types in capitals are the same as in another spelling",
     "names": "a name in snake_case is the same as in camelCase",
     "own": "names here are the user's own, and stay as they are",

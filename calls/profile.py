@@ -118,11 +118,26 @@ class Folds:
     """Here and below, a name in snake_case is the same as in camelCase,"""
     own: tuple[str, ...] = ()
     """but not here and below, where names are the user's own."""
+    graphql: tuple[str, ...] = ()
+    """The string is a GraphQL document: blanks, commas and comments in it mean nothing."""
     defaults: tuple[Default, ...] = ()
     nonces: tuple[Nonce, ...] = ()
 
 
-_PLAIN_FOLDS: Final = ("null", "text", "json", "id", "message", "single", "bare", "bytes", "schema", "names", "own")
+_PLAIN_FOLDS: Final = (
+    "null",
+    "text",
+    "json",
+    "id",
+    "message",
+    "single",
+    "bare",
+    "bytes",
+    "schema",
+    "names",
+    "own",
+    "graphql",
+)
 """Those that need to know nothing but their place."""
 
 

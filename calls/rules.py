@@ -32,6 +32,7 @@ type Rule = Literal[
     "schema",
     "names",
     "own",
+    "graphql",
     "default",
     "nonce",
 ]

@@ -7,7 +7,7 @@ taken as it came is noted, with the rule that says so.
 from dataclasses import dataclass
 from typing import Final
 
-from calls import spelling
+from calls import graphql, spelling
 from calls.json import NotLossless, parse
 from calls.model import Json
 from calls.rules import At, FieldClass, Node
@@ -162,6 +162,8 @@ class Selection:
         if isinstance(kept, str):
             if "bytes" in node.folds:
                 kept = self._noted(kept, spelling.digested(kept), "bytes", at)
+            elif "graphql" in node.folds:
+                kept = self._noted(kept, graphql.normal(kept), "graphql", at)
             elif "json" in node.folds:
                 kept = self._inner(kept, at)
             elif "id" in node.folds:

@@ -13,6 +13,7 @@ from calls.dialects import (
     cohere_v2,
     gemini,
     generic,
+    graphql,
     mcp,
     ollama,
     openai_assistants,
@@ -21,6 +22,7 @@ from calls.dialects import (
     openai_embeddings,
     openai_responses,
     openai_rest,
+    vectors,
 )
 
 DIALECTS: Final[tuple[Dialect, ...]] = (
@@ -39,6 +41,8 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
     ollama,
     mcp,
     a2a,
+    graphql,
+    vectors,
     generic,
 )
 

@@ -38,7 +38,7 @@ MEDIA = {
     ".txt": "text/plain",
 }
 STREAMED = {".sse", ".array", ".ndjson", ".eventstream"}
-NEVER_STREAMED = {"openai_embeddings"}
+NEVER_STREAMED = {"openai_embeddings", "vectors"}
 """Dialects whose answers always come whole."""
 
 

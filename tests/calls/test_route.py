@@ -63,7 +63,7 @@ BETA: Headers = (("OpenAI-Beta", "assistants=v2"),)
         ("localhost:11434", "/api/chat", (), "ollama", "ollama", "model"),
         ("192.168.1.7:11434", "/api/generate", (), "ollama", "ollama", "model"),
         ("shop.example.com", "/api/chat", (), "shop.example.com", "generic", "tool"),
-        ("x.svc.pinecone.io", "/query", (), "x.svc.pinecone.io", "generic", "retrieval"),
+        ("x.svc.pinecone.io", "/query", (), "x.svc.pinecone.io", "vectors", "retrieval"),
         ("api.smith.langchain.com", "/runs", (), "api.smith.langchain.com", "generic", "other"),
         ("tickets.example.com", "/v2/search", (), "tickets.example.com", "generic", "tool"),
         ("[::1]:8000", "/x", (), "[::1]", "generic", "tool"),

@@ -1,0 +1,186 @@
+"""Searches: at whose paths, with which keys, and what they found. GraphQL in one spelling; JSON by lines."""
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calls.derive import derive
+from calls.graphql import normal
+from calls.key import keyed
+from calls.model import Headers, Kind
+from calls.route import route
+from tests.calls.asking import PROFILES, TICKETS, asking, how, key, request
+from tests.calls.test_derive import CAPTURES, answered
+
+PINECONE = "https://books-1a2b.svc.us-east-1.pinecone.io/query"
+ELASTIC = "http://localhost:9200/docs/_msearch"
+GRAPHQL = "https://api.example.com/graphql"
+WEAVIATE = "http://localhost:8080/v1/graphql"
+LOCAL: Headers = (("X-Pinecone-API-Version", "2025-04"),)
+
+
+@pytest.mark.parametrize(
+    ("method", "host", "path", "headers", "operation", "kind"),
+    [
+        ("POST", "a-1.svc.pinecone.io", "/query", (), "search", "retrieval"),
+        ("POST", "localhost:5080", "/query", LOCAL, "search", "retrieval"),
+        ("GET", "a-1.svc.pinecone.io", "/vectors/fetch", (), "search", "retrieval"),
+        ("POST", "a-1.svc.pinecone.io", "/records/namespaces/n/search", (), "search", "retrieval"),
+        ("POST", "a-1.svc.pinecone.io", "/vectors/upsert", (), "write", "tool"),
+        ("POST", "localhost:6333", "/collections/c/points/search", (), "search", "retrieval"),
+        ("POST", "localhost:6333", "/collections/c/points/query/batch", (), "search", "retrieval"),
+        ("POST", "localhost:6333", "/collections/c/points", (), "search", "retrieval"),
+        ("PUT", "localhost:6333", "/collections/c/points", (), "write", "tool"),
+        ("POST", "localhost:8000", "/api/v2/tenants/t/databases/d/collections/u/query", (), "search", "retrieval"),
+        ("POST", "localhost:8000", "/api/v1/collections/u/add", (), "write", "tool"),
+        ("GET", "localhost:9200", "/docs/_search", (), "search", "retrieval"),
+        ("POST", "localhost:9200", "/_msearch", (), "search", "retrieval"),
+        ("POST", "localhost:9200", "/_bulk", (), "write", "tool"),
+        ("POST", "x.search.windows.net", "/indexes/i/docs/search", (), "search", "retrieval"),
+        ("POST", "localhost:19530", "/v2/vectordb/entities/search", (), "search", "retrieval"),
+        (
+            "POST",
+            "bedrock-agent-runtime.us-east-1.amazonaws.com",
+            "/knowledgebases/K/retrieve",
+            (),
+            "search",
+            "retrieval",
+        ),
+        ("POST", "api.tavily.com", "/search", (), "search", "retrieval"),
+    ],
+)
+def test_where_is_searched(method: str, host: str, path: str, headers: Headers, operation: str, kind: Kind) -> None:
+    found = route(method, host, path, headers)
+    assert (found.dialect, found.operation, found.kind) == ("vectors", operation, kind)
+
+
+@pytest.mark.parametrize("path", ["/query", "/search", "/collections/c", "/docs/_settings", "/indexes"])
+def test_what_may_be_anybody_s_is_nobody_s(path: str) -> None:
+    assert route("POST", "shop.example.com", path).dialect == "generic"
+
+
+def test_a_search_is_a_call_that_says_what_was_found() -> None:
+    data = (CAPTURES / "vectors" / "pinecone.json").read_bytes()
+    call = derive(answered(PINECONE, {"vector": [0.1], "topK": 2}, data), PROFILES)
+    assert (call.kind, call.operation, call.complete) == ("retrieval", "search", True)
+    first, second = call.tool_results
+    assert first == {"id": "a", "score": Decimal("0.82"), "content": {"text": "once"}}
+    assert second["id"] == "b"  # type: ignore[index,call-overload] # it is an object
+
+
+def test_a_search_counts_by_everything_that_is_asked() -> None:
+    plain = {"vector": [0.1, 0.25], "topK": 2, "filter": {"a": {"$eq": 1}}}
+    assert key(PINECONE, plain) == key(PINECONE, {**plain, "namespace": None})
+    for other in ({"topK": 3}, {"vector": [0.1, 0.26]}, {"filter": {}}, {"newField": 1}):
+        assert key(PINECONE, plain) != key(PINECONE, {**plain, **other})
+    assert key(PINECONE, plain) != key(PINECONE.replace("books", "films"), plain)
+
+
+def test_a_key_in_the_body_is_a_secret() -> None:
+    made = [how("https://api.tavily.com/search", {"query": "q", "api_key": token}) for token in ("one", "two")]
+    assert made[0].key == made[1].key
+    assert "one" not in str(made[0].selected)
+
+
+def lines(*values: Any, indent: str = "", end: str = "\n") -> bytes:
+    return "".join(indent + json.dumps(value) + end for value in values).encode()
+
+
+@pytest.mark.parametrize(
+    "media", ["application/x-ndjson", "application/json", "application/vnd.elasticsearch+x-ndjson"]
+)
+def test_json_by_lines_counts_by_its_values(media: str) -> None:
+    head, body = {"index": "i"}, {"query": {"match_all": {}}}
+    sent = [
+        lines(head, body),
+        lines(dict(head), body, indent=" ", end="\r\n\r\n"),
+        b'{"index":"i"}\n{"query" : {"match_all": {}}}',
+    ]
+    made = [keyed(request(ELASTIC, data, ("content-type", media)), PROFILES) for data in sent]
+    assert len({one.key for one in made}) == 1
+    assert made[0].warnings == ()
+    assert made[0].request == [head, body]
+    other = keyed(request(ELASTIC, lines(body, head), ("content-type", media)), PROFILES)
+    assert other.key != made[0].key
+
+
+def test_lines_of_which_one_is_no_json_count_by_their_bytes() -> None:
+    made = keyed(request(ELASTIC, b'{"a": 1}\n{"b": \n', ("content-type", "application/json")), PROFILES)
+    assert "raw bytes" in made.warnings[0]
+
+
+QUERY = 'query Q($a: Int = 1) { user(id: $a, name: "a, b  # c") { ...F @include(if: true) posts(first: -1.5e3) } }'
+
+SPELLINGS = [
+    'query Q($a:Int=1){user(id:$a name:"a, b  # c"){...F@include(if:true)posts(first:-1.5e3)}}',
+    "\ufeff# a comment, with words\n" + QUERY.replace(" ", "\n\t").replace("a,\n\tb\n\t\n\t#\n\tc", "a, b  # c"),
+    QUERY.replace("{ ", "{,,, "),
+]
+
+
+@pytest.mark.parametrize("other", SPELLINGS)
+def test_a_document_counts_in_one_spelling(other: str) -> None:
+    assert normal(other) == normal(QUERY)
+    assert key(GRAPHQL, {"query": other}) == key(GRAPHQL, {"query": QUERY, "variables": None})
+    assert how(GRAPHQL, {"query": other}).warnings == ()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        QUERY.replace("a, b  # c", "a, b # c"),
+        QUERY.replace("posts", "post s"),
+        QUERY.replace("-1.5e3", "-1.5e4"),
+        QUERY.replace("...F", "... F { x }"),
+        'query { a(b: """block  string""") }',
+        'query { a(b: """block string""") }',
+        'query { a(b: """\\""" block""") }',
+    ],
+)
+def test_a_document_that_says_something_else_is_another(other: str) -> None:
+    assert key(GRAPHQL, {"query": other}) != key(GRAPHQL, {"query": QUERY})
+
+
+@pytest.mark.parametrize(
+    "other", ['{ a(b: "unfinished) }', '{ a(b: """unfinished) }', "{ a ; b }", "{ a(b: 1x) }", "\\", '"']
+)
+def test_what_is_no_graphql_counts_as_it_is(other: str) -> None:
+    assert normal(other) == other
+
+
+def test_operation_and_variables_count() -> None:
+    plain = {"query": QUERY, "operationName": "Q", "variables": {"a": 1}}
+    assert key(GRAPHQL, plain) == key(GRAPHQL, {**plain, "extensions": {}})
+    for other in (
+        {"operationName": "R"},
+        {"variables": {"a": 2}},
+        {"extensions": {"persistedQuery": {"sha256Hash": "x"}}},
+    ):
+        assert key(GRAPHQL, plain) != key(GRAPHQL, {**plain, **other})
+
+
+@given(st.text(st.sampled_from('{}()!:$"\\#,. \na1_-é')))
+def test_no_document_surprises_the_reader_and_one_spelling_is_its_own(document: str) -> None:
+    once = normal(document)
+    assert normal(once) == once
+
+
+def test_a_hostile_document_is_read_in_linear_time() -> None:
+    for document in ('"""' + '\\"""' * 50_000, '"' + "\\\\" * 100_000, "#" * 200_000, "{" * 200_000):
+        assert normal(document) is not None
+
+
+def test_weaviate_s_searches_are_found_in_their_data() -> None:
+    data = (CAPTURES / "graphql" / "weaviate.json").read_bytes()
+    call = derive(answered(WEAVIATE, {"query": "{ Get { Article { text } } }"}, data), PROFILES)
+    assert (call.kind, call.dialect, len(call.tool_results)) == ("retrieval", "graphql", 2)
+    assert route("POST", "shop.example.com", "/graphql").kind == "tool"
+
+
+def test_any_other_tool_still_works_without_configuration() -> None:
+    assert keyed(asking(TICKETS, {"query": "{ a  b }"}), PROFILES).dialect == "generic"
+    assert key(TICKETS, {"query": "{ a  b }"}) != key(TICKETS, {"query": "{ a b }"})
