@@ -50,6 +50,9 @@ class Recorder:
         self.on_failure: Policy = on_failure
         self.ledger = Ledger(spool, now)
         self._now = now
+        self._latest = 0
+        """When the last exchange began. Later ones are later, whatever the clock does: their order is that of these times."""
+
         self._new_id = Uuid7(now, randbits)
         self._room = held_limit
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="redact")
@@ -68,7 +71,7 @@ class Recorder:
         headers: Headers,
     ) -> "Recording":
         """A request's head has arrived."""
-        started_at = self._now()
+        started_at = self._latest = max(self._now(), self._latest + 1)
         text = self.redactor.text
         run = text(run)
         self.ledger.check(run)

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from calls.encoding import decode
-from calls.events import Closed, Data, Ended
+from calls.events import Closed, Data, Ended, RequestStarted
 from calls.model import Chunk, Headers
-from proxy.recorder import QUICK, Recording
+from proxy.recorder import QUICK, Recorder, Recording
 from tests.calls.secrets import TOKENS
 from tests.proxy.recording import JSON, Desk, desk
 
@@ -53,6 +53,17 @@ async def test_an_exchange_comes_out_as_it_passed(directory: Path) -> None:
     assert exchange.response.trailers == (("x-trailer", "t"),)
     assert (exchange.first_byte_at, exchange.ended_at, exchange.outcome) == (30, 51, "completed")
     assert (exchange.redactions, exchange.truncated) == (0, False)
+
+
+def test_a_clock_that_goes_back_takes_no_exchange_with_it(directory: Path) -> None:
+    # Asked twice for each exchange: for its start, and for its id.
+    times = (second * 10**9 for second in (10, 50, 20, 20, 60) for _ in range(2))
+    with desk(directory) as at:
+        recorder = Recorder(at.spool, at.recorder.redactor, now=lambda: next(times))
+        for _ in range(5):
+            recorder.begin(run="r", method="GET", url="https://a.test/", http_version="HTTP/1.1", headers=())
+    starts = [record.started_at for record in at.records() if isinstance(record, RequestStarted)]
+    assert starts == [10 * 10**9, 50 * 10**9, 50 * 10**9 + 1, 50 * 10**9 + 2, 60 * 10**9]
 
 
 async def test_kept_means_written(directory: Path) -> None:

@@ -1,0 +1,51 @@
+"""A clock that jumps, forward and back, while an agent works: the order holds, no duration is negative, nothing is lost."""
+
+import itertools
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.drills.agent import Crew
+from tests.drills.house import bundle, compared, up
+from tests.drills.upstream import upstream
+
+HOUR = 3600
+
+# Python runs this in every process that finds it on its path.
+CLOCK = """
+import os, time
+
+def jumping(told, unit):
+    def now():
+        with open(os.environ["DRILL_CLOCK"]) as file:
+            return told() + int(file.read() or 0) * unit
+    return now
+
+time.time, time.time_ns = jumping(time.time, 1), jumping(time.time_ns, 10**9)
+"""
+
+
+@pytest.mark.slow
+async def test_a_jumping_clock_harms_no_order_and_no_duration(data: Path, database_url: str, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(CLOCK)
+    clock = tmp_path / "clock"
+    clock.write_text("0")
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    env = {"PYTHONPATH": path, "DRILL_CLOCK": str(clock)}
+    async with (
+        upstream() as source,
+        up(data, "--database-url", database_url, config=source.config, env=env) as house,
+        Crew(house.port) as crew,
+    ):
+        agent = crew.agent("agent")
+        for hours in (0, 1, -1, 0):
+            clock.write_text(str(hours * HOUR))
+            for _ in range(4):
+                await agent.ask("/stream?pieces=3")
+        comparison = await compared(house, crew.ledger, source, crew.runs)
+        exchanges = (await bundle(house.api, "agent")).exchanges
+    assert comparison.sound, str(comparison)
+    assert all(one.id < two.id for one, two in itertools.pairwise(exchanges))
+    spans = [(each.first_byte_at or 0, each.ended_at or 0) for each in exchanges]
+    assert all(0 < first <= end < 60 * 10**9 for first, end in spans), spans
