@@ -24,6 +24,7 @@ from store.blobs import Element, Place, elements, pack, plan
 from store.database import BadValue, Database, Unavailable
 from store.known import Known, Scope
 from store.partitions import Partitions, day_of
+from store.prices import Cost
 from store.rows import body_digest, clean, digest_bytes, pack_head
 
 PAUSES = (0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
@@ -62,6 +63,9 @@ class Kept:
 
     sources: tuple[str, ...] = ()
     """Where it was read (spool and position), for the words of a gap."""
+
+    cost: Cost | None = None
+    """None where nobody can know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +129,7 @@ class Ingest:
         scope = (_run(exchange.run), day_of(exchange.id))
         cut = () if exchange.request.body.truncated else elements(exchange.request.body.data)
         row = _exchange_row(exchange, self._project)
-        return _Ready(kept, scope, cut, row, _call_row(exchange, kept.call, self._project) if kept.call else None)
+        return _Ready(kept, scope, cut, row, _call_row(kept, kept.call, self._project) if kept.call else None)
 
     async def _store(self, ready: Sequence[_Ready]) -> list[tuple[Kept, str]]:
         """Commit them, and return those that cannot be."""
@@ -263,14 +267,13 @@ def _exchange_row(exchange: Exchange, project: str) -> tuple[object, ...]:
     )
 
 
-def _call_row(exchange: Exchange, call: Call, project: str) -> tuple[object, ...]:
-    usage = call.usage
+def _call_row(kept: Kept, call: Call, project: str) -> tuple[object, ...]:
+    exchange, usage, cost = kept.exchange, call.usage, kept.cost
     return (
         project,
         exchange.id,
         exchange.run,
         exchange.started_at,
-        [name for name in call.exchanges if name != exchange.id] or None,
         call.kind,
         clean(call.provider, LONGEST_NAME),
         clean(call.dialect, LONGEST_NAME),
@@ -290,6 +293,10 @@ def _call_row(exchange: Exchange, call: Call, project: str) -> tuple[object, ...
         call.complete,
         digest_bytes(call.key),
         clean(call.profile, LONGEST_NAME),
+        cost.usd if cost else None,
+        cost.prices if cost else None,
+        _name(call.polls),
+        _name(call.pending),
     )
 
 
@@ -371,11 +378,12 @@ INSERT INTO exchanges (
 
 INSERT_CALL = """
 INSERT INTO calls (
-    project, id, run, started_at, later, kind, provider, dialect, operation, host, status, outcome, model_requested,
+    project, id, run, started_at, kind, provider, dialect, operation, host, status, outcome, model_requested,
     model_returned, tools, finish_reason, input_tokens, output_tokens, cached_tokens, reasoning_tokens, streamed,
-    complete, key, profile
+    complete, key, profile, cost_usd, prices, polls, pending
 ) VALUES (
-    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25,
+    $26, $27
 ) ON CONFLICT DO NOTHING
 """
 

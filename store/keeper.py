@@ -20,6 +20,7 @@ from store.database import DatabaseError
 from store.drain import DAMAGED, Drain, Gathered
 from store.ingest import Ingest, Kept
 from store.postgres import NoPostgres
+from store.prices import cost
 from store.spool import Position
 
 log = logging.getLogger(__name__)
@@ -172,15 +173,16 @@ class Keeper:
 
     def _kept(self, gathered: Gathered, drain: Drain) -> list[Kept]:
         source = f"{drain.directory.name} before {drain.position}"
-        return [Kept(exchange, self._call(exchange), (source,)) for exchange in gathered.exchanges]
+        return [self._understood(exchange, source) for exchange in gathered.exchanges]
 
-    def _call(self, exchange: Exchange) -> Call | None:
+    def _understood(self, exchange: Exchange, source: str) -> Kept:
         try:
-            return self._derive(exchange)
+            call = self._derive(exchange)
+            return Kept(exchange, call, (source,), cost(exchange, call))
         except Exception:  # a mistake of ours in one dialect must not keep evidence from being stored
             self.counts.underived += 1
             log.exception("no call could be derived from exchange %s; its evidence is kept", exchange.id)
-            return None
+            return Kept(exchange, None, (source,))
 
     async def _stored(self, gathered: Gathered, batch: Sequence[Kept]) -> bool:
         """Whether it is in the database: tried until it is, or we are stopped."""

@@ -10,16 +10,18 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import asyncpg
-from sqlalchemy import RowMapping, select
+from sqlalchemy import ColumnElement, RowMapping, select
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from calls.model import Call, Exchange
 from store.blobs import parts_of, unpack
 from store.database import Database
 from store.filters import Cursor, Filters, of_calls, page
+from store.folds import Folds, among, folds
 from store.partitions import day_of
 from store.rows import exchange_of
 from store.runs import Page, following
-from store.shapes import Shape, call_shape, exchange_shape
+from store.shapes import Answered, Place, Shape, call_shape, exchange_shape
 from store.tables import calls
 
 PAGE = 100
@@ -64,46 +66,99 @@ class Recorded:
             after = (rows[-1]["started_at"], rows[-1]["id"])
 
     async def call(self, id: str) -> Shape | None:  # noqa: A002
-        """One call, by the id of its first exchange."""
+        """One call, by the id of one of its exchanges."""
         if (wanted := _uuid(id)) is None:
             return None
-        query = select(calls).where(calls.c.project == self._project, calls.c.id == wanted)
         async with self._database.transaction() as connection:
-            found = (await connection.execute(query)).mappings().all()
-        return next(iter(await self._shapes(found)), None)
+            found = await self._rows(connection, [wanted])
+            folded = await folds(connection, self._project, [row["run"] for row in found])
+        return next(iter(await self._shapes(found, folded)), None)
 
     async def calls(self, filters: Filters, limit: int = 50, cursor: str | None = None) -> Page:
-        """Calls of all runs, newest first. Raises `BadCursor`."""
-        return await self._page(of_calls(filters), limit, cursor, newest_first=True)
+        """Calls of all runs, newest first, that have an exchange which fits. Raises `BadCursor`."""
+        conditions = list(of_calls(filters))
+        rows: list[RowMapping] = []
+        folded = Folds()
+        async with self._database.transaction() as connection:
+            while True:
+                lacking = limit - len(rows)
+                found = await self._listed(connection, conditions, lacking, cursor, newest_first=True)
+                folded |= await folds(connection, self._project, [row["run"] for row in found])
+                rows += await self._shown(connection, conditions, found[:lacking], folded)
+                cursor = following(found, lacking)
+                if cursor is None or len(rows) == limit:
+                    break
+        return Page(await self._shapes(rows, folded), cursor)
+
+    async def _shown(
+        self,
+        connection: AsyncConnection,
+        conditions: Iterable[ColumnElement[bool]],
+        rows: Sequence[RowMapping],
+        folded: Folds,
+    ) -> list[RowMapping]:
+        """Those that stand for their calls: a call is shown at the first of its exchanges that fits."""
+        before = {row["id"]: folded.before(row["id"]) for row in rows}
+        earlier = [name for names in before.values() for name in names]
+        if not earlier:
+            return list(rows)
+        fitting = select(calls.c.id).where(calls.c.project == self._project, among(earlier), *conditions)
+        fit = set((await connection.execute(fitting)).scalars())
+        return [row for row in rows if fit.isdisjoint(before[row["id"]])]
 
     async def run_calls(self, run: str, limit: int = 50, cursor: str | None = None) -> Page:
         """The calls of a run, in step order. Raises `BadCursor`."""
-        return await self._page([calls.c.run == run], limit, cursor, newest_first=False)
+        async with self._database.transaction() as connection:
+            folded = await folds(connection, self._project, [run])
+            conditions = (calls.c.run == run, ~among(folded.later))
+            found = await self._listed(connection, conditions, limit, cursor, newest_first=False)
+        return Page(await self._shapes(found[:limit], folded), following(found, limit))
 
-    async def _page(self, conditions: Iterable[Any], limit: int, cursor: str | None, *, newest_first: bool) -> Page:
+    async def _listed(
+        self,
+        connection: AsyncConnection,
+        conditions: Iterable[ColumnElement[bool]],
+        limit: int,
+        cursor: str | None,
+        *,
+        newest_first: bool,
+    ) -> Sequence[RowMapping]:
         begin = Cursor.parse(cursor) if cursor else None
         query = select(calls).where(calls.c.project == self._project, *conditions)
-        async with self._database.transaction() as connection:
-            listed = page(query, calls, begin, limit, newest_first=newest_first)
-            found = (await connection.execute(listed)).mappings().all()
-        return Page(await self._shapes(found[:limit]), following(found, limit))
+        listed = page(query, calls, begin, limit, newest_first=newest_first)
+        found: Sequence[RowMapping] = (await connection.execute(listed)).mappings().all()
+        return found
 
-    async def _shapes(self, rows: Sequence[RowMapping]) -> list[Shape]:
+    async def _rows(self, connection: AsyncConnection, ids: Iterable[uuid.UUID]) -> Sequence[RowMapping]:
+        wanted = select(calls).where(calls.c.project == self._project, among(ids))
+        return (await connection.execute(wanted)).mappings().all()
+
+    async def _shapes(self, rows: Sequence[RowMapping], folded: Folds) -> list[Shape]:
+        """The calls that these exchanges belong to, each at the place of its exchange here."""
         if not rows:
             return []
-        ids = [row["id"] for row in rows]
+        wholes = [folded.whole(row["id"]) for row in rows]
+        firsts = [uuid.UUID(ids[0]) for ids, _ in wholes]
+        ends = {uuid.UUID(name) for ids, _ in wholes for name in (ids[0], ids[-1])}
         names = list({row["run"] for row in rows})
-        evidence = await self._by_id(map(str, ids))
+        evidence = await self._by_id(map(str, ends))
         async with self._database.raw() as connection:
-            steps = {row["id"]: row["step"] for row in await connection.fetch(STEPS, self._project, names, ids)}
-            nths = {row["id"]: row["nth"] for row in await connection.fetch(NTHS, self._project, names, ids)}
+            steps = await connection.fetch(STEPS, self._project, names, firsts)
+            nths = await connection.fetch(NTHS, self._project, names, firsts, folded.later)
+        async with self._database.transaction() as connection:
+            held = await self._rows(connection, ends - {row["id"] for row in rows})
+        step, nth = ({str(row["id"]): row[1] for row in found} for found in (steps, nths))
+        by_id = {str(row["id"]): row for row in (*rows, *held)}
+        places = [
+            Place(step=step[ids[0]], nth=nth[ids[0]], exchanges=ids, attempts=attempts) for ids, attempts in wholes
+        ]
         # Beside the loop: a page of long conversations takes a while to derive.
-        return await asyncio.to_thread(
-            lambda: [self._shape(row, steps[row["id"]], nths[row["id"]], evidence[str(row["id"])]) for row in rows]
-        )
+        return await asyncio.to_thread(lambda: [self._shape(place, by_id, evidence) for place in places])
 
-    def _shape(self, row: RowMapping, step: int, nth: int, exchange: Exchange) -> Shape:
-        return call_shape(row, step, nth, exchange, self._derive(exchange))
+    def _shape(self, place: Place, rows: Mapping[str, RowMapping], evidence: Mapping[str, Exchange]) -> Shape:
+        names = dict.fromkeys((place.exchanges[0], place.exchanges[-1]))
+        told = [Answered(row=rows[n], exchange=evidence[n], call=self._derive(evidence[n])) for n in names]
+        return call_shape(place, told[0], told[-1])
 
     async def _by_id(self, ids: Iterable[str]) -> dict[str, Exchange]:
         wanted = [one for text in ids if (one := _uuid(text))]
@@ -167,6 +222,6 @@ SELECT id, step FROM (
 NTHS = """
 SELECT id, nth FROM (
     SELECT id, row_number() OVER (PARTITION BY run, key ORDER BY started_at, id) - 1 AS nth
-    FROM calls WHERE project = $1 AND run = ANY ($2::text[])
+    FROM calls WHERE project = $1 AND run = ANY ($2::text[]) AND id <> ALL ($4::uuid[])
 ) AS nths WHERE id = ANY ($3::uuid[])
 """

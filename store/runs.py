@@ -6,7 +6,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ARRAY, CursorResult, RowMapping, Select, Text, bindparam, cast, delete, func, or_, select, update
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    CursorResult,
+    RowMapping,
+    Select,
+    Text,
+    and_,
+    bindparam,
+    cast,
+    delete,
+    func,
+    not_,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -15,6 +31,7 @@ from calls.model import Usage
 from store.blobs import unpack
 from store.database import Database
 from store.filters import Cursor, Filters, of_runs, page
+from store.folds import Folds, among, folds
 from store.rows import clean
 from store.shapes import NO_STATS, Shape, run_shape
 from store.tables import calls, exchanges, gaps, parts, replays, runs
@@ -124,7 +141,8 @@ class Runs:
 async def counted(connection: AsyncConnection, project: str, names: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
     """What is counted about runs: by name, with zeros where there is nothing."""
     stats: defaultdict[str, dict[str, Any]] = defaultdict(lambda: dict(NO_STATS))
-    for query in (_of_exchanges(), _of_calls(), _of_gaps()):
+    folded = await folds(connection, project, names)
+    for query in (_of_exchanges(), _of_calls(folded), _of_gaps()):
         for row in (await connection.execute(query, {"project": project, "names": list(names)})).mappings():
             stats[row["run"]].update(row)
     return stats
@@ -144,11 +162,22 @@ def _of_exchanges() -> Select[Any]:
     return _by_run(exchanges, columns)
 
 
-def _of_calls() -> Select[Any]:
+def _of_calls(folded: Folds) -> Select[Any]:
     model = func.coalesce(calls.c.model_requested, calls.c.model_returned)
     models = func.array_remove(func.array_agg(func.distinct(model)), None).label("models")
-    sums = [func.sum(calls.c[name]).cast(calls.c[name].type).label(name) for name in Usage.__slots__]
-    return _by_run(calls, (func.count().label("calls"), models, *sums))
+    number = func.count().filter(~among(folded.later))
+    # A look at what was done before tells the same usage again, which is counted once.
+    once = ~among(folded.strays)
+    sums = [func.sum(calls.c[name]).filter(once).cast(calls.c[name].type).label(name) for name in Usage.__slots__]
+    cost = func.sum(calls.c.cost_usd).filter(once).label("known_cost_usd")
+    unpriced = func.count().filter(_may_have_cost(), once, calls.c.cost_usd.is_(None)).label("unpriced")
+    return _by_run(calls, (number.label("calls"), models, *sums, cost, unpriced))
+
+
+def _may_have_cost() -> ColumnElement[bool]:
+    """A model that answered, as far as one can tell: who is refused, or only told to ask again, pays nothing."""
+    refused = and_(calls.c.status.is_not(None), calls.c.status >= 300)
+    return and_(calls.c.kind == "model", calls.c.pending.is_(None), not_(func.coalesce(refused, False)))
 
 
 def _of_gaps() -> Select[Any]:

@@ -1,10 +1,13 @@
 """Rows and values in the shapes of the contract: what `/v1` answers with. Pure."""
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 from urllib.parse import urlsplit
 
+from calls.folding import joined
 from calls.model import Body, Call, Exchange, Usage
 from store.rows import body_digest, digest_text
 
@@ -13,7 +16,15 @@ IDLE = 30 * 60 * 1_000_000_000
 
 type Shape = dict[str, Any]
 
-NO_STATS: Mapping[str, Any] = {"calls": 0, "exchanges": 0, "gaps": 0, "lacking": 0, "models": []}
+NO_STATS: Mapping[str, Any] = {
+    "calls": 0,
+    "exchanges": 0,
+    "gaps": 0,
+    "lacking": 0,
+    "models": [],
+    "known_cost_usd": None,
+    "unpriced": 0,
+}
 
 
 def rfc3339(ns: int) -> str:
@@ -26,6 +37,11 @@ def rfc3339(ns: int) -> str:
 def milliseconds(ns: int | None) -> float | None:
     """A duration, as a number of milliseconds."""
     return None if ns is None else ns / 1_000_000
+
+
+def dollars(amount: Decimal | None) -> float | None:
+    """An amount as JSON has it."""
+    return None if amount is None else float(amount)
 
 
 def run_shape(row: Mapping[Any, Any], stats: Mapping[str, Any], now: int) -> Shape:
@@ -49,52 +65,82 @@ def run_shape(row: Mapping[Any, Any], stats: Mapping[str, Any], now: int) -> Sha
         "forked_at": row["forked_at"],
         "models": stats["models"],
         "tokens": {name: stats.get(name) for name in Usage.__slots__},
-        "cost_usd": None,
+        # A sum that lacks a part is none; what is known of it stands beside.
+        "cost_usd": None if stats["unpriced"] else dollars(stats["known_cost_usd"]),
+        "known_cost_usd": dollars(stats["known_cost_usd"]),
+        "unpriced": stats["unpriced"],
         "profile": row["profile"],
         "head": None,
     }
 
 
-def call_shape(row: Mapping[Any, Any], step: int, nth: int, exchange: Exchange, derived: Call) -> Shape:
-    """A call: its row, its place in its run, and what is derived again from its evidence."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """One exchange of a call: its row, its evidence, and the call that is derived from it again."""
+
+    row: Mapping[Any, Any]
+    exchange: Exchange
+    call: Call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a call stands in its run."""
+
+    step: int
+    nth: int
+    exchanges: Sequence[str]
+    attempts: int
+
+
+def call_shape(place: Place, first: Answered, last: Answered) -> Shape:
+    """A call: asked as in its first exchange, answered as in its last. Mostly they are one."""
+    call = first.call if first is last else joined([first.call, last.call])
+    asked, answered = first.row, last.row
     return {
-        "id": str(row["id"]),
-        "run": row["run"],
-        "step": step,
-        "exchanges": [str(row["id"]), *map(str, row["later"] or ())],
-        "actor": exchange.actor,
-        "kind": row["kind"],
-        "provider": row["provider"],
-        "dialect": row["dialect"],
-        "operation": row["operation"],
-        "host": row["host"],
-        "method": exchange.request.method,
-        "path": path_of(exchange.request.url),
-        "status": row["status"],
-        "model_requested": row["model_requested"],
-        "model_returned": row["model_returned"],
-        "system_fingerprint": derived.system_fingerprint,
-        "params": derived.params,
-        "request": derived.request,
-        "answer": derived.answer,
-        "text": derived.text,
-        "tool_calls": [{"id": tool.id, "name": tool.name, "arguments": tool.arguments} for tool in derived.tool_calls],
-        "tool_results": list(derived.tool_results),
-        "finish_reason": row["finish_reason"],
-        "usage": {name: row[name] for name in Usage.__slots__},
-        "cost_usd": None,
-        "streamed": row["streamed"],
-        "complete": row["complete"],
-        "outcome": row["outcome"],
-        "key": digest_text(row["key"]),
-        "nth": nth,
-        "profile": row["profile"],
-        "warnings": list(derived.warnings),
-        "started_at": rfc3339(row["started_at"]),
-        "first_byte_ms": milliseconds(exchange.first_byte_at),
-        "duration_ms": milliseconds(exchange.ended_at),
-        "attempts": 1 + len(row["later"] or ()),
+        "id": str(asked["id"]),
+        "run": asked["run"],
+        "step": place.step,
+        "exchanges": list(place.exchanges),
+        "actor": first.exchange.actor,
+        "kind": asked["kind"],
+        "provider": asked["provider"],
+        "dialect": asked["dialect"],
+        "operation": asked["operation"],
+        "host": asked["host"],
+        "method": first.exchange.request.method,
+        "path": path_of(first.exchange.request.url),
+        "status": answered["status"],
+        "model_requested": asked["model_requested"],
+        "model_returned": answered["model_returned"],
+        "system_fingerprint": call.system_fingerprint,
+        "params": call.params,
+        "request": call.request,
+        "answer": call.answer,
+        "text": call.text,
+        "tool_calls": [{"id": tool.id, "name": tool.name, "arguments": tool.arguments} for tool in call.tool_calls],
+        "tool_results": list(call.tool_results),
+        "finish_reason": answered["finish_reason"],
+        "usage": {name: answered[name] for name in Usage.__slots__},
+        "cost_usd": dollars(answered["cost_usd"]),
+        "prices": answered["prices"],
+        "streamed": answered["streamed"],
+        "complete": answered["complete"],
+        "outcome": answered["outcome"],
+        "key": digest_text(asked["key"]),
+        "nth": place.nth,
+        "profile": asked["profile"],
+        "warnings": list(call.warnings),
+        "started_at": rfc3339(asked["started_at"]),
+        "first_byte_ms": milliseconds(_since(first.exchange, last.exchange, last.exchange.first_byte_at)),
+        "duration_ms": milliseconds(_since(first.exchange, last.exchange, last.exchange.ended_at)),
+        "attempts": place.attempts,
     }
+
+
+def _since(first: Exchange, last: Exchange, at: int | None) -> int | None:
+    """A time of the last exchange, counted from the beginning of the first: what the caller waited."""
+    return None if at is None else last.started_at - first.started_at + at
 
 
 def exchange_shape(exchange: Exchange, step: int) -> Shape:

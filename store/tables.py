@@ -16,6 +16,7 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     MetaData,
+    Numeric,
     PrimaryKeyConstraint,
     Table,
     Text,
@@ -100,10 +101,9 @@ calls = Table(
     "calls",
     metadata,
     Column("project", Text, nullable=False),
-    Column("id", Uuid, nullable=False),  # the id of its first exchange
+    Column("id", Uuid, nullable=False),  # the exchange's
     Column("run", Text, nullable=False),
     Column("started_at", BigInteger, nullable=False),
-    Column("later", ARRAY(Uuid)),  # its further exchanges (retries, polling), where it has any
     Column("kind", Text, nullable=False),
     Column("provider", Text, nullable=False),
     Column("dialect", Text, nullable=False),
@@ -123,6 +123,10 @@ calls = Table(
     Column("complete", Boolean, nullable=False),
     Column("key", LargeBinary, nullable=False),
     Column("profile", Text, nullable=False),
+    Column("cost_usd", Numeric),
+    Column("prices", Text),  # who says what it cost: a version of our price tables, or the provider
+    Column("polls", Text),  # the work that the request only asks after…
+    Column("pending", Text),  # …and the work that its answer leaves unfinished: by these, exchanges are joined to calls
     _key("id"),
     # A run's calls in step order, and whether a run has a call of some kind.
     Index(None, "project", "run", "started_at", "id"),

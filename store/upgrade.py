@@ -9,14 +9,14 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 
 
-def upgrade(connection: Connection) -> str | None:
+def upgrade(connection: Connection, target: str = "head") -> str | None:
     """Run the migrations that are lacking. The tables' version, untouched, where it is none that we know."""
     config = _config()
     config.attributes["connection"] = connection
     found = MigrationContext.configure(connection).get_current_revision()
     if found is not None and found not in known():
         return found
-    command.upgrade(config, "head")
+    command.upgrade(config, target)
     return None
 
 

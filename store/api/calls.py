@@ -35,11 +35,13 @@ async def get_call(desk: TheDesk, call: str) -> Response:
 @router.get("/calls/{call}/explain", summary="What went into a call's key, and what was left out, and why")
 async def explain_call(desk: TheDesk, call: str) -> Response:
     """Under the profiles in force. `stored_key` differs where those have changed since it was recorded."""
-    found, evidence = await desk.recorded.call(call), await desk.recorded.exchange(call)
-    if found is None or evidence is None:
+    if (found := await desk.recorded.call(call)) is None:
+        raise unknown("call", call)
+    # Of several tries the first: it is the one whose key the call has.
+    if (evidence := await desk.recorded.exchange(found["id"])) is None:
         raise unknown("call", call)
     key = await asyncio.to_thread(keyed, evidence.request, desk.profiles)
-    return Json({"call": call, "stored_key": found["key"]} | _explained(key))
+    return Json({"call": found["id"], "stored_key": found["key"]} | _explained(key))
 
 
 def _explained(key: Keyed) -> dict[str, Value]:

@@ -22,6 +22,7 @@ from store.api.problems import Problem
 from store.api.runs import shape
 from store.bundle import BadBundle, Bundle, Entry, read
 from store.ingest import Ingest, Kept
+from store.prices import cost
 
 router = APIRouter(tags=["runs"])
 
@@ -138,7 +139,8 @@ async def _store(desk: Desk, run: str, bundle: Bundle) -> None:
 
 
 def _kept(desk: Desk, batch: Sequence[Exchange]) -> list[Kept]:
-    return [Kept(each, desk.derive(each), ("import",)) for each in batch]
+    derived = ((each, desk.derive(each)) for each in batch)
+    return [Kept(each, call, ("import",), cost(each, call)) for each, call in derived]
 
 
 async def _confirm(desk: Desk, run: str, bundle: Bundle, *, new: bool) -> None:

@@ -71,6 +71,8 @@ async def test_a_run_counts_what_was_recorded_of_it(ingest: Ingest, runs: Runs) 
         "models": ["gpt-5"],
         "tokens": {"input_tokens": 100, "output_tokens": 10, "cached_tokens": None, "reasoning_tokens": None},
         "cost_usd": None,
+        "known_cost_usd": None,
+        "unpriced": 1,
         "profile": "sha256:profiles",
         "head": None,
     }

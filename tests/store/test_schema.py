@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from functools import partial
 
 import pytest
 from sqlalchemy import text
@@ -9,7 +10,7 @@ from sqlalchemy import text
 from store.database import SCHEMA, Database, Unavailable, Unusable, address
 from store.postgres import Server
 from store.tables import PARTITIONED, metadata
-from store.upgrade import known
+from store.upgrade import known, upgrade
 from tests.support.postgres import create, run, url
 
 
@@ -97,3 +98,30 @@ def test_an_address_that_may_be_shown_has_no_password() -> None:
 
 def test_the_version_in_the_code_is_the_newest_migration_s() -> None:
     assert known()[0] == SCHEMA
+
+
+async def test_tables_of_an_earlier_version_are_brought_to_ours_with_what_they_hold(postgres_server: Server) -> None:
+    create(postgres_server, "earlier")
+    database = Database(url(postgres_server, "earlier"))
+    async with database.transaction() as connection:
+        await connection.run_sync(partial(upgrade, target="0001"))
+        await connection.execute(text(DAY))
+        await connection.execute(text(CALL))
+    await database.prepare()
+    async with database.transaction() as connection:
+        kept = (await connection.execute(text("SELECT run, provider, cost_usd, polls FROM calls"))).all()
+    assert [tuple(row) for row in kept] == [("night", "openai", None, None)]
+    await database.close()
+
+
+DAY = """
+CREATE TABLE calls_day PARTITION OF calls
+FOR VALUES FROM ('019aa000-0000-0000-0000-000000000000') TO ('019ab000-0000-0000-0000-000000000000')
+"""
+
+CALL = """
+INSERT INTO calls (project, id, run, started_at, kind, provider, dialect, operation, host, outcome, streamed, complete,
+    key, profile)
+VALUES ('default', '019aa000-0000-7000-8000-000000000001', 'night', 1, 'model', 'openai', 'openai_chat', 'chat',
+    'api.openai.com', 'completed', false, true, '\\x00', 'openai_chat/1')
+"""

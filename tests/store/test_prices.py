@@ -1,0 +1,133 @@
+"""What calls cost: by their own usage, at the prices of their day; and no figure where nobody can know."""
+
+import json
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from genai_prices import Usage, calc_price
+from genai_prices.data_snapshot import set_custom_snapshot
+from hypothesis import given
+
+from calls.derive import derive
+from calls.model import Call, Exchange
+from store import prices
+from store.prices import Cost, cost
+from store.profiles import shipped
+from tests.calls.strategies import json_values
+from tests.calls.test_derive import answered
+
+PROFILES = shipped()
+NOON = 1_795_262_400_000_000_000
+
+OPENAI = "https://api.openai.com/v1"
+
+
+def called(url: str, answer: Any, model: str = "m") -> tuple[Exchange, Call]:
+    made = answered(url, {"model": model}, json.dumps(answer, default=float).encode())
+    made = replace(made, started_at=NOON)
+    return made, derive(made, PROFILES)
+
+
+def usd(url: str, answer: Any, model: str = "m") -> float | None:
+    found = cost(*called(url, answer, model))
+    return None if found is None else float(found.usd)
+
+
+CHATTED = {"prompt_tokens": 1000, "completion_tokens": 100, "prompt_tokens_details": {"cached_tokens": 600}}
+RESPONDED = {"input_tokens": 1000, "output_tokens": 100, "input_tokens_details": {"cached_tokens": 600}}
+
+
+def chat(model: str, usage: Any = None, **more: Any) -> dict[str, Any]:
+    return {"model": model, "choices": [], "usage": CHATTED if usage is None else usage, **more}
+
+
+MINI = (400 * 0.15 + 600 * 0.075 + 100 * 0.6) / 1e6
+"""What gpt-4o-mini takes for that: OpenAI's list price since July 2024, per million."""
+
+
+@pytest.mark.parametrize(
+    ("url", "answer"),
+    [
+        pytest.param(f"{OPENAI}/chat/completions", chat("gpt-4o-mini-2024-07-18"), id="a chat"),
+        pytest.param(f"{OPENAI}/responses", {"model": "gpt-4o-mini", "usage": RESPONDED}, id="a response"),
+        pytest.param(
+            "https://x.openai.azure.com/openai/deployments/ours/chat/completions", chat("gpt-4o-mini"), id="azure"
+        ),
+    ],
+)
+def test_what_was_cached_costs_less(url: str, answer: Any) -> None:
+    assert usd(url, answer) == pytest.approx(MINI)
+
+
+def test_anthropic_counts_what_was_cached_beside_its_input() -> None:
+    usage = {
+        "input_tokens": 400,
+        "output_tokens": 100,
+        "cache_read_input_tokens": 600,
+        "cache_creation_input_tokens": 0,
+    }
+    answer = {"type": "message", "model": "claude-3-5-haiku-20241022", "content": [], "usage": usage}
+    # $0.80 in, $0.08 from the cache, $4 out.
+    assert usd("https://api.anthropic.com/v1/messages", answer) == pytest.approx(
+        (400 * 0.8 + 600 * 0.08 + 100 * 4) / 1e6
+    )
+
+
+def test_a_figure_says_whose_prices_it_is_of() -> None:
+    found = cost(*called(f"{OPENAI}/chat/completions", chat("gpt-4o-mini")))
+    assert found is not None
+    assert found.prices == prices.version()
+    assert found.prices.startswith("genai-prices/0.")
+
+
+def test_what_openrouter_says_that_it_cost_counts_and_so_does_the_key_that_one_brings() -> None:
+    url = "https://openrouter.ai/api/v1/chat/completions"
+    usage = {**CHATTED, "cost": 0.00000537, "cost_details": {"upstream_inference_cost": 0.00417}}
+    assert cost(*called(url, chat("m", usage))) == Cost(usd=Decimal("0.00000537"), prices="provider")
+    assert usd(url, chat("m", {**usage, "cost": 0, "is_byok": True})) == pytest.approx(0.00417)
+
+
+UNKNOWN = {
+    "a model of one's own": (f"{OPENAI}/chat/completions", chat("our-model")),
+    "a server of one's own": ("http://localhost:8000/v1/chat/completions", chat("gpt-4o-mini")),
+    "a gateway": ("https://llm.example.com/v1/chat/completions", chat("gpt-4o-mini")),
+    "no usage": (f"{OPENAI}/chat/completions", {"model": "gpt-4o-mini", "choices": []}),
+    "usage that is none": (f"{OPENAI}/chat/completions", chat("gpt-4o-mini", {"prompt_tokens": -1})),
+    "a sum that is none": (f"{OPENAI}/chat/completions", chat("gpt-4o-mini", {"prompt_tokens": 10**30})),
+    "an error": (f"{OPENAI}/chat/completions", {"error": {"message": "no"}}),
+    "a tool": ("https://tickets.example.com/", chat("gpt-4o-mini")),
+    "work that goes on": (
+        f"{OPENAI}/responses",
+        {"id": "r", "status": "queued", "background": True, "model": "gpt-4o-mini", "usage": RESPONDED},
+    ),
+}
+
+
+@pytest.mark.parametrize(("url", "answer"), UNKNOWN.values(), ids=UNKNOWN.keys())
+def test_what_nobody_can_know_has_no_figure(url: str, answer: Any) -> None:
+    assert usd(url, answer) is None
+
+
+def test_to_count_tokens_is_free() -> None:
+    assert usd("https://api.anthropic.com/v1/messages/count_tokens", {"input_tokens": 5}) == 0
+
+
+def test_prices_fetched_meanwhile_by_somebody_else_in_the_process_are_not_ours() -> None:
+    set_custom_snapshot(prices._tables().__class__(providers=[], from_auto_update=True))
+    try:
+        with pytest.raises(LookupError):
+            calc_price(Usage(input_tokens=1), "gpt-4o-mini", provider_id="openai")
+        prices._priced.cache_clear()
+        assert usd(f"{OPENAI}/chat/completions", chat("gpt-4o-mini")) == pytest.approx(MINI)
+    finally:
+        set_custom_snapshot(None)
+
+
+@given(json_values)
+def test_no_usage_surprises_us(usage: Any) -> None:
+    for told in (usage, {"prompt_tokens": usage}, {"prompt_tokens": 1, "prompt_tokens_details": usage}):
+        usd(f"{OPENAI}/chat/completions", chat("gpt-4o-mini", told))
+        usd("https://openrouter.ai/api/v1/chat/completions", chat("m", {"cost": told}))
+        usd("https://api.anthropic.com/v1/messages", {"model": "claude-3-5-haiku-20241022", "usage": told})
