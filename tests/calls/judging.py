@@ -43,7 +43,8 @@ def opened(recorded: Recorded) -> bytes:
 def in_pieces(name: str, recorded: Recorded, call: Call) -> Any:
     """What we make of an answer that comes in pieces of random sizes, other ones for every answer and the same in every run."""
     body, cuts = opened(recorded), random.Random(name)
-    assembly = BY_NAME[call.dialect].assemble("text/event-stream")
+    media = {name.lower(): value for name, value in recorded.response_headers}.get("content-type", "")
+    assembly = BY_NAME[call.dialect].assemble(media.lower())
     start = 0
     while start < len(body):
         end = start + cuts.choice((1, 2, 7, 100, 1000, 4096))
