@@ -8,6 +8,7 @@ stands in place of a secret, `credentials` for what is one.
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
+from functools import lru_cache
 
 from calls import redact_head
 from calls.credentials import RULES, Rule
@@ -29,6 +30,10 @@ class Rules:
     """Request headers, in lower case, that stay because a profile makes keys of them."""
 
 
+REMEMBERED = 1024
+"""How many values of headers a redactor keeps in mind; they never leave the process."""
+
+
 class Redactor:
     """Rules with a key. One serves all exchanges; `of` has what serves the requests that a profile rules on."""
 
@@ -41,6 +46,9 @@ class Redactor:
         self._keep = self._rules.keep | (profiles.headers if profiles else frozenset())
         self._profiles = profiles
         self._query: Query | None = None
+        # An agent sends and gets the same headers again and again; what a value becomes depends on nothing else.
+        self._treated = lru_cache(REMEMBERED)(self._treat)
+        self._is_clean = lru_cache(REMEMBERED)(self._clean)
         self._declared: Declared | None = None
         self._scoped = {profile.name: self._for(profile) for profile in profiles.profiles} if profiles else {}
 
@@ -106,12 +114,20 @@ class Redactor:
             how = treatment(name.lower())
             if how in ("seen", "address"):
                 seen.append(len(new))
-            new.append((name, value if how == "seen" else _treated(how, value, tally.replace)))
+            if how != "seen":
+                value, count = self._treated(how, value)
+                tally.count += count
+            new.append((name, value))
         # One search through all that can still be read: in hardly any request is there anything left to find.
-        if not self._clean("\n".join(new[n][1] for n in seen)):
+        if not self._is_clean("\n".join(new[n][1] for n in seen)):
             for n in seen:
                 new[n] = (new[n][0], self._searched(new[n][1], tally))
         return tuple(new), tally.count
+
+    def _treat(self, treatment: Treatment, value: str) -> tuple[str, int]:
+        """A header's value, and how many secrets it had."""
+        tally = _Tally(self._key)
+        return _treated(treatment, value, tally.replace), tally.count
 
     def _clean(self, text: str) -> bool:
         data = _encoded(text)[0]

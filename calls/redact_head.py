@@ -7,6 +7,7 @@ replay is for. Whatever stays is still searched for credentials.
 
 import re
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Final, Literal
 from urllib.parse import unquote_plus
 
@@ -108,6 +109,7 @@ _LOOKS_SECRET: Final = re.compile(
 )
 
 
+@lru_cache(2048)
 def asked(name: str) -> Treatment:
     """How to treat a header of a request, by its name in lower case."""
     known = REQUEST.get(name)
@@ -116,6 +118,7 @@ def asked(name: str) -> Treatment:
     return known
 
 
+@lru_cache(2048)
 def answered(name: str) -> Treatment:
     """How to treat a header of a response."""
     known = RESPONSE.get(name)

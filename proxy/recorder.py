@@ -255,6 +255,10 @@ class Recording:
                 self.put(_End(message, at, cut=True))
         self.put(Closed(self.id, at, outcome, None if error is None else self._recorder.redactor.text(error)))
 
+    def kept_now(self) -> bool:
+        """Whether all told so far is kept, and needs no waiting for. False: ask `kept`."""
+        return not (self._line or self._missed) and self._recorder.spool.write_now(self._last)
+
     async def kept(self) -> bool:
         """Wait until all told so far is kept. False: something is not, and the policy is to refuse what cannot be."""
         await self.settled()

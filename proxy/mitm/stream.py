@@ -122,7 +122,8 @@ class Stream(http_layers.HttpStream):
 
     def kept(self) -> CommandGenerator[bool]:
         """Wait until all that was told is kept. False where nothing more may pass."""
-        if not self.tape.guarded:
+        # Standing still costs a task and a turn of the loop; nearly always there is nothing to wait for.
+        if not self.tape.guarded or self.tape.kept_now():
             return True
         waiting = Await(self.tape.kept)
         yield waiting

@@ -25,6 +25,7 @@ class Recording(Protocol):
     def response(self, at: int, status: int, reason: str, http_version: str, headers: Headers) -> None: ...
     def ended(self, side: Side, at: int, trailers: Headers = ()) -> None: ...
     def closed(self, at: int, outcome: Outcome, error: str | None = None) -> None: ...
+    def kept_now(self) -> bool: ...
     async def kept(self) -> bool: ...
 
 
@@ -99,6 +100,15 @@ class Tape:
         recorder = self._recorder
         if recorder is not None:
             self._told(lambda: recorder.gap(self._run, reason, self._recording.id if self._recording else None))
+
+    def kept_now(self) -> bool:
+        """Whether all told so far is kept already, so that nobody has to wait. False: ask `kept`."""
+        recording = self._recording
+        try:
+            return recording is not None and recording.kept_now()
+        except Exception as fault:  # noqa: BLE001 - the guard, as in `kept`
+            self._fail(fault)
+            return False
 
     async def kept(self) -> bool:
         """Whether the exchange may go on: all told so far is kept, or the policy does not ask for it."""

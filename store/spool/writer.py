@@ -1,9 +1,10 @@
 """The door's end of a spool: append in memory, written by one thread, synced by another, in groups.
 
-`append` never blocks and never touches the disk. The writing thread takes all there is in one `write(2)`: every 20 ms
-while records come, and at once when somebody asks for `reached`. Syncing is a thread of its own, because a sync takes
-milliseconds, and whoever waits only for the write must not wait for it. Threads are woken as seldom as can be: each
-waking costs the event loop more than an append does.
+`append` never blocks and never touches the disk. The writing thread takes all there is in one `write(2)`, every 20 ms
+while records come. Whoever asks for `reached` has it written at once: by itself where that is sure to be quick (a little,
+into the page cache, and the disk was quick the last time), else by the thread. Syncing is a thread of its own, because a
+sync takes milliseconds, and whoever waits only for the write must not wait for it. Threads are woken as seldom as can be:
+each waking makes the event loop fight for the interpreter, which costs more than all the rest of a record.
 """
 
 import asyncio
@@ -29,6 +30,14 @@ GROUP: Final = 0.02
 
 QUIET: Final = 50
 """Groups without a record after which the writing thread stops looking, and has to be woken."""
+
+LITTLE: Final = 256 << 10
+"""Bytes that the event loop's thread may write by itself."""
+
+SLOW: Final = 0.005
+"""Seconds that such a write may take. A disk that needs longer is left to the thread for CALM seconds."""
+
+CALM: Final = 5.0
 
 RETRY: Final = 0.25
 """Seconds between two attempts on a disk that refuses, and between two looks at what the reader has deleted."""
@@ -67,6 +76,9 @@ class Spool:
         self._output = Output(directory, self._disk, number=unused(directory), salt=secrets.randbits(32), now=now)
 
         self._lock = threading.Lock()
+        self._pen = threading.Lock()
+        """Held from taking records to having written them, so that they reach the file in their order."""
+        self._slow_until = 0.0
         self._to_write = threading.Condition(self._lock)
         self._to_sync = threading.Condition(self._lock)
         self._queue: list[bytes] = []
@@ -132,6 +144,8 @@ class Spool:
 
     async def reached(self, sequence: int) -> None:
         """Return once the record is written, or on disk with durability "fsync". Raises SpoolBroken."""
+        if self.write_now(sequence):
+            return
         if not self._failed[0] < sequence <= self._failed[1] and sequence <= self._done():
             return
         with self._lock:
@@ -147,6 +161,40 @@ class Spool:
             if self._durability == "fsync":
                 self._to_sync.notify()
         await future
+
+    def write_now(self, sequence: int) -> bool:
+        """Have a record written here and now; False where it cannot be done at once, or where the disk is waited for."""
+        if self._durability == "fsync":
+            return False
+        if sequence <= self._written:
+            return not self._failed[0] < sequence <= self._failed[1]
+        if self._queued > LITTLE or time.monotonic() < self._slow_until or not self._pen.acquire(blocking=False):
+            return False
+        try:
+            ready = self._trouble is None and not self._closing
+            return ready and self._write_quickly() and sequence <= self._written
+        finally:
+            self._pen.release()
+
+    def _write_quickly(self) -> bool:
+        """One write(2) into the present segment. What it does not take is left for the thread, in its place."""
+        handle, size = self._output.handle, self._output.size + self._queued
+        if handle is None or handle in self._poisoned or size > self._segment_bytes:
+            return False
+        with self._lock:
+            batch, self._queue = self._queue, []
+        began = time.monotonic()
+        try:
+            self._output.write(batch)
+        except WriteFailed as failure:
+            self._advance(batch[: failure.done])
+            with self._lock:
+                self._queue[:0] = batch[failure.done :]
+            return False
+        self._advance(batch)
+        if (ended := time.monotonic()) - began > SLOW:
+            self._slow_until = ended + CALM
+        return True
 
     def close(self) -> int:
         """Write and sync what is left, and let go of the spool; return how many records could not be kept."""
@@ -239,17 +287,19 @@ class Spool:
             raise SpoolBroken(f"the spool {self.directory} cannot be written: {error}") from error
 
     def _write_forever(self) -> None:
-        while (batch := self._batch()) is not None:
-            if batch:
+        while self._something():
+            with self._pen:
+                with self._lock:
+                    batch, self._queue = self._queue, []
                 self._write(batch)
-            elif self._look:
-                self._look_around()
+                if self._look:
+                    self._look_around()
         with self._lock:
             self._written_out = True
             self._to_sync.notify()
 
-    def _batch(self) -> list[bytes] | None:
-        """What there is to write, with what comes soon after; None when nothing more will come."""
+    def _something(self) -> bool:
+        """Wait until there is something to do, and a little longer for what comes with it; False when nothing more will."""
         with self._lock:
             quiet = 0
             while not (self._urgent or self._closing):
@@ -260,8 +310,7 @@ class Spool:
                     break
                 quiet += 1
             self._urgent = False
-            batch, self._queue = self._queue, []
-            return None if self._closing and not batch else batch
+            return not self._closing or bool(self._queue)
 
     def _write(self, batch: list[bytes]) -> None:
         while batch:

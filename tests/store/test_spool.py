@@ -133,7 +133,7 @@ async def test_many_waiters_are_woken_together(directory: Path, monkeypatch: pyt
 
 
 async def test_whoever_stops_waiting_harms_nobody(directory: Path) -> None:
-    with Spool(directory) as spool:
+    with Spool(directory, durability="fsync") as spool:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(spool.reached(spool.append(b"x"))) for _ in range(20)]
             await asyncio.sleep(0)

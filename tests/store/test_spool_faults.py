@@ -116,7 +116,7 @@ from pathlib import Path
 from store.spool import Spool, SpoolBroken
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 async def main():
-    with Spool(Path(sys.argv[1])) as spool:
+    with Spool(Path(sys.argv[1]), durability="fsync") as spool:
         # A real short write, and then a real error, from a real file system.
         resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, resource.RLIM_INFINITY))
         for n in range(60):

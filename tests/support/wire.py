@@ -145,6 +145,9 @@ class Told:
         self._hear("closed", outcome, error)
         self.over.set()
 
+    def kept_now(self) -> bool:
+        return False
+
     async def kept(self) -> bool:
         await self.recorder.gate.wait()
         return self.recorder.keeps
