@@ -110,3 +110,13 @@ def _failure(answer: httpx2.Response) -> Failure:
 def segment(name: str) -> str:
     """A name as one segment of a path."""
     return quote(name, safe=":")
+
+
+def meant(api: Api, run: str) -> str:
+    """The run that a person names: `last` is the newest in which something was recorded. Raises Failure."""
+    if run != "last":
+        return run
+    newest = next((found for found in api.each("/runs", limit=20) if found["calls"]), None)
+    if newest is None:
+        raise Failure("nothing was recorded yet; start with: playhead record -- COMMAND")
+    return str(newest["id"])

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from proxy.api import NotFound, segment
+from proxy.api import NotFound, meant, segment
 from proxy.errors import Failure
 from proxy.house import House
 from proxy.record import checked, environment
@@ -81,7 +81,7 @@ async def _bundle(house: House, recording: str, place: Path) -> Path:
     if "/" in recording or path.suffix == ".jsonl":
         raise Failure(f"there is no bundle {recording}; make one with: playhead export RUN -o {recording}")
     api = await house.api()
-    run = _last(api) if recording == "last" else checked(recording)
+    run = checked(meant(api, recording))
     try:
         with place.open("wb") as file:
             for piece in api.raw(f"/runs/{segment(run)}/bundle"):
@@ -90,13 +90,6 @@ async def _bundle(house: House, recording: str, place: Path) -> Path:
         place.unlink()
         raise Failure(f"there is no run {run} here; `playhead ls` lists what was recorded") from error
     return place
-
-
-def _last(api: Any) -> str:
-    runs = api.get("/runs", limit=1)["items"]
-    if not runs:
-        raise Failure("nothing was recorded yet; start with: playhead record -- COMMAND")
-    return str(runs[0]["id"])
 
 
 def _read(path: Path) -> dict[str, Any] | None:

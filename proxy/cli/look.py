@@ -11,7 +11,7 @@ import click
 from calls.explain import explain
 from calls.key import keyed
 from calls.model import Body, Request
-from proxy.api import Api, NotFound, segment
+from proxy.api import Api, NotFound, meant, segment
 from proxy.cli.common import as_json, print_json, settings, user_profiles, with_settings
 from proxy.errors import Failure
 from proxy.house import House
@@ -72,7 +72,7 @@ def show_command(what: str, as_json: bool, **flags: Any) -> None:
     """Show a run and its calls in step order, or one call whole."""
 
     def look(api: Api) -> tuple[dict[str, Any], list[dict[str, Any]] | None]:
-        run = _named(api, what)
+        run = meant(api, what)
         try:
             found = api.get(f"/runs/{segment(run)}")
         except NotFound:
@@ -92,15 +92,6 @@ def _call(api: Api, what: str) -> dict[str, Any]:
     except NotFound as error:
         raise Failure(f"there is no run and no call {what} here; `playhead ls` lists what was recorded") from error
     return found
-
-
-def _named(api: Api, what: str) -> str:
-    if what != "last":
-        return what
-    runs = api.get("/runs", limit=1)["items"]
-    if not runs:
-        raise Failure("nothing was recorded yet; start with: playhead record -- COMMAND")
-    return str(runs[0]["id"])
 
 
 def _show_run(run: dict[str, Any], calls: list[dict[str, Any]]) -> None:
@@ -151,7 +142,7 @@ def export_command(run: str, output: Path | None, form: str, **flags: Any) -> No
     """Write a run as one file, which replays and verifies without Playhead's database."""
 
     def write(api: Api) -> None:
-        pieces = api.raw(f"/runs/{segment(_named(api, run))}/bundle")
+        pieces = api.raw(f"/runs/{segment(meant(api, run))}/bundle")
         if output is None:
             sys.stdout.buffer.writelines(pieces)
             sys.stdout.buffer.flush()
