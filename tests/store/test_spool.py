@@ -1,6 +1,7 @@
 """What a door appends comes out at the keeper's end, in order and once, whoever stops in between."""
 
 import asyncio
+import os
 import threading
 from pathlib import Path
 
@@ -356,3 +357,29 @@ def test_files_are_for_their_owner_alone(directory: Path) -> None:
     fill(directory, [b"x"])
     assert directory.stat().st_mode & 0o077 == 0
     assert all(path.stat().st_mode & 0o077 == 0 for path in directory.iterdir())
+
+
+async def test_a_frame_that_was_half_written_when_it_was_looked_at_is_not_damaged(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = [b"first " * 20, b"second " * 20]
+    real = os.pread
+    looks = 0
+
+    def early(handle: int, size: int, offset: int) -> bytes:
+        """The look at the frames comes when the first of them is on disk but for its last bytes."""
+        nonlocal looks
+        looks += 1
+        data = real(handle, size, offset)
+        return data[:50] if looks in (2, 3) else data  # the head, then the frames, then all that the first one wants
+
+    with Spool(directory) as spool:
+        for record in records:
+            await spool.reached(spool.append(record))
+        monkeypatch.setattr(os, "pread", early)
+        reader = Reader(directory)
+        found = [payload for _, payload in reader.read()]
+        monkeypatch.undo()
+    assert looks > 3
+    assert reader.damaged() == []
+    assert found == records
