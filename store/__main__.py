@@ -20,14 +20,15 @@ from pathlib import Path
 
 import msgspec
 
-from calls.derive import derive
 from calls.profile import BadProfile
+from calls.redact import Redactor
 from store.api.app import create
 from store.api.desk import Desk
 from store.api.guard import is_loopback
 from store.api.server import serving
 from store.database import Database, DatabaseError, address
 from store.datadir import DataDir, DataDirError, opened
+from store.derived import deriver
 from store.ingest import Ingest
 from store.keeper import Keeper
 from store.postgres import NoPostgres, Server, ensure
@@ -78,10 +79,10 @@ async def _keep(config: Config, port: socket.socket) -> None:
         async with _database(config, data) as (database, server):
             ingest = Ingest(database, profile=profiles.digest)
             await ingest.ahead(dt.datetime.now(dt.UTC).date())
-            keeper = Keeper(
-                data.spools, ingest, partial(derive, profiles=profiles), revive=server.revive if server else None
-            )
-            desk = Desk(keeper=keeper, database=database, profiles=profiles, mode=config.mode)
+            clean = Redactor(key=data.redaction_key()).text
+            revive = server.revive if server else None
+            keeper = Keeper(data.spools, ingest, deriver(profiles, clean), revive=revive)
+            desk = Desk(keeper=keeper, database=database, profiles=profiles, clean=clean, mode=config.mode)
             async with asyncio.TaskGroup() as group:
                 kept = group.create_task(keeper.run())
                 async with serving(create(desk, config.tokens), port):

@@ -83,12 +83,8 @@ class DataDir:
     def redaction_key(self) -> bytes:
         """The key of the placeholders: 32 random bytes, made once. Lost, old placeholders match no new ones; no more."""
         path = self.keys / "redaction.key"
-        try:
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:
-            return self._private(path)
-        with os.fdopen(handle, "wb") as file:
-            file.write(secrets.token_bytes(32))
+        if not path.exists():
+            _make_once(path, secrets.token_bytes(32))
         return self._private(path)
 
     def _private(self, path: Path) -> bytes:
@@ -120,10 +116,25 @@ def _check_version(path: Path) -> None:
     try:
         found = path.read_text().strip()
     except FileNotFoundError:
-        path.write_text(f"{LAYOUT}\n")
+        _make_once(path, f"{LAYOUT}\n".encode())
         return
     if found != str(LAYOUT):
         raise DataDirError(
             f"{path.parent} is laid out in version {found or '(empty)'}, this Playhead reads version {LAYOUT}; "
             "use the Playhead that made it to export its runs, or choose another directory with --data DIR"
         )
+
+
+def _make_once(path: Path, content: bytes) -> None:
+    """Make a file, unless another process was first: whole or not at all, whoever looks and whenever we are killed."""
+    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    try:
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(part, path)
+    except FileExistsError:
+        pass
+    finally:
+        part.unlink(missing_ok=True)

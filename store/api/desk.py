@@ -3,15 +3,15 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated
 
 from fastapi import Depends, Request
 
-from calls.derive import derive
 from calls.model import Call, Exchange
 from calls.profile import Profiles
+from calls.redact_call import Clean
 from store.database import Database
+from store.derived import deriver
 from store.keeper import Keeper
 from store.recorded import Recorded
 from store.runs import Runs
@@ -24,6 +24,9 @@ class Desk:
     keeper: Keeper
     database: Database
     profiles: Profiles
+    clean: Clean
+    """Takes secrets out of a text."""
+
     mode: str = "record"
     """What the doors of this `up` do: record, replay, auto or passthrough."""
 
@@ -42,7 +45,7 @@ class Desk:
     @property
     def derive(self) -> Callable[[Exchange], Call]:
         """From an exchange to its call, under the profiles in force."""
-        return partial(derive, profiles=self.profiles)
+        return deriver(self.profiles, self.clean)
 
 
 def _desk(request: Request) -> Desk:

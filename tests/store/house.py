@@ -59,7 +59,7 @@ async def serving_api(
     keeper: Keeper, database: Database, *, tokens: Sequence[str] = (), mode: str = "record"
 ) -> AsyncIterator[httpx2.AsyncClient]:
     """The REST interface on a free port of loopback, and a client of it."""
-    desk = Desk(keeper=keeper, database=database, profiles=PROFILES, mode=mode)
+    desk = Desk(keeper=keeper, database=database, profiles=PROFILES, clean=str, mode=mode)
     with socket.socket() as port:
         port.bind(("127.0.0.1", 0))
         async with serving(create(desk, tokens), port):

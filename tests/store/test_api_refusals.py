@@ -23,7 +23,7 @@ TOKEN = "a-token-of-the-team"
 
 def routes(database: Database, spools: Path) -> list[tuple[str, str]]:
     """Every method and path there is."""
-    app = create(Desk(keeper=kept(spools, database), database=database, profiles=PROFILES), [TOKEN])
+    app = create(Desk(keeper=kept(spools, database), database=database, profiles=PROFILES, clean=str), [TOKEN])
     assert len(app.routes) == len(ROUTERS), "a route beside the routers would know no dependencies"
     found = [(prefix, route) for prefix, router in ROUTERS for route in router.routes]
     assert all(isinstance(route, APIRoute) for _, route in found), "nor would a bare one in them"

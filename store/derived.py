@@ -1,0 +1,13 @@
+"""From an exchange to its call, as the keeper stores and shows it."""
+
+from collections.abc import Callable
+
+from calls.derive import derive
+from calls.model import Call, Exchange
+from calls.profile import Profiles
+from calls.redact_call import Clean, cleaned
+
+
+def deriver(profiles: Profiles, clean: Clean) -> Callable[[Exchange], Call]:
+    """Derives under these profiles; `clean` takes secrets out of a text."""
+    return lambda exchange: cleaned(derive(exchange, profiles), clean)

@@ -1,0 +1,73 @@
+"""Where secrets could hide: everything that was written or printed, opened as far as it can be opened."""
+
+import base64
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import zstandard
+
+from store.blobs import Corrupt, unpack
+
+COMPRESSED = re.compile(rb"\x1f\x8b\x08|\x78[\x01\x5e\x9c\xda]")
+
+
+def opened(data: bytes) -> Iterator[bytes]:
+    """The bytes, and what is compressed in them."""
+    yield data
+    for found in COMPRESSED.finditer(data):
+        inflate = zlib.decompressobj(47)
+        try:
+            inner = inflate.decompress(data[found.start() :], 1 << 24)
+        except zlib.error:
+            continue
+        if inner:
+            yield inner
+
+
+def leaked(secrets: Mapping[str, str], places: Iterable[tuple[str, bytes]]) -> list[str]:
+    """Which secret is where, as it is or in base64."""
+    wanted = {
+        name: (secret.encode(), base64.b64encode(secret.encode()).rstrip(b"=")) for name, secret in secrets.items()
+    }
+    return [
+        f"{name} in {place}"
+        for place, data in places
+        for layer in opened(data)
+        for name, spellings in wanted.items()
+        if any(spelling in layer for spelling in spellings)
+    ]
+
+
+def files(*roots: Path) -> Iterator[tuple[str, bytes]]:
+    """Every file below."""
+    for root in roots:
+        for path in sorted(root.rglob("*")):
+            if path.is_file() and not path.is_symlink():
+                yield str(path.relative_to(root)), path.read_bytes()
+
+
+async def tables(url: str) -> list[tuple[str, bytes]]:
+    """Every value of every column of every table, unpacked where it is packed."""
+    connection = await asyncpg.connect(url)
+    try:
+        names = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+        found = []
+        for (name,) in names:
+            for row in await connection.fetch(f'SELECT * FROM "{name}"'):
+                found += [(f"table {name}, column {column}", _bytes(value)) for column, value in row.items()]
+    finally:
+        await connection.close()
+    return found
+
+
+def _bytes(value: Any) -> bytes:
+    if not isinstance(value, bytes):
+        return str(value).encode()
+    try:
+        return value + b" " + unpack(value)
+    except (Corrupt, zstandard.ZstdError):
+        return value
