@@ -115,7 +115,7 @@ class Stream:
         if kind == "error" or (said.get("error") is not None and "response" not in said):
             self._error = said.get("error") or {name: said[name] for name in said if name != "sequence_number"}
         elif "response" in said:
-            self._response.update(members(said["response"]))
+            self._response = {**members(said["response"])} or self._response
             self._done = self._done or kind in _ENDS
         elif (place := count(said.get("output_index"))) is not None:
             self._items.setdefault(place, _Item()).take(kind.removeprefix("response."), said)

@@ -34,6 +34,7 @@ _VIDEO: Final = re.compile(_BASE + r"/videos/(?P<video>video_[^/]+)")
 
 _ANY: Final = re.compile(r"(?:.*/)?v1/(?P<rest>.+)")
 _AN_ID: Final = re.compile(r".*[\d:].*|.{25,}")
+_PICTURE: Final = ("b64_json", "url", "revised_prompt")
 _UNDONE: Final = frozenset(("queued", "in_progress"))
 
 
@@ -142,7 +143,7 @@ class Stream:
         """Pictures that are not finished yet are only to look at meanwhile."""
         if kind.endswith(".completed"):
             self._done = True
-            self._pictures.append({"b64_json": rest.pop("b64_json", None)})
+            self._pictures.append({name: rest.pop(name) for name in _PICTURE if name in rest})
             self._frame.update({"created" if name == "created_at" else name: rest[name] for name in rest})
 
     @property
