@@ -103,6 +103,11 @@ STREAMS: Final[Mapping[str, Callable[[Mapping[str, Json], Mapping[str, Json]], M
 }
 
 
+def packed(request: Json) -> bool:
+    """Whether a request wants its vectors as base64."""
+    return members(request).get("encoding_format") == "base64"
+
+
 def spelled(answer: Json, request: Json) -> Json:
     """Vectors as this request wants them: as base64, or as numbers."""
-    return as_base64(answer) if members(request).get("encoding_format") == "base64" else as_numbers(answer)
+    return as_base64(answer) if packed(request) else as_numbers(answer)

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import openai
@@ -10,11 +11,13 @@ from hypothesis import given
 
 from calls.dialects.table import BY_NAME
 from calls.json import dumps
-from calls.model import Json
+from calls.model import Json, Request
 from calls.shape import members
 from replay import openais
+from replay.fit import fitted
 from tests.calls.judging import client, derived
 from tests.calls.strategies import json_values
+from tests.replay.strategies import PROFILES, exchange, ok, post
 
 
 def stream(dialect: str, answer: Any, request: Json = None) -> bytes:
@@ -141,3 +144,40 @@ def test_no_answer_surprises_us(answer: Json, request: Json) -> None:
         ):
             stream(dialect, odd, request)
     openais.spelled(answer, request)
+
+
+EMBEDDINGS = "https://api.openai.com/v1/embeddings"
+VECTORS: Json = {"object": "list", "data": [{"object": "embedding", "index": 0, "embedding": [0.5, -1]}], "model": "m"}
+
+
+def embedding(**more: Json) -> Request:
+    return post(EMBEDDINGS, dumps({"model": "m", "input": "hi", **more}))
+
+
+def test_vectors_recorded_in_one_spelling_serve_the_other() -> None:
+    recorded = exchange(embedding(), ok(dumps(VECTORS)))
+    packed = fitted(recorded, embedding(encoding_format="base64"), PROFILES)
+    assert packed.exchange.response
+    assert b'"embedding":"AAAAPwAAgL8="' in packed.exchange.response.body.data
+    back = fitted(replace(packed.exchange, request=embedding(encoding_format="base64")), embedding(), PROFILES)
+    assert back.exchange.response
+    assert (packed.reframed, back.reframed) == (True, True)
+    assert json.loads(back.exchange.response.body.data) == plain(VECTORS)
+
+
+def test_vectors_in_the_spelling_that_is_asked_for_keep_their_bytes() -> None:
+    recorded = exchange(embedding(), ok(dumps(VECTORS) + b" "))
+    fit = fitted(recorded, embedding(encoding_format="float", user="ann"), PROFILES)
+    assert (fit.exchange, fit.reframed) == (recorded, False)
+
+
+def test_a_response_recorded_whole_serves_who_asks_for_a_stream_and_the_reverse() -> None:
+    url = "https://api.openai.com/v1/responses"
+    answer: Json = {"id": "resp_1", "object": "response", "status": "completed", "model": "m", "output": ITEMS}
+    whole, streaming = (post(url, dumps({"model": "m", "input": "hi", "stream": stream})) for stream in (False, True))
+    there = fitted(exchange(whole, ok(dumps(answer))), streaming, PROFILES)
+    assert (there.reframed, there.misfit) == (True, None)
+    assert there.exchange.response
+    back = fitted(exchange(streaming, there.exchange.response), whole, PROFILES)
+    assert back.exchange.response
+    assert json.loads(back.exchange.response.body.data) == plain(answer)
