@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass, replace
 
+from calls import forms
 from calls.derive import derived
-from calls.key import Keyed, keyed
-from calls.model import Exchange, Json, Request, Response
+from calls.forms import Form
+from calls.key import keyed
+from calls.model import Call, Exchange, Json, Request, Response
 from calls.profile import Profiles
-from replay import reframe
+from replay import openais, readdress, reframe
 from replay.drift import drift
 
 
@@ -26,32 +28,45 @@ def fitted(recorded: Exchange, now: Request, profiles: Profiles) -> Fit:
     then_key, now_key = keyed(recorded.request, profiles), keyed(now, profiles)
     places = drift(recorded.request, then_key, now, now_key)
     response = recorded.response
-    if response is None or not _other_framing(response, then_key, now_key):
+    if response and now_key.dialect in readdress.DIALECTS:
+        addressed = readdress.readdressed(response, then_key.request, now_key.request)
+        return Fit(exchange=replace(recorded, response=addressed), drift=places)
+    if response and now_key.dialect == "openai_embeddings":
+        return _respelled(recorded, response, derived(recorded, then_key), now_key.request, places)
+    wanted, want = forms.asked(then_key, recorded.request), forms.asked(now_key, now)
+    # A server may answer as nobody asked: what it answered to the same wish is no other form. Errors have but one.
+    if response is None or wanted == want or response.status >= 300 or now_key.dialect == "generic":
         return Fit(exchange=recorded, drift=places)
-    made = _reframed(recorded, response, then_key, now_key.request)
+    call = derived(recorded, then_key)
+    was = forms.given(response, call.answer)
+    if was == want:
+        return Fit(exchange=recorded, drift=places)
+    made = _reframed(recorded, response, call, want, now_key.request)
     if made is None:
-        return Fit(exchange=recorded, drift=places, misfit=_misfit(response))
+        return Fit(exchange=recorded, drift=places, misfit=_misfit(call, was, want))
     return Fit(exchange=replace(recorded, response=made), drift=places, reframed=True)
 
 
-def _other_framing(response: Response, then: Keyed, now: Keyed) -> bool:
-    """Whether a successful answer was recorded as a stream and is now asked for whole, or the reverse."""
-    wanted, want = reframe.wants_stream(then.request), reframe.wants_stream(now.request)
-    # A server may answer as nobody asked: what it answered to the same wish is no other framing.
-    return reframe.known(now.dialect) and response.status < 300 and wanted != want != reframe.is_stream(response)
+def _respelled(recorded: Exchange, response: Response, call: Call, now: Json, places: list[str]) -> Fit:
+    """Vectors as this request wants them: OpenAI's SDKs ask for base64 and do not say so, others for numbers."""
+    if openais.packed(call.request) == openais.packed(now) or response.status >= 300 or not call.complete:
+        return Fit(exchange=recorded, drift=places)
+    made = reframe.as_whole(response, openais.spelled(call.answer, now))
+    return Fit(exchange=replace(recorded, response=made), drift=places, reframed=True)
 
 
-def _reframed(recorded: Exchange, response: Response, key: Keyed, asked: Json) -> Response | None:
-    """The answer in the other framing; None when what was recorded is not whole."""
-    call = derived(recorded, key)
+def _reframed(recorded: Exchange, response: Response, call: Call, want: Form, asked: Json) -> Response | None:
+    """The answer in the form that is wanted; None when what was recorded is not whole, or we do not know that form."""
     if recorded.outcome != "completed" or not call.complete or not isinstance(call.answer, dict):
         return None
-    if reframe.is_stream(response):
+    if want == "whole":
         return reframe.as_whole(response, call.answer)
-    return reframe.as_stream(key.dialect, response, call.answer, asked)
+    return reframe.as_stream(call.dialect, want, response, call.answer, asked)
 
 
-def _misfit(response: Response) -> str:
-    if reframe.is_stream(response):
+def _misfit(call: Call, was: Form, want: Form) -> str:
+    if was != "whole" and not call.complete:
         return "it was recorded as a stream that did not come to its end, and is now asked for whole"
-    return "it was recorded whole but cannot be read as an answer of this API, and is now asked for as a stream"
+    if was == "whole" and not isinstance(call.answer, dict):
+        return "it was recorded whole but cannot be read as an answer of this API, and is now asked for as a stream"
+    return f"it was recorded in another form ({was}) than is now asked for ({want}), and cannot be put into that one"

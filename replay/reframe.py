@@ -9,9 +9,11 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Final
 
+from calls.forms import Form
 from calls.json import dumps
 from calls.model import Body, Chunk, Json, Response, header
 from calls.shape import elements, members, text
+from replay import clouds, openais
 
 type Messages = Iterator[tuple[str, Json | str]]
 """The name ("" for none) and the data of each message of a stream."""
@@ -22,25 +24,34 @@ EVENT_STREAM: Final = "text/event-stream; charset=utf-8"
 _OF_THE_BODY: Final = frozenset(("content-encoding", "content-length", "content-type", "etag", "content-md5"))
 
 
-def known(dialect: str) -> bool:
-    """Whether we know how this dialect streams."""
-    return dialect in _STREAMS
-
-
 def is_stream(response: Response) -> bool:
     """Whether a response is a stream of server-sent events."""
     return (header(response.headers, "content-type") or "").lower().startswith("text/event-stream")
 
 
-def wants_stream(request: Json) -> bool:
-    """Whether the body of a request asks for a stream."""
-    return members(request).get("stream") is True
+def as_stream(dialect: str, form: Form, response: Response, answer: Json, request: Json) -> Response | None:
+    """A whole answer as a stream of this form, one piece for each message; None where we do not know how it would be."""
+    pieces = _pieces(dialect, form, members(answer), members(request))
+    return _with(response, list(pieces), ("Content-Type", _MEDIA.get(form, EVENT_STREAM))) if pieces else None
 
 
-def as_stream(dialect: str, response: Response, answer: Json, request: Json) -> Response:
-    """A whole answer as a stream, one piece for each message."""
-    messages = _STREAMS[dialect](members(answer), members(request))
-    return _with(response, [_sse(name, data) for name, data in messages], ("Content-Type", EVENT_STREAM))
+def _pieces(
+    dialect: str, form: Form, answer: Mapping[str, Json], request: Mapping[str, Json]
+) -> Iterator[bytes] | None:
+    if (dialect, form) in clouds.STREAMS:
+        return clouds.STREAMS[dialect, form](answer)
+    if form == "sse" and dialect in _STREAMS:
+        return (_sse(name, data) for name, data in _STREAMS[dialect](answer, request))
+    match dialect, answer:
+        case "bedrock_invoke", {"type": "message"}:
+            return (clouds.chunk(event) for _, event in _anthropic(answer, request) if not isinstance(event, str))
+        case "bedrock_invoke", {"output": {"message": _}}:
+            return clouds.nova(answer)
+        case _:
+            return None
+
+
+_MEDIA: Final = {**clouds.MEDIA, "sse": EVENT_STREAM}
 
 
 def as_whole(response: Response, answer: Json) -> Response:
@@ -128,6 +139,7 @@ def _opened(block: Mapping[str, Json]) -> tuple[Mapping[str, Json], Sequence[Jso
 _STREAMS: Final[Mapping[str, Callable[[Mapping[str, Json], Mapping[str, Json]], Messages]]] = {
     "openai_chat": _openai_chat,
     "anthropic": _anthropic,
+    **openais.STREAMS,
 }
 
 
