@@ -56,6 +56,7 @@ WRONG = [
     ("[[profile]]\nname = 'a/1'\nkey = ['$.a']\nsecret = [\"$['a']\"]\n", "line 4: $['a'] is listed twice"),
     ("[[profile]]\nname = 'a/1'\nkey = 3\n", "line 3: key is a list of texts, not 3"),
     ("[[profile]]\nname = 'a/1'\nunknown = 'drop'\n", "line 3: unknown is"),
+    ("[[profile]]\nname = 'a/1'\n[profile.fold]\ndefaults = ['$.a']\n", "line 4: write a default as { path"),
     ("[[profile]]\nname = 'a/1'\nquery = ['a']\n", "line 3: query is a table of lists"),
     ("[[profile]]\nname = 'a/1'\nmatch = { hosts = 'a' }\n", "line 3: match has no 'hosts'"),
     ("[[profile]]\nname = 'a/1'\nheaders = { key = ['User-Agent'] }\n", "line 3: the header user-agent changes with"),

@@ -34,7 +34,7 @@ BETA: Headers = (("OpenAI-Beta", "assistants=v2"),)
         ("langgraph.example.com", "/threads/t/runs", (), "langgraph.example.com", "generic", "tool"),
         ("gateway.example.com", "/v1/threads/runs", BETA, "gateway.example.com", "openai_assistants", "model"),
         ("api.openai.com", "/v1/embeddings", (), "openai", "openai_embeddings", "model"),
-        ("models.github.ai", "/inference/embeddings", (), "models.github.ai", "openai_embeddings", "model"),
+        ("models.github.ai", "/inference/embeddings", (), "github", "openai_embeddings", "model"),
         ("api.openai.com", "/v1/completions", (), "openai", "openai_completions", "model"),
         ("api.deepseek.com", "/beta/completions", (), "deepseek", "openai_completions", "model"),
         ("api.mistral.ai", "/v1/fim/completions", (), "mistral_ai", "openai_chat", "model"),
