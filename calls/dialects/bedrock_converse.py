@@ -17,7 +17,6 @@ from calls.shape import count, elements, members, some, text
 
 NAME: Final = "bedrock_converse"
 
-_PATH: Final = re.compile(r"(.*/)?model/(.+)/(converse|converse-stream)")
 _ACCOUNT: Final = re.compile(r"(?<=arn:)([\w-]+:[\w-]+:[\w-]*:)\d+(?=:)")
 _SLASH: Final = re.compile(r"%2F", re.IGNORECASE)
 
@@ -26,17 +25,25 @@ FRAMINGS: Final[tuple[Framing, ...]] = (eventstream,)
 
 def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:  # noqa: ARG001 # as the protocol has it
     """Any host's `…/model/ID/converse`."""
-    match = _PATH.fullmatch(path) if method == "POST" and "/model/" in path else None
-    if match is None:
+    way, model, verb = parts_of(path)
+    if method != "POST" or not model or verb not in ("converse", "converse-stream"):
         return None
+    place, streams = f"{way}/model/{model}/converse", verb == "converse-stream"
     return Claim(
         dialect=NAME,
         operation="chat",
         kind="model",
-        path=without_account(path[: match.start(3)] + "converse"),
-        model=model_of(match[2]),
-        streams=match[3].endswith("stream"),
+        path=without_account(place),
+        model=in_plain_letters(model),
+        streams=streams,
     )
+
+
+def parts_of(path: str) -> tuple[str, str, str]:
+    """What comes before `/model/`, the model, and the verb; no model where the path has none."""
+    rest, _, verb = path.rpartition("/")
+    way, _, model = rest.partition("/model/")
+    return way, model, verb
 
 
 def without_account(path: str) -> str:
@@ -44,9 +51,9 @@ def without_account(path: str) -> str:
     return _ACCOUNT.sub(r"\1*", path)
 
 
-def model_of(name: str) -> str:
-    """A model's id as it stands in a path, in plain letters."""
-    return _SLASH.sub("/", name)
+def in_plain_letters(model: str) -> str:
+    """A model's id as it stands in a path (whose other escapes are undone already)."""
+    return _SLASH.sub("/", model)
 
 
 def asked(body: Json) -> Asked:

@@ -24,7 +24,7 @@ from calls.dialects import (
     openai_chat,
 )
 from calls.dialects.assembly import Accumulator, Reading
-from calls.dialects.bedrock_converse import FRAMINGS, Turn, model_of, without_account
+from calls.dialects.bedrock_converse import FRAMINGS, Turn, in_plain_letters, parts_of, without_account
 from calls.dialects.pieces import payload
 from calls.json import dumps
 from calls.model import Headers, Json, Usage, header
@@ -32,24 +32,29 @@ from calls.shape import count, elements, members, some
 
 NAME: Final = "bedrock_invoke"
 
-_PATH: Final = re.compile(r"(.*/)?model/(.+)/(invoke|invoke-with-response-stream|count-tokens)")
+_VERBS: Final[Mapping[str, str]] = {
+    "invoke": "invoke",
+    "invoke-with-response-stream": "invoke",
+    "count-tokens": "count-tokens",
+}
+"""A verb as it counts in a key. Whether the answer is a stream is not what is asked."""
+
 _METRICS: Final = "amazon-bedrock-invocationMetrics"
 _EMBEDDERS: Final = re.compile(r".*\bembed\b.*|.*-embed-.*")
 
 
 def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
     """`…/model/ID/invoke`, asked of AWS or with its signature: the path alone may be anybody's."""
-    match = _PATH.fullmatch(path) if method == "POST" and "/model/" in path else None
-    if match is None or not _is_aws(host, headers):
+    way, model, verb = parts_of(path)
+    if method != "POST" or not model or verb not in _VERBS or not _is_aws(host, headers):
         return None
-    verb = "count-tokens" if match[3] == "count-tokens" else "invoke"
     return Claim(
         dialect=NAME,
-        operation=_operation(verb, match[2]),
+        operation=_operation(verb, model),
         kind="model",
-        path=without_account(path[: match.start(3)] + verb),
-        model=model_of(match[2]),
-        streams=match[3].endswith("stream"),
+        path=without_account(f"{way}/model/{model}/{_VERBS[verb]}"),
+        model=in_plain_letters(model),
+        streams=verb.endswith("stream"),
     )
 
 

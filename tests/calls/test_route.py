@@ -177,3 +177,10 @@ def test_a_path_counts_without_whose_it_is_and_how_the_answer_is_sent(
 ) -> None:
     found = route("POST", "bedrock-runtime.us-east-1.amazonaws.com", path)
     assert (found.path, found.place, found.model, found.streams) == (path, counts, model, streams)
+
+
+@pytest.mark.parametrize(
+    "piece", ["/model", "/models/m:", "/collections/a", "/publishers/anthropic/models/", "arn:a:b:c:1", "%", "/api/v1"]
+)
+def test_a_hostile_path_is_routed_in_linear_time(piece: str) -> None:
+    assert route("POST", "bedrock.example.com", "/" + piece * 20_000 + "/converses").path
