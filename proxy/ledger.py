@@ -35,7 +35,7 @@ class Ledger:
         if (self._owed or self._gaps) and not self.settle():
             return self._owe(record, self._spool.trouble or "the spool is full")
         try:
-            return self._spool.append(encode(record))
+            return self._spool.append(encode(record), begins=isinstance(record, RequestStarted))
         except SpoolError as error:
             return self._owe(record, str(error))
 

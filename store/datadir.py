@@ -3,6 +3,7 @@
 The layout has a version of its own; a directory of another version is refused and left as it is.
 """
 
+import errno
 import json
 import os
 import secrets
@@ -103,7 +104,8 @@ def opened(root: Path) -> DataDir:
         for private in (directory.spools, directory.keys, directory.logs, directory.replays):
             private.mkdir(exist_ok=True, mode=0o700)
             if not os.access(private, os.W_OK | os.X_OK):
-                raise PermissionError(13, "Permission denied", str(private))
+                why = errno.EROFS if os.statvfs(private).f_flag & os.ST_RDONLY else errno.EACCES
+                raise OSError(why, os.strerror(why), str(private))
     except OSError as error:
         raise DataDirError(
             f"cannot use the data directory {root}: {error.strerror} ({error.filename}); "

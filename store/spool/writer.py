@@ -123,13 +123,17 @@ class Spool:
         """Why nothing can be kept just now; None when all is well."""
         return self._trouble
 
-    def append(self, payload: bytes) -> int:
-        """Take a record, and give its number. Raises SpoolFull and SpoolBroken."""
+    def append(self, payload: bytes, *, begins: bool = False) -> int:
+        """Take a record, and give its number. Raises SpoolFull and SpoolBroken.
+
+        One that begins something is taken only while an eighth is left, for the rest of what has begun.
+        """
         size = OVERHEAD + len(payload)
+        room = self._max_bytes - (self._max_bytes // 8 if begins else 0)
         with self._lock:
             if self._trouble is not None or self._closing:
                 raise SpoolBroken(self._trouble or f"the spool {self.directory} is closed")
-            if self._used + size > self._max_bytes or self._queued + size > self._max_memory:
+            if self._used + size > room or self._queued + size > self._max_memory:
                 raise self._full()
             if not 0 < len(payload) <= LARGEST:
                 raise ValueError(f"a record has 1 to {LARGEST} bytes, not {len(payload)}")

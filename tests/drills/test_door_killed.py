@@ -1,12 +1,13 @@
 """kill -9 of a door while it streams: what its agents saw end is kept, what was cut is kept as cut, and it comes back."""
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.drills.agent import Crew
-from tests.drills.house import Up, bundle, compared, get, killed, spooled, until_true, up
+from tests.drills.house import Up, bundle, compared, get, killed, saved, spooled, until_true, up
 from tests.drills.upstream import pieces, upstream
 
 STREAMS = 20
@@ -36,6 +37,7 @@ async def test_a_door_killed_in_mid_stream_loses_nothing_that_was_acknowledged(d
         comparison = await compared(house, crew.ledger, source, crew.runs)
         night = await bundle(house.api, "night")
         run = await get(house.api, "/runs/night")
+        recording = await saved(house.api, "night", data.with_suffix(".jsonl"))
     assert comparison.sound, str(comparison)
     assert not comparison.shorter, str(comparison)
     assert comparison.counts == {"whole": 6, "cut": STREAMS}, str(comparison)
@@ -43,6 +45,12 @@ async def test_a_door_killed_in_mid_stream_loses_nothing_that_was_acknowledged(d
     assert len(cut) == STREAMS, str(comparison)
     assert sorted(gap.exchange or "" for gap in night.gaps) == sorted(exchange.id for exchange in cut)
     assert (run["complete"], run["gaps"], run["exchanges"]) == (False, STREAMS, STREAMS + 6)
+
+    flags = ("--part", "doors", "--mode", "replay", "--replay", str(recording))
+    async with up(data, *flags) as house, Crew(house.port) as again:
+        missed = await again.agent("stream").ask(TARGET)
+    assert missed.status == 424
+    assert json.loads(missed.body)["playhead"]["reason"] == "incomplete"
 
 
 @pytest.mark.slow

@@ -21,8 +21,8 @@ async def test_a_keeper_killed_again_and_again_loses_nothing_and_doubles_nothing
         async with asyncio.TaskGroup() as group:
             for n in range(5):
                 group.create_task(crew.agent(f"agent-{n}").ask_on(stop, "/whole?size=3000", "/stream?pieces=10"))
-            for _ in range(3):
-                await source.served(40)
+            for _ in range(2):
+                await source.served(30)
                 await killed(house.keeper)
                 await until(lambda: get(house.api, "/runs/agent-0"))
             stop.set()

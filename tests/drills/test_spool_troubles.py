@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.drills.agent import Crew
-from tests.drills.house import Up, bundle, compared, get, recorded, until, up
+from tests.drills.house import Up, bundle, compared, environment, get, recorded, until, up
 from tests.drills.upstream import upstream
+from tests.support.service import command
 
 type Trouble = Callable[[Up], AbstractContextManager[None]]
 
@@ -22,12 +23,11 @@ ASKED = 30
 
 
 @contextmanager
-def small_disk(place: Path) -> Iterator[None]:
+def small_disk(place: Path, options: str = "rw") -> Iterator[None]:
     """A disk of its own, that is soon full."""
     place.mkdir(parents=True)
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", place], check=False, capture_output=True, text=True
-    )
+    mount: list[str | Path] = ["mount", "-t", "tmpfs", "-o", f"size={DISK},{options}", "tmpfs", place]
+    mounted = subprocess.run(mount, check=False, capture_output=True, text=True)
     if mounted.returncode:
         pytest.skip(f"cannot mount a small disk here: {mounted.stderr.strip()}")
     try:
@@ -127,6 +127,17 @@ async def test_nothing_unrecorded_happens_where_that_is_the_policy(
     assert len(refused) > ASKED // 4, str(comparison)
     assert {seen.status for seen in refused} == {503}
     assert not {seen.name for seen in refused} & set(source.asked)
+
+
+def test_a_spool_that_cannot_be_written_is_said_in_one_sentence(data: Path) -> None:
+    with small_disk(data / "spool", "ro"):
+        line = command("up", "--data", str(data), "--proxy-port", "0", "--api-port", "0")
+        done = subprocess.run(line, check=False, capture_output=True, text=True, timeout=60, env=environment())
+    assert (done.returncode, done.stdout) == (125, "")
+    (said,) = done.stderr.splitlines()
+    assert "Read-only file system" in said
+    assert str(data / "spool") in said
+    assert "--data DIR" in said
 
 
 async def _kept_again(house: Up, crew: Crew) -> bool:

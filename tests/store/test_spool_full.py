@@ -35,6 +35,17 @@ def test_half_of_a_small_disk_is_left_to_the_reader(directory: Path) -> None:
             spool.append(b"x" * 1000)
 
 
+def test_a_full_spool_has_room_for_the_rest_of_what_it_let_begin(directory: Path) -> None:
+    with Spool(directory, max_bytes=8000) as spool:
+        spool.append(b"x" * 6980, begins=True)
+        with pytest.raises(SpoolFull):
+            spool.append(b"another", begins=True)
+        for _ in range(9):
+            spool.append(b"x" * 100)
+        with pytest.raises(SpoolFull):
+            spool.append(b"x" * 100)
+
+
 def test_a_disk_that_stays_full_is_not_filled_with_names(directory: Path) -> None:
     directory.mkdir()
     disk = FaultyDisk(room=200)
