@@ -145,9 +145,7 @@ _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})?")
 
 def normal_path(path: str) -> str:
     """A path in which every character that may stand for itself does (RFC 3986 6.2.2.2, and the other `pchar`s)."""
-    while "%" in path and (plain := _ESCAPE.sub(_unescaped, path)) != path:
-        path = plain  # what was just written may have made another escape of a stray "%"
-    return path
+    return _ESCAPE.sub(_unescaped, path) if "%" in path else path
 
 
 def _unescaped(match: re.Match[str]) -> str:
