@@ -57,6 +57,11 @@ class Folds:
         call = self._by_part.get(str(id))
         return (call.ids, call.attempts) if call else ((str(id),), 1)
 
+    def complete(self, row: RowMapping) -> bool:
+        """Whether the call that this exchange belongs to is complete: whether its last one is."""
+        call = self._by_part.get(str(row["id"]))
+        return call.parts[-1].complete if call else bool(row["complete"])
+
     def before(self, id: uuid.UUID) -> list[uuid.UUID]:  # noqa: A002
         """The exchanges of the same call that come before this one."""
         names, _ = self.whole(id)

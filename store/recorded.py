@@ -84,7 +84,9 @@ class Recorded:
                 lacking = limit - len(rows)
                 found = await self._listed(connection, conditions, lacking, cursor, newest_first=True)
                 folded |= await folds(connection, self._project, [row["run"] for row in found])
-                rows += await self._shown(connection, conditions, found[:lacking], folded)
+                shown = await self._shown(connection, conditions, found[:lacking], folded)
+                # A call of several exchanges is as complete as the last of them, whichever it was found by.
+                rows += [row for row in shown if filters.incomplete in (None, not folded.complete(row))]
                 cursor = following(found, lacking)
                 if cursor is None or len(rows) == limit:
                     break

@@ -144,6 +144,13 @@ async def test_a_call_is_found_once_by_any_of_its_tries(database: Database, reco
     assert late["id"] == tries[0].id
 
 
+async def test_a_call_is_as_complete_as_its_last_exchange(database: Database, recorded: Recorded) -> None:
+    await put(database, background(0, "queued"), background(1, "completed", USAGE))
+    await put(database, background(0, "queued", run="left", at=NOON - SECOND))
+    assert told((await recorded.calls(Filters(incomplete=True))).items, "run") == [("left",)]
+    assert told((await recorded.calls(Filters(incomplete=False))).items, "run", "complete") == [("night-run", True)]
+
+
 async def test_other_runs_tries_are_their_own(database: Database, recorded: Recorded) -> None:
     await put(database, asked(0, 429, run="one"), asked(1, run="other"))
     assert told((await recorded.calls(Filters())).items, "run", "attempts") == [("other", 1), ("one", 1)]
