@@ -38,7 +38,7 @@ def canonical_parsed(value: Json) -> bytes:
     return data if data.isascii() or len(data.translate(None, _ASTRAL)) == len(data) else canonical(value)
 
 
-class _OwnSpelling(Exception):  # noqa: N818 # a signal, not an error
+class _OwnSpelling(Exception):  # a signal, not an error
     """A number that Python's encoder would spell differently."""
 
 

@@ -6,6 +6,7 @@ same beside the system's roots, for the many variables that replace all roots by
 
 import datetime
 import fcntl
+import hashlib
 import ipaddress
 import os
 import re
@@ -114,6 +115,15 @@ def merged(own: Iterable[Path]) -> bytes:
         for block in _CERTIFICATE.findall(path.read_bytes()):
             blocks[block.replace(b"\r", b"").rstrip(b"\n") + b"\n"] = None
     return b"".join(blocks)
+
+
+def roots_file(authority: Authority, own: Iterable[Path]) -> Path:
+    """What `merged` gives as a file, since OpenSSL wants one. It is named by its content and stays: doors share it."""
+    roots = merged(own)
+    path = authority.certificate.with_name(f"roots-{hashlib.sha256(roots).hexdigest()[:16]}.pem")
+    if not path.exists():
+        _write(path, roots, 0o644)
+    return path
 
 
 def _roots() -> Iterator[Path]:

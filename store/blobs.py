@@ -40,7 +40,7 @@ HASH_SIZE = 16
 SEPARATORS = b", \t\r\n"
 
 
-class Corrupt(Exception):  # noqa: N818 - it says what the body is
+class Corrupt(Exception):
     """A stored body is not what was stored."""
 
 

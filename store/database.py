@@ -26,11 +26,11 @@ class DatabaseError(Exception):
     """Postgres did not do what it was asked."""
 
 
-class Unavailable(DatabaseError):  # noqa: N818 - it says what Postgres is
+class Unavailable(DatabaseError):
     """Postgres is away, starting, full or overloaded: the same may work later."""
 
 
-class Unusable(DatabaseError):  # noqa: N818 - likewise
+class Unusable(DatabaseError):
     """Postgres answers, but not to us: wrong password, missing rights, another version of the tables."""
 
 

@@ -13,7 +13,7 @@ from sqlalchemy.dialects.postgresql import array
 from store.tables import calls, exchanges, gaps, runs
 
 
-class BadCursor(ValueError):  # noqa: N818 - it says what the cursor is
+class BadCursor(ValueError):
     """A cursor that no list of ours gave."""
 
 

@@ -45,7 +45,7 @@ SETTINGS = {
 }
 
 
-class NoPostgres(Exception):  # noqa: N818 - it says what there is
+class NoPostgres(Exception):
     """The embedded Postgres cannot be had. The message says why, and what to do about it."""
 
 

@@ -40,7 +40,12 @@ def test_the_import_contracts_fail_when_provoked(file: str, line: str, broken: s
     (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
     (tmp_path / file).write_text(f"{line}\n")
     linted = subprocess.run(
-        [sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()", "--no-cache"],
+        [
+            sys.executable,
+            "-c",
+            "from importlinter.cli import lint_imports_command; lint_imports_command()",
+            "--no-cache",
+        ],
         cwd=tmp_path,
         env={"PYTHONPATH": str(tmp_path), "PATH": ""},
         capture_output=True,

@@ -2,15 +2,13 @@
 
 import asyncio
 import socket
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from mitmproxy.proxy.mode_specs import ProxyMode
 from mitmproxy.utils.asyncio_utils import set_eager_task_factory
 
-from proxy.ca import merged
+from proxy.ca import roots_file
 from proxy.door import Answerer, DoorConfig
 from proxy.errors import Failure
 from proxy.mitm.engine import Engine
@@ -39,7 +37,8 @@ class Service:
     async def run(self, ready: Callable[[int], None]) -> None:
         """Serve until the configuration's `stop` is set."""
         install()
-        with _trust(self.config) as trust, set_eager_task_factory():
+        trust = _trust(self.config)
+        with set_eager_task_factory():
             engine = Engine(config=self.config, recorder=self._recorder, answerer=self._answerer, trust=trust)
             server = await self._listen(engine)
             try:
@@ -89,20 +88,14 @@ class Service:
             await self._empty.wait()
 
 
-@contextmanager
-def _trust(config: DoorConfig) -> Iterator[Path]:
-    """A file with all roots that upstreams may use: OpenSSL wants one."""
-    private = [Path(config.upstream_ca)] if config.upstream_ca else []
+def _trust(config: DoorConfig) -> Path:
+    """A file with all roots that upstreams may use."""
     try:
-        roots = merged(private)
+        return roots_file(config.authority, [Path(config.upstream_ca)] if config.upstream_ca else [])
     except OSError as error:
         raise Failure(
             f"the private CA file {config.upstream_ca} cannot be read ({error.strerror}); correct upstream_ca"
         ) from error
-    with tempfile.NamedTemporaryFile(prefix="playhead-roots-", suffix=".pem") as file:
-        file.write(roots)
-        file.flush()
-        yield Path(file.name)
 
 
 def _mode(engine: Engine) -> ProxyMode:

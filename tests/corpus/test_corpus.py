@@ -46,9 +46,7 @@ async def test_the_corpus_comes_back_byte_for_byte(request: pytest.FixtureReques
     async with origin(answer) as url, running(data, config=_upstreams(recorded, url)) as service:
         live = await _ask_all(service, tapes)
         stored = [exchange for number in range(len(tapes)) for exchange in await _stored(service, number)]
-    async with running(
-        data, "--mode", "replay", config=_upstreams(recorded, "http://127.0.0.1:9")
-    ) as service:
+    async with running(data, "--mode", "replay", config=_upstreams(recorded, "http://127.0.0.1:9")) as service:
         again = await _ask_all(service, tapes)
 
     assert len(stored) == len(recorded)

@@ -62,7 +62,7 @@ async def test_many_processes_may_prepare_an_empty_database_at_once(postgres_ser
 async def test_a_schema_from_the_future_is_refused(database: Database) -> None:
     async with database.transaction() as connection:
         await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    with pytest.raises(Unusable, match="9999.*upgrade Playhead"):
+    with pytest.raises(Unusable, match=r"9999.*upgrade Playhead"):
         await database.prepare()
 
 
