@@ -93,6 +93,8 @@ def _trust(config: DoorConfig) -> Path:
     try:
         return roots_file(config.authority, [Path(config.upstream_ca)] if config.upstream_ca else [])
     except OSError as error:
+        if config.upstream_ca is None:
+            raise
         raise Failure(
             f"the private CA file {config.upstream_ca} cannot be read ({error.strerror}); correct upstream_ca"
         ) from error

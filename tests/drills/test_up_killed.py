@@ -11,9 +11,12 @@ from tests.drills.upstream import upstream
 
 
 @pytest.mark.slow
-async def test_a_killed_up_leaves_nothing_running_and_nothing_lost(embedded: Path) -> None:
+async def test_a_killed_up_leaves_nothing_running_and_nothing_lost(embedded: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "tmp"
+    elsewhere.mkdir()
     async with upstream() as source:
-        async with up(embedded, config=source.config) as house, Crew(house.port) as crew:
+        env = {"TMPDIR": str(elsewhere)}
+        async with up(embedded, config=source.config, env=env) as house, Crew(house.port) as crew:
             started = [*descendants(house.process.pid), *_postgres(house.postmaster)]
             async with asyncio.TaskGroup() as group:
                 for n in range(3):
@@ -27,6 +30,7 @@ async def test_a_killed_up_leaves_nothing_running_and_nothing_lost(embedded: Pat
             await house.process.wait()
             assert streaming.result().end == "cut"
             await until_true(lambda: not any(process.alive for process in started), patience=15)
+            assert not list(elsewhere.iterdir()), "something was left outside of the data directory"
         async with up(embedded, config=source.config) as house:
             comparison = await compared(house, crew.ledger, source, crew.runs)
             stream = (await bundle(house.api, "stream")).exchanges[0]
