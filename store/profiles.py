@@ -8,7 +8,8 @@ from calls.profile import Profile, Profiles, parse
 
 _SHIPPED = (
     *("openai_chat", "openai_responses", "openai_embeddings", "openai_completions", "openai_assistants", "openai_rest"),
-    *("anthropic", "gemini", "bedrock_converse", "bedrock_invoke", "cohere_v1", "cohere_v2", "ollama"),
+    *("anthropic", "gemini", "gemini_interactions", "bedrock_converse", "bedrock_invoke", "bedrock_agent"),
+    *("cohere_v1", "cohere_v2", "ollama", "replicate", "watsonx", "text_generation", "rerank"),
     *("mcp", "a2a", "graphql", "vectors", "rest"),
 )
 """The last one matches everything."""

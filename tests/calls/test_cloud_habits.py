@@ -126,6 +126,25 @@ def is_done_and_says_done(recorded: Recorded, call: Call) -> bool:
     )
 
 
+def times_out_when_done(recorded: Recorded, call: Call) -> bool:
+    """Replicate's stream tells of a timeout in a comment, after its end: it is complete all the same."""
+    return call.dialect == "replicate" and b":408:" in opened(recorded)[-40:] and call.complete
+
+
+def sends_plain_text(recorded: Recorded, call: Call) -> bool:
+    """Replicate's pieces are text in several lines, and no JSON."""
+    return (
+        call.dialect == "replicate"
+        and b"data: :\ndata: \ndata: Why" in opened(recorded)
+        and ":\n\nWhy" in (call.text or "")
+    )
+
+
+def forgets_the_prompt(recorded: Recorded, call: Call) -> bool:
+    """Watsonx counts the prompt in its first event, and then zero."""
+    return call.dialect == "watsonx" and call.streamed and call.usage.input_tokens == 8
+
+
 HABITS: list[tuple[Callable[[Recorded, Call], bool], int]] = [
     (is_array, 15),
     (signs_nothing, 5),
@@ -140,6 +159,9 @@ HABITS: list[tuple[Callable[[Recorded, Call], bool], int]] = [
     (answers_a_stream_with_an_error, 2),
     (says_it_all_again, 2),
     (is_done_and_says_done, 10),
+    (times_out_when_done, 3),
+    (sends_plain_text, 3),
+    (forgets_the_prompt, 2),
 ]
 
 

@@ -23,6 +23,9 @@ VERTEX = (
 )
 
 
+AGENT = "https://bedrock-agent-runtime.us-east-1.amazonaws.com/agents/A/agentAliases/L/sessions/s/text"
+
+
 def turn(*content: Any, **fields: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": list(content)}], **fields}
 
@@ -131,6 +134,8 @@ def test_what_the_model_would_see_differently_has_two_keys(url: str, one: Any, o
         (CLAUDE, CLAUDE.replace("invoke", "count-tokens"), False),
         (VERTEX, VERTEX.replace("/p/", "/q/").replace("rawPredict", "streamRawPredict"), True),
         (VERTEX, VERTEX.replace("claude", "claude-2"), False),
+        (AGENT, AGENT.replace("sessions/s", "sessions/t"), True),
+        (AGENT, AGENT.replace("agents/A", "agents/B"), False),
     ],
 )
 def test_whom_is_asked_counts_and_not_whose_it_is_or_how_it_is_sent(url: str, other: str, same: bool) -> None:

@@ -38,7 +38,7 @@ MEDIA = {
     ".txt": "text/plain",
 }
 STREAMED = {".sse", ".array", ".ndjson", ".eventstream"}
-NEVER_STREAMED = {"openai_embeddings", "vectors"}
+NEVER_STREAMED = {"openai_embeddings", "vectors", "rerank"}
 """Dialects whose answers always come whole."""
 
 

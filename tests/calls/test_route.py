@@ -184,3 +184,58 @@ def test_a_path_counts_without_whose_it_is_and_how_the_answer_is_sent(
 )
 def test_a_hostile_path_is_routed_in_linear_time(piece: str) -> None:
     assert route("POST", "bedrock.example.com", "/" + piece * 20_000 + "/converses").path
+
+
+@pytest.mark.parametrize(
+    ("method", "host", "path", "dialect", "operation", "polls"),
+    [
+        ("POST", "api.replicate.com", "/v1/models/meta/llama/predictions", "replicate", "text_completion", None),
+        ("GET", "api.replicate.com", "/v1/predictions/p1", "replicate", "poll", "p1"),
+        ("GET", "streaming-api.svc.us.c.replicate.net", "/v1/streams/s", "replicate", "stream", None),
+        ("POST", "us-south.ml.cloud.ibm.com", "/ml/v1/text/generation_stream", "watsonx", "text_completion", None),
+        ("POST", "us-south.ml.cloud.ibm.com", "/ml/v1-beta/generation/text", "watsonx", "text_completion", None),
+        ("POST", "us-south.ml.cloud.ibm.com", "/ml/v1/text/embeddings", "watsonx", "embeddings", None),
+        ("POST", "x.us-east-1.aws.endpoints.huggingface.cloud", "/", "text_generation", "text_completion", None),
+        ("POST", "tgi:8080", "/generate_stream", "text_generation", "text_completion", None),
+        (
+            "POST",
+            "runtime.sagemaker.us-east-1.amazonaws.com",
+            "/endpoints/e/invocations",
+            "text_generation",
+            "text_completion",
+            None,
+        ),
+        ("POST", "api.aleph-alpha.com", "/complete", "text_generation", "text_completion", None),
+        ("POST", "api.jina.ai", "/v1/rerank", "rerank", "rerank", None),
+        ("POST", "api.cohere.com", "/v1/rerank", "cohere_v1", "rerank", None),
+        (
+            "POST",
+            "generativelanguage.googleapis.com",
+            "/v1beta/interactions",
+            "gemini_interactions",
+            "generate_content",
+            None,
+        ),
+        (
+            "GET",
+            "generativelanguage.googleapis.com",
+            "/v1beta/interactions/v1_x",
+            "gemini_interactions",
+            "poll",
+            "v1_x",
+        ),
+        (
+            "POST",
+            "bedrock-agent-runtime.us-east-1.amazonaws.com",
+            "/agents/A/agentAliases/B/sessions/S/text",
+            "bedrock_agent",
+            "invoke_agent",
+            None,
+        ),
+    ],
+)
+def test_less_common_services_are_known_too(
+    method: str, host: str, path: str, dialect: str, operation: str, polls: str | None
+) -> None:
+    found = route(method, host, path)
+    assert (found.dialect, found.operation, found.kind, found.polls) == (dialect, operation, "model", polls)
