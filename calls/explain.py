@@ -23,6 +23,7 @@ RULES: Final[Mapping[str, str]] = {
     "null": "null is the same as not there",
     "nonce": "a line that the client makes anew for every request",
     "default": "what the API takes where nothing is given is the same as nothing",
+    "place": "whose account it is, and whether the answer is a stream, is not what is asked",
     "text": "a single text part is the same as its text",
     "message": "a single text of the user is the same as that text",
     "single": "a list of one is the same as that one",

@@ -74,6 +74,8 @@ def keyed(request: Request, profiles: Profiles) -> Keyed:
     profile = profiles.find(route)
     read = body.read(request, is_json=route.dialect != "generic")
     selection = Selection(keep_unknown=profile.unknown == "key")
+    if route.place != route.path:
+        selection.notes.folds.append(("/path", "place"))
     selected = {
         "method": route.method,
         "upstream": route.upstream,
