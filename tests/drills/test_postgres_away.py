@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ async def _away(source: Upstream, database: Relay, house: Up) -> None:
     database.come_back()
 
 
-async def _hung(source: Upstream, database: Relay, _: Up) -> None:
+async def _hung(source: Upstream, database: Relay) -> None:
     """There, and silent."""
     database.goes_on.clear()
     await source.served(40)
@@ -32,10 +31,7 @@ async def _hung(source: Upstream, database: Relay, _: Up) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trouble", [_away, _hung])
-async def test_a_postgres_that_does_not_answer_is_waited_for(
-    data: Path, database_url: str, trouble: Callable[[Upstream, Relay, Up], Awaitable[None]]
-) -> None:
+async def test_a_postgres_that_does_not_answer_is_waited_for(data: Path, database_url: str) -> None:
     async with (
         upstream() as source,
         relay(database_url) as database,
@@ -47,7 +43,10 @@ async def test_a_postgres_that_does_not_answer_is_waited_for(
             for n in range(3):
                 group.create_task(crew.agent(f"agent-{n}").ask_on(stop, "/whole?size=3000", "/stream?pieces=5"))
             await source.served(20)
-            await trouble(source, database, house)
+            await _hung(source, database)
+            await source.served(20)
+            await _away(source, database, house)
+            await source.served(20)
             stop.set()
         comparison = await compared(house, crew.ledger, source, crew.runs)
     assert comparison.sound, str(comparison)

@@ -8,6 +8,7 @@ import pytest
 
 from tests.drills.agent import Crew
 from tests.drills.house import STOPPED, bundle, compared, environment, mentioning, until_true, up
+from tests.drills.relay import relay
 from tests.drills.upstream import upstream
 from tests.support.service import command
 
@@ -36,6 +37,23 @@ async def test_stopped_under_load_it_ends_in_time_and_loses_nothing(data: Path, 
     assert not comparison.shorter, str(comparison)
     assert comparison.counts["whole"] >= 50, str(comparison)
     assert not gaps
+
+
+@pytest.mark.slow
+async def test_stopped_while_its_database_is_silent_it_ends_in_time_and_loses_nothing(
+    data: Path, database_url: str
+) -> None:
+    async with upstream() as source, relay(database_url) as database:
+        async with up(data, "--database-url", database.url, config=source.config) as house, Crew(house.port) as crew:
+            database.goes_on.clear()
+            agent = crew.agent("agent")
+            for _ in range(20):
+                await agent.ask("/whole?size=3000")
+            await house.stop()
+        async with up(data, "--database-url", database_url, config=source.config) as house:
+            comparison = await compared(house, crew.ledger, source, crew.runs)
+    assert comparison.sound, str(comparison)
+    assert comparison.counts == {"whole": 20}, str(comparison)
 
 
 @pytest.mark.slow
