@@ -1,0 +1,61 @@
+"""`docs/keys.md` says what is: its example is what the command prints, and its tables have every profile, class and fold."""
+
+import re
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from calls.profile import Folds, parse
+from calls.rules import FieldClass
+from store.profiles import shipped
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "keys.md"
+
+
+def block(kind: str, having: str) -> str:
+    """The block of this kind in which these words occur."""
+    found = re.findall(rf"^```{kind}\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    [text] = [text for text in found if having in text]
+    return text
+
+
+def rows() -> set[str]:
+    """What the first columns of the page's tables name."""
+    first = re.findall(r"^\| ([^|]+) \|", PAGE.read_text("utf-8"), re.MULTILINE)
+    return {name for cell in first for name in re.findall(r"`([^`]+)`", cell)}
+
+
+def test_the_example_is_what_the_command_prints(tmp_path: Path) -> None:
+    (tmp_path / "request.http").write_text(block("http", "POST https://"), "utf-8")
+    shown = subprocess.run(
+        [Path(sys.executable).parent / "playhead", "explain", "--request", "request.http"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    printed = [line.rstrip() for line in (shown.stdout + shown.stderr).splitlines()]
+    assert printed == block("text", "FATE").splitlines()
+
+
+def test_every_profile_that_is_shipped_is_on_the_page_in_its_order() -> None:
+    names = [profile.name for profile in shipped().profiles]
+    assert set(names) <= rows()
+    page = PAGE.read_text("utf-8").partition("## What comes with Playhead")[2]
+    assert sorted(names, key=lambda name: page.index(f"`{name}`")) == names
+
+
+@pytest.mark.parametrize(
+    "name", [*get_args(FieldClass.__value__), *(part.name for part in fields(Folds) if part.name != "own")]
+)
+def test_every_class_and_every_fold_is_on_the_page(name: str) -> None:
+    assert name in rows()
+
+
+def test_the_profile_on_the_page_is_one() -> None:
+    [profile] = parse(block("toml", "tickets/1"))
+    assert profile.folds.null == ("$.filters[*].owner",)
