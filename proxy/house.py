@@ -54,13 +54,19 @@ class House:
         """What doors and API ask for, where they do."""
         return self.settings.token.get_secret_value() if self.settings.token else None
 
-    def running_up(self, patience: float = 0) -> dict[str, Any] | None:
-        """Where the running `up` listens. One that has only begun to start is waited for, `patience` seconds at most."""
+    def running_up(self, patience: float = 0, *, coming: bool = False) -> dict[str, Any] | None:
+        """Where the running `up` listens, or None where there is none.
+
+        One that has begun to start is waited for, `patience` seconds at most; with `coming` also one that has not yet.
+        """
         end = time.monotonic() + patience
-        while (note := self.data.notice("up")) is None and self.data.up_lock.held() and time.monotonic() < end:
+        while True:
+            # A killed `up` leaves its note behind, and the kernel lets go of its lock.
+            held = self.data.up_lock.held()
+            note = self.data.notice("up") if held else None
+            if note is not None or not (held or coming) or time.monotonic() >= end:
+                return note
             time.sleep(0.1)
-        # A killed `up` leaves its note behind, and the kernel lets go of its lock.
-        return note if self.data.up_lock.held() else None
 
     async def api(self, port: int = 0) -> Api:
         """The running keeper of this data directory, or one of our own on `port`. Call it again when another's has gone."""

@@ -30,15 +30,17 @@ from proxy.witness import HOST, echoing
 @click.option(
     "--format", "form", type=click.Choice(["sh", "fish", "json", "dotenv"]), default="sh", help="Default: sh."
 )
+@click.option("--wait", is_flag=True, help="Wait up to a minute for an `up` that was started just now.")
 @as_json
-def env_command(run_id: str | None, form: Form, as_json: bool, **flags: Any) -> None:
+def env_command(run_id: str | None, form: Form, wait: bool, as_json: bool, **flags: Any) -> None:
     """Print what makes a shell's programs go through the running `playhead up`.
 
     \b
-        eval "$(playhead env)"
+        playhead up &
+        eval "$(playhead env --wait)"
     """
     house = House(settings(**flags))
-    note = house.running_up(patience=60)
+    note = house.running_up(patience=60, coming=wait)
     if note is None:
         raise Failure(
             "no `playhead up` runs on this data directory; start one, or wrap a command: playhead record -- CMD"
