@@ -64,6 +64,11 @@ def digest(domain: str, data: bytes) -> str:
     return "sha256:" + hashlib.sha256(domain.encode() + b"\0" + data).hexdigest()
 
 
+def unicode(text: str) -> str:
+    """A text with half surrogate pairs written as escapes: a URL or a header that was imported may hold one."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
 def _sorted(members: Mapping[str, Json]) -> list[str]:
     # RFC 8785 3.2.3 sorts by UTF-16 code units; for ASCII that is Python's own order.
     if "".join(members).isascii():

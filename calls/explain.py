@@ -54,6 +54,8 @@ class Explanation:
     """A key, and every place that had a part in it or was kept from one."""
 
     key: str
+    strict: str
+    """The key of all that the request says, under no profile."""
     profile: str
     dialect: str
     operation: str
@@ -68,6 +70,7 @@ class Explanation:
         ]
         return {
             "key": self.key,
+            "strict": self.strict,
             "profile": self.profile,
             "dialect": self.dialect,
             "operation": self.operation,
@@ -80,6 +83,7 @@ def explain(keyed: Keyed) -> Explanation:
     """How this key came about."""
     return Explanation(
         key=keyed.key,
+        strict=keyed.strict,
         profile=keyed.profile,
         dialect=keyed.dialect,
         operation=keyed.operation,

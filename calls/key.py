@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from calls import body, placeholder
-from calls.canonical import canonical_parsed, digest
+from calls.canonical import canonical_parsed, digest, unicode
 from calls.json import parse
 from calls.model import Headers, Json, Kind, Request
 from calls.profile import NEVER_KEYS, HeaderRules, Profile, Profiles
 from calls.route import Route, route_of, target
 from calls.rules import tree
 from calls.selection import Folded, LeftOut, Notes, Renamed, Selection
+from calls.strict import strict_key
 
 DOMAIN: Final = "key/1"
 
@@ -33,9 +34,19 @@ class Keyed:
     """What went in."""
     notes: Notes = field(compare=False, repr=False)
     """What was left out, renamed, folded or is unknown."""
-    warnings: tuple[str, ...] = ()
-    request: Json = None
-    """The whole body as it was read, also what did not go in."""
+    warnings: tuple[str, ...]
+    sent: Request = field(compare=False, repr=False)
+    read: body.Read = field(compare=False, repr=False)
+
+    @property
+    def request(self) -> Json:
+        """The whole body as it was read, also what did not go in."""
+        return self.read.value
+
+    @property
+    def strict(self) -> str:
+        """The key of all that the request says, under no profile. Made when it is asked for."""
+        return strict_key(self.sent, self.read)
 
     @property
     def left_out(self) -> tuple[LeftOut, ...]:
@@ -94,7 +105,8 @@ def keyed(request: Request, profiles: Profiles) -> Keyed:
         selected=whole,
         notes=selection.notes,
         warnings=(*_unclassified(selection.notes.unknown, profile), *([read.warning] if read.warning else ())),
-        request=read.value,
+        sent=request,
+        read=read,
     )
 
 
@@ -124,7 +136,7 @@ def _headers(headers: Headers, rules: HeaderRules) -> Json:
         return {}
     given: dict[str, list[str]] = {}
     for name, value in headers:
-        given.setdefault(name.lower(), []).append(value.strip())
+        given.setdefault(name.lower(), []).append(unicode(value.strip()))
     kept: dict[str, Json] = {name: ", ".join(given[name]) for name in rules.key if name in given}
     kept |= {name: sorted(_items(given[name])) for name in rules.sets if name in given}
     kept |= {name: media for name in rules.media if (media := _media(given.get(name, ())))}

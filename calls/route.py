@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import urlsplit
 
+from calls.canonical import unicode
 from calls.dialects import Claim, a2a, jsonrpc, mcp
 from calls.dialects.table import DIALECTS, GENERIC
 from calls.model import Headers, Kind, Request
@@ -125,12 +126,13 @@ def route(method: str, host: str, path: str, headers: Headers = (), body: bytes 
 def route_of(request: Request) -> Route:
     """The way of a request."""
     host, path, _ = target(request.url)
-    return route(request.method, host, path, request.headers, request.body.data)
+    return route(unicode(request.method), host, path, request.headers, request.body.data)
 
 
 @lru_cache(maxsize=256)
 def target(url: str) -> tuple[str, str, str]:
     """A URL's authority (without a default port), normal path and raw query. A URL that cannot be read is all path."""
+    url = unicode(url)
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port

@@ -225,6 +225,7 @@ def explain_command(call: str | None, file: Path | None, as_json: bool, **flags:
 
 def _show_key(found: Any) -> None:
     click.echo(f"key      {found['key']}")
+    click.echo(f"strict   {found['strict']}")
     click.echo(f"profile  {found['profile']}   dialect {found['dialect']}   operation {found['operation']}\n")
     rows = [(row["fate"], row["pointer"], row["rule"], shortened(row["value"] or "", 60)) for row in found["rows"]]
     print_table(("FATE", "WHERE", "RULE", "VALUE"), rows)
