@@ -45,8 +45,9 @@ class Recording:
         return document(request, self.profiles)
 
 
-def recording(bundle: Bundle, profiles: Profiles, *, from_step: int = 1) -> Recording:
-    """Make a run ready. Exchanges before a step may be left out: an agent goes on from there."""
+def recording(bundle: Bundle, profiles: Profiles, *, from_step: int = 1, until_step: int | None = None) -> Recording:
+    """Make a run ready. Exchanges before a step may be left out, where an agent goes on from there; and those after one,
+    where it is to go its own way from there."""
     rekeyed = bundle.profiles != profiles.digest
     ordered = sorted(bundle.entries, key=lambda entry: (entry.exchange.started_at, entry.exchange.id))
     make = partial(
@@ -55,7 +56,8 @@ def recording(bundle: Bundle, profiles: Profiles, *, from_step: int = 1) -> Reco
         rekeyed,
         {gap.exchange: f"part of it could not be recorded ({gap.reason})" for gap in bundle.gaps},
     )
-    steps = [make(step, entry) for step, entry in enumerate(ordered, 1) if step >= from_step]
+    last = len(ordered) if until_step is None else until_step
+    steps = [make(step, entry) for step, entry in enumerate(ordered, 1) if from_step <= step <= last]
     return Recording(
         run=str(bundle.run["id"]),
         index=index(steps),

@@ -111,7 +111,8 @@ class Replays:
         """Keys and digests are made on a thread: a long recording takes a while."""
         if replay in self._sessions:
             raise ValueError(f"two recordings were given for {replay}: each replay has one; leave one of them out")
-        ready = partial(recording, bundle, self.profiles, from_step=self.options.from_step)
+        first, last = self.options.from_step, self.options.until_step
+        ready = partial(recording, bundle, self.profiles, from_step=first, until_step=last)
         session = Session(replay, await asyncio.to_thread(ready), self.options, self.changed)
         self._sessions[replay] = session
         return session

@@ -13,6 +13,7 @@ from replay import explain, miss, playback
 from replay.answer import Answer, mark
 from replay.explain import Asked
 from replay.fit import fitted
+from replay.hooks import Beyond, Edits
 from replay.miss import Miss
 from replay.pacing import INSTANT, Pace
 from replay.recording import Recording
@@ -35,6 +36,13 @@ class Options:
     after_last: Policy = "miss"
     from_step: int = 1
     """Exchanges before this step are not expected."""
+
+    until_step: int | None = None
+    """Exchanges after this step neither answer nor are expected."""
+
+    edits: Edits | None = None
+    beyond: Beyond | None = None
+    """Who decides about what the recording does not answer; without one, `on_miss` does."""
 
     allow_unused: bool = False
     called: str | None = None
@@ -72,12 +80,7 @@ class Session:
         raw = raw_digest(request)
         key = self._script.key_of(raw) or await self._key(request)
         taken = self._script.take(key, raw)
-        if taken is None:
-            given = await self._unanswered(asked, key)
-        elif taken.exact:
-            given = self._given(asked, taken, taken.recorded.exchange)
-        else:
-            given = await self._fitted(asked, taken)
+        given = await (self._unanswered(asked, key, raw) if taken is None else self._taken(asked, taken))
         self.changed(self.id)
         return given
 
@@ -97,9 +100,19 @@ class Session:
     async def _key(self, request: Request) -> str:
         return (await _aside(request, partial(keyed, request, self.recording.profiles))).key
 
+    async def _taken(self, asked: Asked, taken: Taken) -> Answer | None:
+        if taken.exact:
+            return self._given(asked, taken, taken.recorded.exchange)
+        return await self._fitted(asked, taken)
+
     def _given(self, asked: Asked, taken: Taken, exchange: Exchange, *, reframed: bool = False) -> Answer | None:
-        """The recorded answer, if it is there whole."""
+        """The recorded answer, if it is there whole and nobody edits it."""
         recorded = taken.recorded
+        if (edits := self.options.edits) is not None:
+            stands = mark("edited", run=asked.run, step=recorded.step)
+            if (edited := edits.edited(asked, recorded, exchange, self.options.pace, stands)) is not None:
+                self._tally.edited += 1
+                return edited
         if recorded.lacking:
             return self._refused(explain.incomplete(asked, recorded, recorded.lacking))
         self._tally.hit(taken, reframed=reframed)
@@ -117,7 +130,20 @@ class Session:
             return self._refused(explain.incomplete(asked, recorded, fit.misfit))
         return self._given(asked, taken, fit.exchange, reframed=fit.reframed)
 
-    async def _unanswered(self, asked: Asked, key: str) -> Answer | None:
+    async def _unanswered(self, asked: Asked, key: str, raw: str) -> Answer | None:
+        if (beyond := self.options.beyond) is None:
+            return await self._explained(asked, key)
+        match beyond.beyond(asked, key, raw):
+            case Taken() as taken:
+                return await self._taken(asked, taken)
+            case Miss() as why:
+                self._tally.miss(miss.noted(why))
+                return miss.answer(why)
+            case None:
+                self._tally.live += 1
+                return None
+
+    async def _explained(self, asked: Asked, key: str) -> Answer | None:
         """A thread looks for the nearest recorded call: in a long recording that takes a while."""
         turn = list(islice(self._script.unplayed(), _TURN))
         try:

@@ -10,9 +10,13 @@ import pytest
 from calls.events import Gap
 from calls.model import Exchange, Request, Response
 from calls.profile import Profiles, parse
+from replay import explain
 from replay.answer import Answer
-from replay.pacing import RECORDED
+from replay.explain import Asked
+from replay.miss import Miss
+from replay.pacing import RECORDED, Pace
 from replay.recording import recording
+from replay.script import Recorded, Taken
 from replay.session import Options, Session
 from store.bundle import Bundle
 from tests.replay.strategies import CHAT, JSON, PROFILES, SECOND, chat, exchange, ok, post, run_of, said
@@ -23,7 +27,12 @@ TICKETS = "https://tickets.example.com/v2/search"
 def session_of(
     *exchanges: Exchange, bundle: Bundle | None = None, profiles: Profiles = PROFILES, **options: Any
 ) -> Session:
-    ready = recording(bundle or run_of(*exchanges), profiles, from_step=options.get("from_step", 1))
+    ready = recording(
+        bundle or run_of(*exchanges),
+        profiles,
+        from_step=options.get("from_step", 1),
+        until_step=options.get("until_step"),
+    )
     return Session("replay-1", ready, Options(**options), lambda _: None)
 
 
@@ -296,3 +305,33 @@ async def test_every_change_is_announced():
     await session.answer(chat("a"))
     await session.answer(chat("b"))
     assert seen == ["replay-1", "replay-1"]
+
+
+class Fork:
+    """Answers the second step itself and decides what goes beyond the recording by its path."""
+
+    def edited(
+        self, asked: Asked, recorded: Recorded, exchange: Exchange, pace: Pace, mark: tuple[str, str]
+    ) -> Answer | None:
+        return Answer(status=200, headers=(mark,)) if recorded.step == 2 else None
+
+    def beyond(self, asked: Asked, key: str, raw: str) -> Taken | Miss | None:
+        return None if "live" in asked.request.url else explain.abandoned(asked, key)
+
+
+async def test_an_edit_answers_in_place_of_the_record():
+    session = session_of(exchange(chat("a"), said("A")), exchange(chat("b"), None, number=2), edits=Fork())
+    answers = [await answered(session, chat(prompt)) for prompt in "ab"]
+    assert [mark_of(answer).partition(";")[0] for answer in answers] == ["replayed", "edited"]
+    report = session.report()
+    assert (report["served"], report["edited"], report["unused"]) == (1, 1, 0)
+
+
+async def test_after_the_last_step_of_a_prefix_somebody_else_decides():
+    run = exchange(chat("a"), said("A")), exchange(chat("b"), said("B"), number=2)
+    session = session_of(*run, until_step=1, beyond=Fork())
+    assert (await answered(session, chat("a"))).status == 200
+    assert (await missed(session, chat("b")))["playhead"]["reason"] == "no_match"
+    assert await session.answer(post("https://live.test/", b"{}")) is None
+    report = session.report()
+    assert [report[name] for name in ("served", "missed", "live", "unused")] == [1, 1, 1, 0]
