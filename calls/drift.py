@@ -7,14 +7,13 @@ What differs in every sending (dates, traces, what belongs to the connection, no
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from calls.body import pairs
+from calls.divergence import ABSENT, Absent, same
+from calls.document import whole
 from calls.key import Keyed
 from calls.model import Headers, Json, Request
 from calls.placeholder import is_placeholder
 from calls.profile import NEVER_KEYS
-from calls.route import target
 from calls.selection import pointer
-from calls.divergence import ABSENT, Absent, same
 
 LISTED: Final = 50
 """Pointers of one request that are kept."""
@@ -31,8 +30,8 @@ def drift(recorded: Request, recorded_key: Keyed, now: Request, now_key: Keyed) 
 def _left_out(recorded_key: Keyed, recorded: Request, now_key: Keyed, now: Request) -> Iterator[str]:
     left_out = [*recorded_key.left_out, *now_key.left_out]
     places = dict.fromkeys(left.pointer for left in left_out if left.rule not in _BY_DESIGN)
-    before, after = _document(recorded, recorded_key), _document(now, now_key)
-    return (place for place in places if not same(_at(before, place), _at(after, place)))
+    before, after = whole(recorded, recorded_key), whole(now, now_key)
+    return (place for place in places if not same(at(before, place), at(after, place)))
 
 
 def _headers(recorded: Headers, now: Headers) -> Iterator[str]:
@@ -62,14 +61,7 @@ def _secret(value: str) -> bool:
     return is_placeholder(value.encode("latin-1", "replace"))
 
 
-def _document(request: Request, key: Keyed) -> Json:
-    query: dict[str, list[str]] = {}
-    for name, value in pairs(target(request.url)[2]):
-        query.setdefault(name, []).append(value)
-    return {"body": key.request, "query": query}
-
-
-def _at(value: Json, place: str) -> Json | Absent:
+def at(value: Json, place: str) -> Json | Absent:
     """What stands at a pointer (RFC 6901)."""
     found: Json | Absent = value
     for token in place.split("/")[1:]:

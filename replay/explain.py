@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from shlex import quote
 from urllib.parse import urlsplit
 
+from calls.divergence import Difference
 from calls.json import dumps
 from calls.model import Json, Request, header
 from calls.placeholder import fold
 from calls.route import route_of
-from replay.divergence import Difference
 from replay.miss import Miss, Nearest, Reason
 from replay.recording import Recording
 from replay.script import Recorded

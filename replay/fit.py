@@ -4,12 +4,12 @@ from dataclasses import dataclass, replace
 
 from calls import forms
 from calls.derive import derived
+from calls.drift import drift
 from calls.forms import Form
 from calls.key import keyed
 from calls.model import Call, Exchange, Json, Request, Response
 from calls.profile import Profiles
 from replay import openais, readdress, reframe
-from replay.drift import drift
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

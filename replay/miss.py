@@ -7,10 +7,10 @@ message. 424 and `x-should-retry: false` because 408, 409, 429 and every 5xx mak
 from dataclasses import dataclass
 from typing import Literal
 
+from calls.divergence import Difference
 from calls.json import dumps
 from calls.model import Json
 from replay.answer import Answer, Piece, mark
-from replay.divergence import Difference
 
 type Reason = Literal["no_match", "consumed", "incomplete", "profile_changed", "redaction_changed", "unknown_run"]
 

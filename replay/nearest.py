@@ -12,11 +12,11 @@ from heapq import nlargest
 from itertools import islice
 from urllib.parse import urlsplit
 
+from calls.divergence import differences, distance
+from calls.document import load_bearing
 from calls.key import keyed
 from calls.model import Json, Request
 from calls.profile import Profiles
-from calls.shape import elements, members, text
-from replay.divergence import differences, distance
 from replay.miss import Nearest
 from replay.script import Recorded
 
@@ -122,9 +122,4 @@ def pieces(request: Request) -> set[int]:
 
 def document(request: Request, profiles: Profiles) -> Json:
     """What goes into a request's key, with its query by name."""
-    selected = members(keyed(request, profiles).selected)
-    query: dict[str, Json] = {}
-    for pair in elements(selected.get("query")):
-        name, value = map(text, elements(pair))
-        query[name] = [*elements(query.get(name)), value]
-    return {**selected, "query": query}
+    return load_bearing(keyed(request, profiles))

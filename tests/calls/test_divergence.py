@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from calls.divergence import ABSENT, Difference, differences, distance, same
 from calls.model import Json
-from replay.divergence import ABSENT, Difference, differences, distance, same
 
 SCALARS = (
     st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["", "a", "ab", "/~"]) | st.just(Decimal("0.5"))
