@@ -134,6 +134,8 @@ class Redactor:
         return self._table.first(data, 0, last=True)[0] < 0
 
     def _searched(self, text: str, tally: "_Tally") -> str:
+        if self._is_clean(text):
+            return text
         data, codec = _encoded(text)
         edits = Scanner(self._table, self._key).feed(data, last=True)
         if not edits:

@@ -102,6 +102,17 @@ class Route:
     """The id of the work that the request asks after, where it does no more than that."""
 
 
+CONSULTED: Final = frozenset(
+    (
+        *("accept", "anthropic-version", "mcp-method", "mcp-protocol-version", "mcp-session-id", "openai-beta"),
+        *("user-agent", "x-amz-date", "x-fern-sdk-name", "x-pinecone-api-version"),
+    )
+)
+"""The headers that a dialect may look at to know its own: it sees no others."""
+
+_MEMORABLE: Final = 1024
+
+
 def route(method: str, host: str, path: str, headers: Headers = (), body: bytes = b"") -> Route:
     """The way of a request with this head. The host may carry a port; the body matters only to what is spoken in JSON-RPC."""
     method, host = method.upper(), host.lower()
@@ -166,8 +177,19 @@ def _spoken(method: str, headers: Headers, body: bytes) -> Claim | None:
 
 
 def _claim(method: str, host: str, path: str, headers: Headers) -> Claim:
-    claims = (dialect.claims(method, host, path, headers) for dialect in DIALECTS)
+    said = tuple((low, value) for low, value in ((name.lower(), value) for name, value in headers) if low in CONSULTED)
+    if len(path) + sum(len(value) for _, value in said) > _MEMORABLE:
+        return _claimed(method, host, path, said)
+    return _remembered(method, host, path, said)
+
+
+def _claimed(method: str, host: str, path: str, said: Headers) -> Claim:
+    claims = (dialect.claims(method, host, path, said) for dialect in DIALECTS)
     return next((claim for claim in claims if claim is not None), GENERIC)
+
+
+# An agent asks the same few places again and again, and every dialect is asked about each.
+_remembered = lru_cache(1024)(_claimed)
 
 
 def _provider(host: str, claimed: str | None = None) -> str:

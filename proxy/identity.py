@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
@@ -21,7 +22,6 @@ STEP: Final = re.compile(r"[0-9]{1,9}")
 ACTOR: Final = 256
 """Characters that an actor's name may have."""
 
-_OURS: Final = "x-playhead-"
 _LONGEST: Final = 512
 """An identifier of others that is longer is none (wire report, D)."""
 
@@ -39,7 +39,10 @@ class Identity(NamedTuple):
     step: int | None
     actor: str | None
     headers: Headers
-    """What goes on to the upstream."""
+    """What goes on to the upstream: the very same where nothing was for us."""
+
+    wrong: str | None = None
+    """What `refusal` says."""
 
 
 def identify(headers: Headers, credentials: Credentials, owner: str) -> Identity:
@@ -51,13 +54,17 @@ def identify(headers: Headers, credentials: Credentials, owner: str) -> Identity
         evidence=(*found, *_trace(seen), ("owner", owner)),
         step=_step(seen),
         actor=_actor(seen),
-        headers=_for_upstream(headers),
+        headers=_for_upstream(headers) if any(_is_ours(name) for name in seen) else headers,
+        wrong=_wrong(seen, credentials),
     )
 
 
 def refusal(headers: Headers, credentials: Credentials) -> str | None:
     """What is wrong with what the client told us on purpose, in a sentence for it; None when nothing is."""
-    seen = _first_values(headers)
+    return _wrong(_first_values(headers), credentials)
+
+
+def _wrong(seen: dict[str, str], credentials: Credentials) -> str | None:
     for source, run in _told(seen, credentials):
         if not RUN.fullmatch(run):
             return f"{run[:80]!r} ({source}) cannot name a run; use 1 to 128 of A-Z a-z 0-9 . _ : -"
@@ -77,10 +84,13 @@ def _first_values(headers: Headers) -> dict[str, str]:
 
 
 def _for_upstream(headers: Headers) -> Headers:
-    lowered = ((name.lower(), name, value) for name, value in headers)
-    return tuple(
-        (name, value) for low, name, value in lowered if not low.startswith(_OURS) and low != "proxy-authorization"
-    )
+    return tuple((name, value) for name, value in headers if not _is_ours(name.lower()))
+
+
+@lru_cache(2048)
+def _is_ours(name: str) -> bool:
+    """Meant for us, also by clients of old, and hop-by-hop."""
+    return name.startswith("x-playhead-") or name in ("proxy-authorization", "proxy-connection")
 
 
 def _legal(name: str) -> str:
@@ -116,6 +126,8 @@ def _actor(seen: dict[str, str]) -> str | None:
 
 def _foreign(seen: dict[str, str]) -> Iterator[tuple[str, str]]:
     """Identifiers that were meant for others, strongest first."""
+    if _FOREIGN.isdisjoint(seen):
+        return
     for header, member, read in _SOURCES:
         value = seen.get(header)
         identifier = read(value, member) if value else None
@@ -175,6 +187,9 @@ _SOURCES: Final[tuple[tuple[str, str, Callable[[str, str], str | None]], ...]] =
     ("x-bt-parent", "", _itself),
     ("x-session-id", "", _itself),
 )
+
+
+_FOREIGN: Final = frozenset(header for header, _, _ in _SOURCES)
 
 
 def _trace(seen: dict[str, str]) -> Iterator[tuple[str, str]]:

@@ -50,11 +50,18 @@ def sound(request: http.Request) -> None:
         raise Problem(431, "head_too_large", f"the request has more than {HEAD_LINES} header fields")
     if fault := fields_fault(request.headers.fields) or fields_fault([(b"path", request.data.path)]):
         raise Problem(400, "malformed_head", f"the request's head is malformed ({fault}); it went nowhere")
+    lengths = request.headers.get_all("content-length")
+    if "transfer-encoding" not in request.headers and (not lengths or (len(lengths) == 1 and _plain(lengths[0]))):
+        return
     try:
         validate_headers(request)
     except ValueError as error:
         detail = "the request's framing is ambiguous or invalid (Content-Length, Transfer-Encoding); it went nowhere"
         raise Problem(400, "malformed_framing", detail) from error
+
+
+def _plain(length: str) -> bool:
+    return length.isascii() and length.isdigit() and len(length) < 16
 
 
 def credentials(request: http.Request) -> Credentials | None:
@@ -129,12 +136,11 @@ def agree_on_host(request: http.Request, target: Origin, *, rewrite: bool) -> No
 def asked(request: http.Request, target: Origin, given: Credentials | None, owner: str) -> Asked:
     """Find out who asks, and leave in the request only what is for the upstream."""
     headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.fields)
-    if wrong := refusal(headers, given):
-        raise Problem(400, "bad_run", wrong)
     identity = identify(headers, given, owner)
-    # Hop-by-hop, and meant for us: clients of old send it to proxies.
-    others = tuple((name, value) for name, value in identity.headers if name.lower() != "proxy-connection")
-    if others != headers:
+    if identity.wrong:
+        raise Problem(400, "bad_run", identity.wrong)
+    others = identity.headers
+    if others is not headers:
         request.headers = http.Headers([(k.encode("latin-1"), v.encode("latin-1")) for k, v in others])
     return Asked(
         target=target,

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 from proxy.mitm.problem import Problem
 
@@ -37,8 +38,13 @@ def raw_fault(buffered: bytes) -> Problem | None:
 def fields_fault(fields: Iterable[tuple[bytes, bytes]]) -> str | None:
     """What is wrong with parsed header fields, of whatever protocol version."""
     for name, value in fields:
-        if not _NAME.fullmatch(name):
+        if not _is_token(name):
             return "a field name is not a token"
         if _BAD_VALUE.search(value):
             return "a field value holds a NUL, a CR or an LF"
     return None
+
+
+@lru_cache(2048)
+def _is_token(name: bytes) -> bool:
+    return _NAME.fullmatch(name) is not None

@@ -21,7 +21,7 @@ from mitmproxy.proxy.layers.tls import (
 )
 from mitmproxy.tls import ClientHelloData, TlsData
 
-from proxy.mitm import http1, http2, tls
+from proxy.mitm import http1, http2, quicker, tls
 from proxy.mitm.admission import asked_in_tunnel, authorize, credentials, sound
 from proxy.mitm.answered import Answered
 from proxy.mitm.engine import Engine
@@ -43,6 +43,7 @@ def install() -> None:
     for name, ours in REPLACED.items():
         setattr(http_layers, name, ours)
     _http1.make_error_response = http1.error_response
+    quicker.install()
 
 
 class Http(http_layers.HttpLayer):

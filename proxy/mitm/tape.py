@@ -62,7 +62,7 @@ class Tape:
         self._lost = False
         self.open = True
         if recorder is not None:
-            self._told(lambda: self._begin(recorder, begin))
+            self._told(self._begin, recorder, begin)
 
     def _begin(self, recorder: Recorder, begin: Callable[[Recorder], Recording]) -> None:
         self._recording = begin(recorder)
@@ -75,17 +75,17 @@ class Tape:
     def data(self, side: Side, data: bytes, kind: ChunkKind = "data") -> None:
         """A piece has arrived."""
         if (recording := self._recording) is not None:
-            self._told(lambda: recording.data(side, data, self._now(), kind))
+            self._told(recording.data, side, data, self._now(), kind)
 
     def response(self, status: int, reason: str, http_version: str, headers: Headers) -> None:
         """The response's head has arrived."""
         if (recording := self._recording) is not None:
-            self._told(lambda: recording.response(self._now(), status, reason, http_version, headers))
+            self._told(recording.response, self._now(), status, reason, http_version, headers)
 
     def ended(self, side: Side, trailers: Headers = ()) -> None:
         """One message is whole."""
         if (recording := self._recording) is not None:
-            self._told(lambda: recording.ended(side, self._now(), trailers))
+            self._told(recording.ended, side, self._now(), trailers)
 
     def closed(self, outcome: Outcome, error: str | None = None) -> None:
         """The exchange is over. What comes after the first is ignored."""
@@ -93,13 +93,13 @@ class Tape:
             return
         self.open = False
         if (recording := self._recording) is not None:
-            self._told(lambda: recording.closed(self._now(), outcome, error))
+            self._told(recording.closed, self._now(), outcome, error)
 
     def gap(self, reason: str) -> None:
         """Something of this exchange passes that cannot be recorded."""
         recorder = self._recorder
         if recorder is not None:
-            self._told(lambda: recorder.gap(self._run, reason, self._recording.id if self._recording else None))
+            self._told(recorder.gap, self._run, reason, self._recording.id if self._recording else None)
 
     def kept_now(self) -> bool:
         """Whether all told so far is kept already, so that nobody has to wait. False: ask `kept`."""
@@ -124,9 +124,9 @@ class Tape:
     def _now(self) -> int:
         return time.monotonic_ns() - self._began
 
-    def _told(self, telling: Callable[[], None]) -> None:
+    def _told[**P](self, tell: Callable[P, object], *what: P.args, **more: P.kwargs) -> None:
         try:
-            telling()
+            tell(*what, **more)
         except Exception as fault:  # noqa: BLE001 - the guard, as above
             self._fail(fault)
 
