@@ -1,23 +1,18 @@
 """Profiles: the declared, versioned rules that say which part of a request makes its key.
 
-A profile is TOML, in the form of `playhead.toml` (docs: contract, "Configuration"); the ones that come with Playhead are
-written in the same form, in `calls/profiles/`. A fold is listed at the places where the API itself reads two
-spellings as one.
+A fold is listed at the places where the API itself reads two spellings as one. How profiles are written: `profile_text`.
 """
 
 import re
-import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Any, Final, Literal, get_args
 
-from jsonpath import JSONPathError
-
 from calls.canonical import canonical, digest
 from calls.model import Json, Request
 from calls.route import Route, route_of
-from calls.rules import FieldClass, Plan, Ruling, compiled, path_of
+from calls.rules import FieldClass, Plan, Ruling, compiled
 
 type Unknown = Literal["key", "transient"]
 
@@ -126,7 +121,7 @@ class Folds:
     nonces: tuple[Nonce, ...] = ()
 
 
-_PLAIN_FOLDS: Final = (
+PLAIN_FOLDS: Final = (
     "null",
     "text",
     "json",
@@ -167,7 +162,7 @@ class Profile:
         """Every rule on the body, with its path."""
         for kind in get_args(FieldClass.__value__):
             yield from (Ruling(path=path, rule=kind) for path in getattr(self, kind))
-        for fold in _PLAIN_FOLDS:
+        for fold in PLAIN_FOLDS:
             yield from (Ruling(path=path, rule=fold) for path in getattr(self.folds, fold))
         yield from (Ruling(path=one.path, rule="default", value=one.value) for one in self.folds.defaults)
         yield from (Ruling(path=nonce.path, rule="nonce", starts=nonce.starts) for nonce in self.folds.nonces)
@@ -228,120 +223,3 @@ def fits(patterns: tuple[str, ...], text: str) -> bool:
 @lru_cache(maxsize=1024)
 def _pattern(patterns: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(re.escape(pattern).replace(r"\*", ".*") for pattern in patterns), re.DOTALL)
-
-
-def parse(text: str) -> tuple[Profile, ...]:
-    """The `[[profile]]` tables of a TOML text, in their order. Raises `BadProfile`."""
-    try:
-        tables = tomllib.loads(text).get("profile", [])
-    except tomllib.TOMLDecodeError as error:
-        raise BadProfile(f"this is not TOML: {error}") from error
-    if not isinstance(tables, list):
-        raise BadProfile("write profiles as [[profile]], with two brackets, so that there can be several")
-    return tuple(_Table(text, number).profile(table) for number, table in enumerate(tables))
-
-
-class _Table:
-    """One `[[profile]]`, with where it stands, so that a complaint can name the line."""
-
-    def __init__(self, text: str, number: int) -> None:
-        self._lines = text.splitlines()
-        heads = [line for line, words in enumerate(self._lines) if re.match(r"\s*\[\[\s*profile\s*\]\]", words)]
-        self._first = heads[number] if number < len(heads) else 0
-        self._last = heads[number + 1] if number + 1 < len(heads) else len(self._lines)
-
-    def profile(self, table: Mapping[str, Any]) -> Profile:
-        """The profile that this table describes."""
-        self._known(table, {part.name for part in fields(Profile)} - {"plan", "folds"} | {"fold"}, "a profile")
-        name = self._name(table.get("name"))
-        parts = {kind: self._texts(table.get(kind, []), kind) for kind in get_args(FieldClass.__value__)}
-        self._check_paths([path for paths in parts.values() for path in paths])
-        return Profile(
-            name=name,
-            **parts,
-            match=self._match(table.get("match", {})),
-            query=Query(**self._lists(table.get("query", {}), Query, "query")),
-            headers=self._headers(table.get("headers", {})),
-            folds=self._folds(table.get("fold", {})),
-            unknown=self._unknown(table.get("unknown", "key")),
-        )
-
-    def _name(self, name: object) -> str:
-        if not isinstance(name, str) or re.fullmatch(r"[\w.-]+/\d+", name) is None:
-            raise self._bad(f'a profile needs a name with a version, as in name = "tickets/1", not {name!r}', "name")
-        return name
-
-    def _unknown(self, value: object) -> Unknown:
-        match value:
-            case "key" | "transient":
-                return value
-            case _:
-                raise self._bad(f'unknown is "key" or "transient", not {value!r}', "unknown")
-
-    def _match(self, table: Any) -> Match:
-        lists = self._lists(table, Match, "match")
-        lists["host"] = tuple(host.lower() for host in lists.get("host", ()))
-        lists["method"] = tuple(method.upper() for method in lists.get("method", ()))
-        return Match(**lists)
-
-    def _headers(self, table: Any) -> HeaderRules:
-        lists = {
-            kind: tuple(map(str.lower, names)) for kind, names in self._lists(table, HeaderRules, "headers").items()
-        }
-        for name in (name for names in lists.values() for name in names if NEVER_KEYS.fullmatch(name)):
-            raise self._bad(f"the header {name} changes with every sending and cannot be in a key: take it out", name)
-        return HeaderRules(**lists)
-
-    def _folds(self, table: Any) -> Folds:
-        if not isinstance(table, dict):
-            raise self._bad("fold is a table of lists", "fold")
-        self._known(table, {part.name for part in fields(Folds)}, "fold")
-        lists = {name: self._texts(table.get(name, []), name) for name in _PLAIN_FOLDS}
-        for paths in lists.values():
-            self._check_paths(paths)
-        defaults = self._tables(table.get("defaults", []), Default, '{ path = "$.type", value = "message" }')
-        nonces = self._tables(table.get("nonces", []), Nonce, '{ path = "$.system", starts = "x-" }')
-        return Folds(**lists, defaults=defaults, nonces=nonces)
-
-    def _tables[T: (Default, Nonce)](self, entries: Any, kind: type[T], example: str) -> tuple[T, ...]:
-        name = kind.__name__.lower()
-        try:
-            made = tuple(kind(**entry) for entry in entries)
-        except TypeError as error:
-            raise self._bad(f"write a {name} as {example}", f"{name}s") from error
-        self._check_paths([one.path for one in made])
-        return made
-
-    def _lists(self, table: Any, kind: type, name: str) -> dict[str, tuple[str, ...]]:
-        if not isinstance(table, dict):
-            raise self._bad(f"{name} is a table of lists", name)
-        self._known(table, {part.name for part in fields(kind)}, name)
-        return {key: self._texts(value, key) for key, value in table.items()}
-
-    def _texts(self, value: object, name: str) -> tuple[str, ...]:
-        values = [value] if isinstance(value, str) else value
-        if not isinstance(values, list) or not all(isinstance(item, str) for item in values):
-            raise self._bad(f"{name} is a list of texts, not {value!r}", name)
-        return tuple(values)
-
-    def _known(self, table: Mapping[str, Any], known: set[str], where: str) -> None:
-        for name in table.keys() - known:
-            raise self._bad(f"{where} has no {name!r}: it has {', '.join(sorted(known))}", name)
-
-    def _check_paths(self, paths: Any) -> None:
-        seen: set[str] = set()
-        for text in paths:
-            try:
-                path = str(path_of(text))
-            except JSONPathError as error:
-                message = f"{text!r} is not an RFC 9535 path ({error.message}): write one like $.query or $.items[*].id"
-                raise self._bad(message, text) from error
-            if path in seen:
-                raise self._bad(f"{text} is listed twice: a field has one class", text)
-            seen.add(path)
-
-    def _bad(self, message: str, near: str) -> BadProfile:
-        """A complaint at the last line of this table on which `near` stands."""
-        block, near = range(self._first, self._last), near.lower()
-        line = next((line for line in reversed(block) if near in self._lines[line].lower()), self._first)
-        return BadProfile(f"line {line + 1}: {message}")

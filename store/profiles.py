@@ -4,7 +4,8 @@ from functools import lru_cache
 from pathlib import Path
 
 import calls.profiles
-from calls.profile import Profile, Profiles, parse
+from calls.profile import Profile, Profiles
+from calls.profile_text import parse
 
 _SHIPPED = (
     *("openai_chat", "openai_responses", "openai_embeddings", "openai_completions", "openai_assistants", "openai_rest"),
@@ -17,7 +18,7 @@ _SHIPPED = (
 
 def shipped(extra_toml: str | None = None) -> Profiles:
     """All profiles, the `[[profile]]` tables of the user's TOML first. Raises `BadProfile` with the line of a mistake."""
-    own = parse(extra_toml) if extra_toml else ()
+    own = parse(extra_toml, _ours()) if extra_toml else ()
     return Profiles((*own, *_ours()))
 
 

@@ -9,7 +9,8 @@ from typing import get_args
 
 import pytest
 
-from calls.profile import Folds, parse
+from calls.profile import Folds
+from calls.profile_text import parse
 from calls.rules import FieldClass
 from store.profiles import shipped
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from calls.profile import NEVER_KEYS, BadProfile, Profiles, parse
+from calls.profile import NEVER_KEYS, BadProfile, Profiles
+from calls.profile_text import parse
 from store.profiles import shipped
 from tests.calls.asking import ANTHROPIC, OPENAI, TICKETS, asking
 
@@ -116,3 +117,75 @@ def test_the_draft_of_field_classes_is_honoured() -> None:
                 surface,
                 kind,
             )
+
+
+EXTENDED = """
+[[profile]]
+name = "mine/1"
+extends = "openai_chat/1"
+match = { host = "llm.example.com" }
+transient = ["$.seed", "$.messages[*].sent_at"]
+query.transient = ["ts"]
+"""
+
+
+def test_a_profile_that_extends_another_takes_over_what_it_does_not_say() -> None:
+    [mine] = [profile for profile in shipped(EXTENDED).profiles if profile.name == "mine/1"]
+    [base] = [profile for profile in shipped().profiles if profile.name == "openai_chat/1"]
+    assert set(mine.key) == set(base.key) - {"$.seed"}
+    assert mine.transient == ("$.seed", "$.messages[*].sent_at", *base.transient)
+    assert (mine.match.host, mine.match.dialect) == (("llm.example.com",), ("openai_chat",))
+    assert (mine.query.transient, mine.query.key) == (("ts",), ("*",))
+    assert (mine.folds, mine.identity, mine.unknown) == (base.folds, base.identity, base.unknown)
+
+
+def test_headers_and_folds_of_an_extended_profile_can_be_replaced_one_by_one() -> None:
+    text = """
+    [[profile]]
+    name = "mine/1"
+    extends = "anthropic/1"
+    headers.transient = ["Anthropic-Beta"]
+    headers.key = ["x-tenant"]
+    fold.id = ["$.messages[*].id"]
+    fold.nonces = [{ path = "$.system", starts = "build:" }]
+    """
+    mine, base = (shipped(text).profiles[0], next(one for one in shipped().profiles if one.name == "anthropic/1"))
+    assert "anthropic-beta" in base.headers.sets
+    assert "anthropic-beta" not in mine.headers.sets
+    assert mine.headers.key == ("x-tenant", *base.headers.key)
+    assert mine.folds.id == ("$.messages[*].id", *base.folds.id)
+    paths = [nonce.path for nonce in mine.folds.nonces]
+    assert paths == ["$.system", *(nonce.path for nonce in base.folds.nonces if nonce.path != "$.system")]
+
+
+def test_a_profile_of_one_s_own_can_be_extended_wherever_it_stands() -> None:
+    text = (
+        CONTRACT + '[[profile]]\nname = "more/1"\nextends = "later/1"\n[[profile]]\nname = "later/1"\nkey = ["$.a"]\n'
+    )
+    assert [profile.key for profile in parse(text)[1:]] == [("$.a",), ("$.a",)]
+
+
+def test_the_digest_covers_what_is_taken_over() -> None:
+    base = '[[profile]]\nname = "mine/1"\nextends = "base/1"\n[[profile]]\nname = "base/1"\nkey = ["$.{}"]\n'
+    one, other = (Profiles(parse(base.replace("{}", name))[:1]) for name in "ab")
+    assert one.digest != other.digest
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[profile]]\nname = 'a/1'\nextends = 'b/1'\n", "line 3: there is no profile 'b/1' to extend"),
+        ("[[profile]]\nname = 'a/1'\nextends = 'a/1'\n", "line 3: 'a/1' is extended by itself"),
+        ("[[profile]]\nname = 'a/1'\nextends = ['b/1']\n", "line 3: extends is the name of one profile"),
+        ("[[profile]]\nname = 'a/1'\nheaders.transient = ['x']\n", "line 3: headers has no 'transient'"),
+    ],
+)
+def test_a_profile_that_cannot_be_extended_is_named_with_its_line(text: str, message: str) -> None:
+    with pytest.raises(BadProfile, match=re.escape(message)):
+        parse(text)
+
+
+def test_two_profiles_that_extend_each_other_are_refused() -> None:
+    text = "[[profile]]\nname = 'a/1'\nextends = 'b/1'\n[[profile]]\nname = 'b/1'\nextends = 'a/1'\n"
+    with pytest.raises(BadProfile, match="extended by itself"):
+        parse(text)

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from calls.model import Headers
 from calls.placeholder import is_placeholder
-from calls.profile import Profiles, parse
+from calls.profile import Profiles
+from calls.profile_text import parse
 from calls.redact import Redactor
 from tests.calls.secrets import KEY
 from tests.calls.strategies import json_values, pieces

@@ -9,7 +9,8 @@ import pytest
 
 from calls.events import Gap
 from calls.model import Exchange, Request, Response
-from calls.profile import Profiles, parse
+from calls.profile import Profiles
+from calls.profile_text import parse
 from replay import explain
 from replay.answer import Answer
 from replay.explain import Asked
