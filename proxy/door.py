@@ -132,5 +132,5 @@ class Answerer(Protocol):
     (`h2`, `http/1.1`; best first) so that they get the protocol that was recorded.
     """
 
-    async def answer(self, request: Request, *, run: str | None, owner: str) -> Answer | None:
+    async def answer(self, request: Request, *, run: str | None, owner: str, actor: str | None = None) -> Answer | None:
         """The answer to one whole, unredacted request without our own headers; None: ask the upstream (auto only)."""

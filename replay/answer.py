@@ -17,6 +17,9 @@ else break the connection."""
 
 type Standing = Literal["replayed", "edited", "live", "miss"]
 
+type Tier = Literal["strict", "semantic"]
+"""How a request is the recorded one: in all that it says, or only in what its profile calls load-bearing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -51,14 +54,20 @@ class Answer:
     stayed: Callable[[], "Answer"] | None = None
     """What a `hold` calls when the client did not leave."""
 
+    left: Callable[[], None] | None = None
+    """What the engine calls when the client has left before the end went out, unless that is a `hold`."""
+
     @property
     def body(self) -> bytes:
         """All pieces together."""
         return b"".join(piece.data for piece in self.pieces)
 
 
-def mark(standing: Standing, *, run: str, step: int | None = None, reframed: bool = False) -> tuple[str, str]:
+def mark(
+    standing: Standing, *, run: str, step: int | None = None, match: Tier | None = None, reframed: bool = False
+) -> tuple[str, str]:
     """The header by which every answer says what it is (RFC 9651)."""
     name = run.encode("ascii", "replace").decode().replace("\\", "\\\\").replace('"', '\\"')
     place = "" if step is None else f"; step={step}"
-    return "Playhead", f'{standing}; run="{name}"{place}{"; reframed" if reframed else ""}'
+    tier = "" if match is None else f"; match={match}"
+    return "Playhead", f'{standing}; run="{name}"{place}{tier}{"; reframed" if reframed else ""}'

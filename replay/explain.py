@@ -21,6 +21,7 @@ _IN_A_SENTENCE = 3
 
 _AGAIN = "record the run again: playhead record -- CMD"
 _RULES = f"{_AGAIN}; or take back the change of [[profile]] in playhead.toml"
+_MORE_TIME = "give the client more time: its timeout, or --pace instant"
 _NAME_A_RUN = (
     "name a recorded run in the proxy's credentials (http://RUN:TOKEN@host:port) or in X-Playhead-Run "
     "(`playhead ls` lists them), or let Playhead do it: playhead replay RUN -- CMD"
@@ -37,6 +38,7 @@ class Asked:
 
     replay: str
     run: str
+    actor: str | None = None
     called: str | None = None
     """What the recording was called by whoever started the replay: a run, or the path of a bundle."""
 
@@ -50,11 +52,13 @@ class Asked:
         return f"{self.request.method} {url if len(url) <= _LONGEST_URL else url[:_LONGEST_URL] + '…'}"
 
 
-def unanswered(asked: Asked, recording: Recording, key: str, turn: Sequence[int]) -> Miss:
-    """The miss of a request for which the script has nothing (left). `turn`: what has not answered yet."""
-    group = recording.index.by_key.get(key)
+def unanswered(asked: Asked, recording: Recording, key: str, group: Sequence[Recorded], turn: Sequence[int]) -> Miss:
+    """The miss of a request for which the script has nothing (left). `group`: what was recorded under its key for whoever
+    asks; `turn`: what has not answered yet."""
     if group:
-        return _used_up(asked, recording, key, [recording.index.entries[place] for place in group], turn)
+        return _used_up(asked, recording, key, group, turn)
+    if others := recording.index.groups.get(key):
+        return _of_another(asked, key, recording.index.entries[others[0]])
     found = recording.finder.nearest(asked.request, turn)
     if found is None:
         detail = f"{asked.words} has no recorded answer: run {asked.run} holds no call."
@@ -65,9 +69,7 @@ def unanswered(asked: Asked, recording: Recording, key: str, turn: Sequence[int]
 def incomplete(asked: Asked, recorded: Recorded, why: str) -> Miss:
     """The miss of a request whose recorded answer is not there whole."""
     detail = f"{asked.words} is step {recorded.step} of run {asked.run}, but the recording cannot answer it: {why}."
-    return _miss(
-        asked, "incomplete", detail, _AGAIN, recorded.key, Nearest(call=recorded.exchange.id, step=recorded.step)
-    )
+    return _miss(asked, "incomplete", detail, _AGAIN, recorded.key, _step(recorded))
 
 
 def stayed(asked: Asked, recorded: Recorded) -> Miss:
@@ -77,10 +79,25 @@ def stayed(asked: Asked, recorded: Recorded) -> Miss:
     )
 
 
-def abandoned(asked: Asked, key: str) -> Miss:
-    """The miss of a client that did not wait for the explanation."""
-    detail = f"{asked.words} is not (or no more) answered by run {asked.run}; the client left before we could say why."
-    return _miss(asked, "no_match", detail, _AGAIN, key)
+def left(asked: Asked, recorded: Recorded) -> Miss:
+    """What becomes of a hit whose client did not wait for all of it."""
+    detail = (
+        f"{asked.words} is step {recorded.step} of run {asked.run}, which was answered to its end in the recording;"
+        " this client left before."
+    )
+    return _miss(asked, "client_left", detail, _MORE_TIME, recorded.key, _step(recorded))
+
+
+def abandoned(asked: Asked) -> Miss:
+    """The miss of a client that did not wait for its answer, or for the explanation why there is none."""
+    detail = f"the client of {asked.words} left before run {asked.run} could answer it."
+    return _miss(asked, "client_left", detail, _MORE_TIME, None)
+
+
+def unseen(replay: str, run: str, number: int) -> Miss:
+    """The miss of a client that left before its request could be read."""
+    detail = f"the client of request {number} left before run {run} could answer it."
+    return Miss(replay=replay, run=run, reason="client_left", number=number, detail=detail, fix=_MORE_TIME)
 
 
 def unknown_run(run: str | None, known: Iterable[str]) -> Miss:
@@ -99,6 +116,17 @@ def unknown_run(run: str | None, known: Iterable[str]) -> Miss:
     )
 
 
+def _step(recorded: Recorded) -> Nearest:
+    return Nearest(call=recorded.exchange.id, step=recorded.step)
+
+
+def _of_another(asked: Asked, key: str, recorded: Recorded) -> Miss:
+    who = f"by {recorded.actor}" if recorded.actor else "without an actor"
+    detail = f"{asked.words} was recorded {who} (step {recorded.step}), and not by {asked.actor}, who asks for it now."
+    fix = f"let each branch keep its X-Playhead-Actor; or {_AGAIN}"
+    return _miss(asked, "no_match", detail, fix, key, _step(recorded))
+
+
 def _used_up(asked: Asked, recording: Recording, key: str, group: Sequence[Recorded], turn: Sequence[int]) -> Miss:
     last = group[-1]
     nearest = Nearest(call=last.exchange.id, step=last.step)
@@ -114,13 +142,13 @@ def _used_up(asked: Asked, recording: Recording, key: str, group: Sequence[Recor
 
 def _was_one(group: Iterable[Recorded], waiting: Iterable[Recorded]) -> bool:
     """Whether something that still waits had the key of this group under the rules of the recording."""
-    then = {entry.recorded_key for entry in group}
+    then = {entry.recorded_key for entry in group} - {None}
     return any(entry.recorded_key in then for entry in waiting)
 
 
 def _unknown(asked: Asked, recording: Recording, key: str, found: Recorded) -> Miss:
     nearest = recording.finder.compared(found, asked.request)
-    if recording.rekeyed and found.recorded_key != found.key:
+    if recording.rekeyed and found.recorded_key not in (None, found.key):
         detail = (
             f"{asked.words} is not in run {asked.run} under today's key rules, which are not those of the recording."
         )
@@ -132,7 +160,7 @@ def _unknown(asked: Asked, recording: Recording, key: str, found: Recorded) -> M
     return _miss(asked, "no_match", detail, _fix_no_match(asked, nearest), key, nearest)
 
 
-def _miss(asked: Asked, reason: Reason, detail: str, fix: str, key: str, nearest: Nearest | None = None) -> Miss:
+def _miss(asked: Asked, reason: Reason, detail: str, fix: str, key: str | None, nearest: Nearest | None = None) -> Miss:
     return Miss(
         replay=asked.replay,
         run=asked.run,

@@ -6,7 +6,7 @@ from calls import forms
 from calls.derive import derived
 from calls.drift import drift
 from calls.forms import Form
-from calls.key import keyed
+from calls.key import Keyed, keyed
 from calls.model import Call, Exchange, Json, Request, Response
 from calls.profile import Profiles
 from replay import openais, readdress, reframe
@@ -17,7 +17,10 @@ class Fit:
     """What answers, and what is to be told about it."""
 
     exchange: Exchange
-    drift: list[str]
+    drift: tuple[str, ...] = ()
+    strict: bool = False
+    """The two requests say the same in all that they say."""
+
     reframed: bool = False
     misfit: str | None = None
     """Why the answer cannot be given in the form that was asked for."""
@@ -27,32 +30,37 @@ def fitted(recorded: Exchange, now: Request, profiles: Profiles) -> Fit:
     """The recorded answer in the form that the request asks for."""
     then_key, now_key = keyed(recorded.request, profiles), keyed(now, profiles)
     places = drift(recorded.request, then_key, now, now_key)
+    strict = not places and then_key.strict == now_key.strict
+    return replace(_formed(recorded, now, then_key, now_key), drift=tuple(places), strict=strict)
+
+
+def _formed(recorded: Exchange, now: Request, then_key: Keyed, now_key: Keyed) -> Fit:
     response = recorded.response
     if response and now_key.dialect in readdress.DIALECTS:
         addressed = readdress.readdressed(response, then_key.request, now_key.request)
-        return Fit(exchange=replace(recorded, response=addressed), drift=places)
+        return Fit(exchange=replace(recorded, response=addressed))
     if response and now_key.dialect == "openai_embeddings":
-        return _respelled(recorded, response, derived(recorded, then_key), now_key.request, places)
+        return _respelled(recorded, response, derived(recorded, then_key), now_key.request)
     wanted, want = forms.asked(then_key, recorded.request), forms.asked(now_key, now)
     # A server may answer as nobody asked: what it answered to the same wish is no other form. Errors have but one.
     if response is None or wanted == want or response.status >= 300 or now_key.dialect == "generic":
-        return Fit(exchange=recorded, drift=places)
+        return Fit(exchange=recorded)
     call = derived(recorded, then_key)
     was = forms.given(response, call.answer)
     if was == want:
-        return Fit(exchange=recorded, drift=places)
+        return Fit(exchange=recorded)
     made = _reframed(recorded, response, call, want, now_key.request)
     if made is None:
-        return Fit(exchange=recorded, drift=places, misfit=_misfit(call, was, want))
-    return Fit(exchange=replace(recorded, response=made), drift=places, reframed=True)
+        return Fit(exchange=recorded, misfit=_misfit(call, was, want))
+    return Fit(exchange=replace(recorded, response=made), reframed=True)
 
 
-def _respelled(recorded: Exchange, response: Response, call: Call, now: Json, places: list[str]) -> Fit:
+def _respelled(recorded: Exchange, response: Response, call: Call, now: Json) -> Fit:
     """Vectors as this request wants them: OpenAI's SDKs ask for base64 and do not say so, others for numbers."""
     if openais.packed(call.request) == openais.packed(now) or response.status >= 300 or not call.complete:
-        return Fit(exchange=recorded, drift=places)
+        return Fit(exchange=recorded)
     made = reframe.as_whole(response, openais.spelled(call.answer, now))
-    return Fit(exchange=replace(recorded, response=made), drift=places, reframed=True)
+    return Fit(exchange=replace(recorded, response=made), reframed=True)
 
 
 def _reframed(recorded: Exchange, response: Response, call: Call, want: Form, asked: Json) -> Response | None:

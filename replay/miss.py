@@ -12,7 +12,10 @@ from calls.json import dumps
 from calls.model import Json
 from replay.answer import Answer, Piece, mark
 
-type Reason = Literal["no_match", "consumed", "incomplete", "profile_changed", "redaction_changed", "unknown_run"]
+type Reason = Literal[
+    "no_match", "consumed", "incomplete", "profile_changed", "redaction_changed", "unknown_run", "client_left"
+]
+"""Those of the contract, and one that only a report can tell: nobody is left to hear it."""
 
 STATUS = 424
 
@@ -23,6 +26,7 @@ TITLES: dict[Reason, str] = {
     "profile_changed": "The rules that make keys changed since the recording",
     "redaction_changed": "The rules of redaction changed since the recording",
     "unknown_run": "No recording of that name",
+    "client_left": "The client left before the end",
 }
 
 

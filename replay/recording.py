@@ -75,6 +75,7 @@ def _recorded(profiles: Profiles, rekeyed: bool, gaps: Mapping[str | None, str],
         key=keyed(request, profiles).key if rekeyed or told is None else told,
         raw=raw_digest(request),
         exchange=exchange,
+        actor=exchange.actor,
         recorded_key=told,
         lacking=playback.lacking(exchange) or gaps.get(exchange.id),
     )

@@ -61,12 +61,24 @@ class Replays:
         sessions = list(self._sessions.values())
         self._only = sessions[0] if len(sessions) == 1 else None
 
-    async def answer(self, request: Request, *, run: str | None, owner: str) -> Answer | None:  # noqa: ARG002 - an owner selects nothing
+    async def answer(
+        self,
+        request: Request,
+        *,
+        run: str | None,
+        owner: str,  # noqa: ARG002 - an owner selects nothing
+        actor: str | None = None,
+    ) -> Answer | None:
         """Answer a raw request. `run` is what our own credentials or header name. None: it goes live."""
         session = self._only or await self._named(run)
         if session is None:
             return self._unknown(run)
-        return await session.answer(await self._redacted(request))
+        try:
+            request = await self._redacted(request)
+        except asyncio.CancelledError:
+            session.abandoned()
+            raise
+        return await session.answer(request, actor)
 
     def report(self, replay: str) -> dict[str, Json]:
         """The report of a replay, so far."""

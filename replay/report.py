@@ -1,13 +1,14 @@
 """What a replay came to: the contract's report as JSON, and the same in a few lines for a person."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 from shlex import quote
 from typing import Any, Literal
 
 from calls.model import Json
+from replay.answer import Tier
 from replay.script import Taken
 
 type Verdict = Literal["right", "diverged", "unknown"]
@@ -27,6 +28,9 @@ class Tally:
     live: int = 0
     edited: int = 0
     ambiguous: int = 0
+    strict: int = 0
+    """Of those served: the request was the recorded one in all that it said."""
+
     again: int = 0
     """Answers that were given a second time, because the policy lets them."""
 
@@ -38,18 +42,24 @@ class Tally:
     misses: list[Json] = field(default_factory=list)
     """The first `LISTED` requests that were missed or went live."""
 
-    def hit(self, taken: Taken, *, reframed: bool) -> None:
+    def hit(self, taken: Taken, tier: Tier, *, reframed: bool) -> None:
         """A request was answered from the recording."""
         self.served += 1
+        self.strict += tier == "strict"
         self.ambiguous += taken.ambiguous
         self.again += taken.again
         self.reframed += reframed
 
-    def differed(self, call: str, pointers: list[str]) -> None:
+    def not_hit(self, tier: Tier) -> None:
+        """What was counted as served was not served to its end."""
+        self.served -= 1
+        self.strict -= tier == "strict"
+
+    def differed(self, call: str, pointers: Sequence[str]) -> None:
         """It differed from the recorded one outside its key."""
         self.drifted += 1
         if len(self.drift) < DRIFTS:
-            self.drift.append({"call": call, "pointers": pointers})
+            self.drift.append({"call": call, "pointers": list(pointers)})
 
     def miss(self, noted: Json, *, live: bool = False) -> None:
         """A request was not answered from the recording."""
@@ -86,6 +96,8 @@ def report(
         "first_divergence": first,
         "verdict": verdict(tally, unused, allow_unused=allow_unused),
         "recorded": recorded,
+        "strict": tally.strict,
+        "semantic": tally.served - tally.strict,
         "again": tally.again,
         "reframed": tally.reframed,
         "drifted": tally.drifted,

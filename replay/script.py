@@ -3,14 +3,25 @@
 A request is looked up by the digest of its raw form first, which costs no parsing, and only then by its key. Among the
 recorded exchanges of one key those of the same raw form come first: they are the better answer, and two requests that
 differ outside their key do not trade answers because they came in another order.
+
+Branches of a run are kept apart by their actors. One that the recording knows by name gets only what was its own. Another
+one is paired with the actor whose exchange it was first given (agents make their names up anew), and gets what was that
+one's first. Who has no name gets first what was nobody's.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Literal
+from typing import Final, Literal
 
 from calls.model import Exchange
+
+type Actor = str | None
+
+type Whose = tuple[Actor] | None
+"""An actor's exchanges; None: everybody's."""
+
+EVERYBODY: Final[tuple[Whose, ...]] = (None,)
 
 type Policy = Literal["miss", "repeat-last", "cycle"]
 """What follows after the last recorded exchange of a key: nothing, the last one for ever, or all of them again."""
@@ -28,8 +39,9 @@ class Recorded:
     """Digest of the raw request. Equal raw digests have equal keys."""
 
     exchange: Exchange
+    actor: Actor = None
     recorded_key: str | None = None
-    """The key under the rules of the recording's own time."""
+    """The key under the rules of the recording's own time; None where it does not tell."""
 
     lacking: str | None = None
     """Why it cannot answer, in words; None when it can."""
@@ -55,21 +67,33 @@ class Index:
     """The recorded exchanges by what they are found by. Many scripts may share one."""
 
     entries: tuple[Recorded, ...]
-    by_raw: dict[str, list[int]]
-    by_key: dict[str, list[int]]
+    groups: Mapping[str, Sequence[int]]
+    """The places of each key and of each raw form, in the order of their steps."""
+
+    of_actor: Mapping[tuple[Actor, str], Sequence[int]]
+    """The same for each actor; empty where the recording knows but one."""
+
+    actors: frozenset[str]
     overlapping: frozenset[int]
-    """Those that were under way while another one of their key was: which answer is whose cannot be told."""
+    """Those that were under way while another one of their key and actor was: which answer is whose cannot be told."""
 
 
 def index(entries: Sequence[Recorded]) -> Index:
     """The index of a run's exchanges, given in the order of their steps."""
-    by_raw: dict[str, list[int]] = {}
-    by_key: dict[str, list[int]] = {}
+    groups: dict[str, list[int]] = {}
+    of_actor: dict[tuple[Actor, str], list[int]] = {}
+    several = len({entry.actor for entry in entries}) > 1
     for place, entry in enumerate(entries):
-        by_raw.setdefault(entry.raw, []).append(place)
-        by_key.setdefault(entry.key, []).append(place)
-    overlapping = frozenset(place for group in by_key.values() for place in _overlapping(entries, group))
-    return Index(tuple(entries), by_raw, by_key, overlapping)
+        # Digests of both kinds share one table: each has its own domain.
+        for name in (entry.raw, entry.key):
+            groups.setdefault(name, []).append(place)
+            if several:
+                of_actor.setdefault((entry.actor, name), []).append(place)
+    keys = {(entry.actor, entry.key) if several else entry.key for entry in entries}
+    rivals = (of_actor[name] if isinstance(name, tuple) else groups[name] for name in keys)
+    overlapping = frozenset(place for group in rivals for place in _overlapping(entries, group))
+    actors = frozenset(entry.actor for entry in entries if entry.actor is not None)
+    return Index(tuple(entries), groups, of_actor, actors, overlapping)
 
 
 @dataclass(slots=True)
@@ -80,8 +104,8 @@ class Script:
     policy: Policy = "miss"
     _taken: bytearray = field(init=False)
     _played: bytearray = field(init=False)
-    _raw_front: dict[str, int] = field(init=False, default_factory=dict)
-    _key_front: dict[str, int] = field(init=False, default_factory=dict)
+    _fronts: dict[str | tuple[Actor, str], int] = field(init=False, default_factory=dict)
+    _pairs: dict[str, Actor] = field(init=False, default_factory=dict)
     _left: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -91,21 +115,24 @@ class Script:
 
     def key_of(self, raw: str) -> str | None:
         """The key of a raw request that was recorded, without parsing it."""
-        places = self.index.by_raw.get(raw)
+        places = self.index.groups.get(raw)
         return self.index.entries[places[0]].key if places else None
 
-    def take(self, key: str, raw: str) -> Taken | None:
+    def take(self, key: str, raw: str, actor: Actor = None) -> Taken | None:
         """The next exchange for a request. None when there is none, or none is left."""
-        place = self._next(self._raw_front, raw, self.index.by_raw)
-        if place is None:
-            place = self._next(self._key_front, key, self.index.by_key)
-        if place is None:
-            return self._after_the_last(key, raw)
-        return self._play(place, raw)
+        for whose in self._order(actor):
+            if (place := self._next(whose, key, raw)) is not None:
+                return self._play(place, raw, actor)
+        if self.policy == "miss":
+            return None
+        again = (self._again(whose, key, raw) for whose in self._order(actor))
+        place = next((place for place in again if place is not None), None)
+        return None if place is None else self._play(place, raw, actor, again=True)
 
-    def knows(self, key: str) -> bool:
-        """Whether a request of this key was recorded at all."""
-        return key in self.index.by_key
+    def recorded(self, key: str, actor: Actor = None) -> list[Recorded]:
+        """All that was recorded under a key and may answer this actor, in the order of their steps."""
+        places = {place for whose in self._order(actor) for place in self._group(whose, key)}
+        return [self.index.entries[place] for place in sorted(places)]
 
     @property
     def left(self) -> int:
@@ -119,38 +146,62 @@ class Script:
             yield place
             place = self._played.find(0, place + 1)
 
-    def _next(self, fronts: dict[str, int], name: str, groups: Mapping[str, Sequence[int]]) -> int | None:
+    def _order(self, actor: Actor) -> tuple[Whose, ...]:
+        """Whose exchanges may answer, best first."""
+        if not self.index.of_actor:
+            return EVERYBODY
+        if actor in self.index.actors:
+            return ((actor,),)
+        if actor is not None and actor not in self._pairs:
+            return EVERYBODY
+        return (self._pairs[actor] if actor is not None else None,), None
+
+    def _group(self, whose: Whose, name: str) -> Sequence[int]:
+        return self.index.groups.get(name, ()) if whose is None else self.index.of_actor.get((whose[0], name), ())
+
+    def _next(self, whose: Whose, key: str, raw: str) -> int | None:
+        """The first that is not taken, of the same raw form where there is one."""
+        place = self._first(whose, raw)
+        return self._first(whose, key) if place is None else place
+
+    def _first(self, whose: Whose, name: str) -> int | None:
         """The first of a group that is not taken. What has been passed is not looked at again."""
-        group = groups.get(name)
+        group = self._group(whose, name)
         if not group:
             return None
-        front = fronts.get(name, 0)
+        label = name if whose is None else (whose[0], name)
+        front = self._fronts.get(label, 0)
         while front < len(group) and self._taken[group[front]]:
             front += 1
-        fronts[name] = front
+        self._fronts[label] = front
         return group[front] if front < len(group) else None
 
-    def _play(self, place: int, raw: str, *, again: bool = False) -> Taken:
+    def _play(self, place: int, raw: str, actor: Actor, *, again: bool = False) -> Taken:
         self._taken[place] = 1
         self._left -= not self._played[place]
         self._played[place] = 1
         recorded = self.index.entries[place]
+        if actor is not None and self.index.of_actor and actor not in self.index.actors:
+            self._pairs.setdefault(actor, recorded.actor)
         return Taken(recorded, recorded.raw == raw, again, place in self.index.overlapping)
 
-    def _after_the_last(self, key: str, raw: str) -> Taken | None:
-        group = self.index.by_key.get(key)
-        if not group or self.policy == "miss":
+    def _again(self, whose: Whose, key: str, raw: str) -> int | None:
+        """What the policy gives a second time."""
+        if not (group := self._group(whose, key)):
             return None
-        if self.policy == "cycle":
-            self._rewind(key, group)
-            return self._play((self.index.by_raw.get(raw) or group)[0], raw, again=True)
-        return self._play((self.index.by_raw.get(raw) or group)[-1], raw, again=True)
-
-    def _rewind(self, key: str, group: Sequence[int]) -> None:
-        self._key_front.pop(key, None)
+        same = self._group(whose, raw) or group
+        if self.policy == "repeat-last":
+            return same[-1]
         for place in group:
-            self._taken[place] = 0
-            self._raw_front.pop(self.index.entries[place].raw, None)
+            self._rewind(place)
+        return same[0]
+
+    def _rewind(self, place: int) -> None:
+        self._taken[place] = 0
+        entry = self.index.entries[place]
+        for name in (entry.raw, entry.key):
+            self._fronts.pop(name, None)
+            self._fronts.pop((entry.actor, name), None)
 
 
 def _overlapping(entries: Sequence[Recorded], group: Sequence[int]) -> Iterator[int]:

@@ -10,9 +10,9 @@ from typing import Literal
 from calls.key import keyed, raw_digest
 from calls.model import Exchange, Json, Request
 from replay import explain, miss, playback
-from replay.answer import Answer, mark
+from replay.answer import Answer, Tier, mark
 from replay.explain import Asked
-from replay.fit import fitted
+from replay.fit import Fit, fitted
 from replay.hooks import Beyond, Edits
 from replay.miss import Miss
 from replay.pacing import INSTANT, Pace
@@ -66,23 +66,39 @@ class Session:
     def __post_init__(self) -> None:
         self._script = Script(self.recording.index, self.options.after_last)
 
-    async def answer(self, request: Request) -> Answer | None:
-        """Answer a redacted request. None: it was not recorded, and goes live."""
+    async def answer(self, request: Request, actor: str | None = None) -> Answer | None:
+        """Answer a redacted request of an actor. None: it was not recorded, and goes live."""
         self._number += 1
         asked = Asked(
             request=request,
             number=self._number,
             replay=self.id,
             run=self.recording.run,
+            actor=actor,
             called=self.options.called,
             live=self.options.on_miss == "live",
         )
-        raw = raw_digest(request)
-        key = self._script.key_of(raw) or await self._key(request)
-        taken = self._script.take(key, raw)
-        given = await (self._unanswered(asked, key, raw) if taken is None else self._taken(asked, taken))
+        try:
+            given = await self._found(asked)
+        except asyncio.CancelledError:
+            # The client left while we looked. It has missed all the same, and no replay is right that forgets it.
+            self._tally.miss(miss.noted(explain.abandoned(asked)))
+            self.changed(self.id)
+            raise
         self.changed(self.id)
         return given
+
+    def abandoned(self) -> None:
+        """A client has left before we could look at its request."""
+        self._number += 1
+        self._tally.miss(miss.noted(explain.unseen(self.id, self.recording.run, self._number)))
+        self.changed(self.id)
+
+    async def _found(self, asked: Asked) -> Answer | None:
+        raw = raw_digest(asked.request)
+        key = self._script.key_of(raw) or await self._key(asked.request)
+        taken = self._script.take(key, raw, asked.actor)
+        return await (self._unanswered(asked, key, raw) if taken is None else self._taken(asked, taken))
 
     def report(self) -> dict[str, Json]:
         """The report so far."""
@@ -102,33 +118,41 @@ class Session:
 
     async def _taken(self, asked: Asked, taken: Taken) -> Answer | None:
         if taken.exact:
-            return self._given(asked, taken, taken.recorded.exchange)
+            return self._given(asked, taken, Fit(exchange=taken.recorded.exchange, strict=True))
         return await self._fitted(asked, taken)
 
-    def _given(self, asked: Asked, taken: Taken, exchange: Exchange, *, reframed: bool = False) -> Answer | None:
-        """The recorded answer, if it is there whole and nobody edits it."""
-        recorded = taken.recorded
-        if (edits := self.options.edits) is not None:
-            stands = mark("edited", run=asked.run, step=recorded.step)
-            if (edited := edits.edited(asked, recorded, exchange, self.options.pace, stands)) is not None:
-                self._tally.edited += 1
-                return edited
-        if recorded.lacking:
-            return self._refused(explain.incomplete(asked, recorded, recorded.lacking))
-        self._tally.hit(taken, reframed=reframed)
-        stands = mark("replayed", run=asked.run, step=recorded.step, reframed=reframed)
-        given = playback.answer(exchange, self.options.pace, stands)
-        return replace(given, stayed=partial(self._stayed, asked, recorded)) if given.end == "hold" else given
-
     async def _fitted(self, asked: Asked, taken: Taken) -> Answer | None:
-        """The recorded answer to a request that differs from the recorded one outside its key."""
+        """The recorded answer to a request that is not the recorded one to the byte."""
         recorded = taken.recorded
         fit = await _aside(asked.request, partial(fitted, recorded.exchange, asked.request, self.recording.profiles))
         if fit.drift:
             self._tally.differed(recorded.exchange.id, fit.drift)
         if fit.misfit:
             return self._refused(explain.incomplete(asked, recorded, fit.misfit))
-        return self._given(asked, taken, fit.exchange, reframed=fit.reframed)
+        return self._given(asked, taken, fit)
+
+    def _given(self, asked: Asked, taken: Taken, fit: Fit) -> Answer | None:
+        """The recorded answer, if it is there whole and nobody edits it."""
+        recorded = taken.recorded
+        if (edited := self._edited(asked, recorded, fit.exchange)) is not None:
+            return edited
+        if recorded.lacking:
+            return self._refused(explain.incomplete(asked, recorded, recorded.lacking))
+        tier: Tier = "strict" if fit.strict else "semantic"
+        self._tally.hit(taken, tier, reframed=fit.reframed)
+        stands = mark("replayed", run=asked.run, step=recorded.step, match=tier, reframed=fit.reframed)
+        given = playback.answer(fit.exchange, self.options.pace, stands)
+        if given.end == "hold":
+            return replace(given, stayed=partial(self._stayed, asked, recorded, tier))
+        return replace(given, left=partial(self._left, asked, recorded, tier))
+
+    def _edited(self, asked: Asked, recorded: Recorded, exchange: Exchange) -> Answer | None:
+        if (edits := self.options.edits) is None:
+            return None
+        stands = mark("edited", run=asked.run, step=recorded.step)
+        edited = edits.edited(asked, recorded, exchange, self.options.pace, stands)
+        self._tally.edited += edited is not None
+        return edited
 
     async def _unanswered(self, asked: Asked, key: str, raw: str) -> Answer | None:
         if (beyond := self.options.beyond) is None:
@@ -146,27 +170,28 @@ class Session:
     async def _explained(self, asked: Asked, key: str) -> Answer | None:
         """A thread looks for the nearest recorded call: in a long recording that takes a while."""
         turn = list(islice(self._script.unplayed(), _TURN))
-        try:
-            why = await asyncio.to_thread(explain.unanswered, asked, self.recording, key, turn)
-        except asyncio.CancelledError:
-            # The client left while we looked. It has missed all the same, and no replay is right that forgets it.
-            self._refused(explain.abandoned(asked, key))
-            self.changed(self.id)
-            raise
-        return self._refused(why)
+        group = self._script.recorded(key, asked.actor)
+        return self._refused(await asyncio.to_thread(explain.unanswered, asked, self.recording, key, group, turn))
 
     def _refused(self, why: Miss) -> Answer | None:
         live = self.options.on_miss == "live"
         self._tally.miss(miss.noted(why), live=live)
         return None if live else miss.answer(why)
 
-    def _stayed(self, asked: Asked, recorded: Recorded) -> Answer:
+    def _stayed(self, asked: Asked, recorded: Recorded, tier: Tier) -> Answer:
         """The client waits for more than was recorded: no hit after all."""
         why = explain.stayed(asked, recorded)
-        self._tally.served -= 1
+        self._not_served(tier, why)
+        return miss.answer(why)
+
+    def _left(self, asked: Asked, recorded: Recorded, tier: Tier) -> None:
+        """The client did not wait for what the recorded one got: it has seen another answer."""
+        self._not_served(tier, explain.left(asked, recorded))
+
+    def _not_served(self, tier: Tier, why: Miss) -> None:
+        self._tally.not_hit(tier)
         self._tally.miss(miss.noted(why))
         self.changed(self.id)
-        return miss.answer(why)
 
 
 async def _aside[T](request: Request, work: Callable[[], T]) -> T:

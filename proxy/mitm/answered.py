@@ -19,7 +19,7 @@ from mitmproxy.proxy.layers.http._events import (
     ResponseTrailers,
 )
 
-from calls.model import Body, Chunk, Request
+from calls.model import Body, Chunk, Outcome, Request
 from proxy.mitm.problem import Problem
 from proxy.mitm.relayed import Relayed
 from proxy.mitm.signals import Await, Full, Informational, Room
@@ -58,6 +58,8 @@ class Answered(Relayed):
         self._plan: deque[tuple[int, Step]] = deque()
         self._full = False
         self._sent = 0
+        self._lacking: Callable[[], None] | None = None
+        """What to call when the client leaves before it was sent all of the answer."""
 
     def alarmed(self) -> CommandGenerator[None]:
         """Go on with the answer."""
@@ -102,7 +104,9 @@ class Answered(Relayed):
             body=body,
             trailers=as_text(self.flow.request.trailers),
         )
-        waiting = Await(lambda: answerer.answer(request, run=asked.named, owner=self.visit.owner))
+        waiting = Await(
+            lambda: answerer.answer(request, run=asked.named, owner=self.visit.owner, actor=asked.identity.actor)
+        )
         yield waiting
         if isinstance(waiting.result, Answer):
             self._body.clear()
@@ -136,7 +140,10 @@ class Answered(Relayed):
     def give(self, answer: Answer) -> CommandGenerator[None]:
         """Lay out the answer in time, and begin."""
         self._given_at = time.monotonic_ns()
+        self._lacking = answer.left
         self.server_state = self.over
+        if self.client_left():
+            self._tell_lacking()
         if answer.status:
             self._plan.append((answer.at, lambda: self._send_head(answer)))
         for piece in answer.pieces:
@@ -153,6 +160,9 @@ class Answered(Relayed):
                 yield self.alarm(early / 1e9)
                 return
             self._plan.popleft()
+            if len(self._plan) == 1:
+                # What follows is the end: a client that leaves now has had all of it.
+                self._lacking = None
             yield from step()
 
     def pressure(self, event: Full | Room) -> CommandGenerator[None]:
@@ -174,7 +184,7 @@ class Answered(Relayed):
             return
         yield self.to_client(ResponseData(self.stream_id, data))
         self._sent += len(data)
-        if self._sent > BURST:
+        if self._sent > BURST and len(self._plan) > 1:
             self._sent = 0
             yield Await(self.visit.drained)
 
@@ -189,6 +199,21 @@ class Answered(Relayed):
                 yield self.to_client(ResponseTrailers(self.stream_id, http.Headers(fields)))
             yield self.to_client(ResponseEndOfMessage(self.stream_id))
             yield from self.leave()
+
+    def leave(self) -> CommandGenerator[None]:
+        """Nothing more happens here."""
+        self._tell_lacking()
+        yield from super().leave()
+
+    def abandon(self, outcome: Outcome, why: str) -> None:
+        """The connection is gone, or something of ours has failed."""
+        self._tell_lacking()
+        super().abandon(outcome, why)
+
+    def _tell_lacking(self) -> None:
+        lacking, self._lacking = self._lacking, None
+        if lacking is not None:
+            lacking()
 
     def _hold(self, answer: Answer) -> CommandGenerator[None]:
         patience = answer.end_at + answer.patience

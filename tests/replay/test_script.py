@@ -13,17 +13,30 @@ KEYS = ("k1", "k2", "k3")
 RAWS = {"k1": ("r1a", "r1b"), "k2": ("r2a", "r2b", "r2c"), "k3": ("r3a",)}
 
 
-def recorded(step: int, key: str, raw: str, *, started_at: int | None = None, ended_at: int | None = 1) -> Recorded:
+def recorded(
+    step: int,
+    key: str,
+    raw: str,
+    actor: str | None = None,
+    *,
+    started_at: int | None = None,
+    ended_at: int | None = 1,
+) -> Recorded:
     told = exchange(post("https://api.test/", b"{}"), ok(b"{}"), number=step, started_at=started_at, ended_at=ended_at)
-    return Recorded(step=step, key=key, raw=raw, exchange=told)
+    return Recorded(step=step, key=key, raw=raw, actor=actor, exchange=told)
 
 
 def script_of(*pairs: tuple[str, str], policy: Policy = "miss") -> Script:
     return Script(index([recorded(step, key, raw) for step, (key, raw) in enumerate(pairs, 1)]), policy)
 
 
-def step_of(script: Script, key: str, raw: str) -> int | None:
-    taken = script.take(key, raw)
+def branches(*said: tuple[str | None, str], policy: Policy = "miss") -> Script:
+    """A script of what each actor asked, in this order."""
+    return Script(index([recorded(step, key, f"r{key}", who) for step, (who, key) in enumerate(said, 1)]), policy)
+
+
+def step_of(script: Script, key: str, raw: str, actor: str | None = None) -> int | None:
+    taken = script.take(key, raw, actor)
     return taken and taken.recorded.step
 
 
@@ -102,6 +115,53 @@ def test_an_exchange_without_an_end_lasted_until_its_last_sign_of_life():
     assert not index(entries).overlapping
 
 
+def test_branches_with_names_do_not_trade_answers_however_they_race():
+    script = branches(("a", "k"), ("b", "k"), ("a", "k"), ("b", "k"))
+    assert [step_of(script, "k", "rk", who) for who in ("b", "b", "a", "a")] == [2, 4, 1, 3]
+
+
+def test_a_branch_that_asks_once_too_often_does_not_take_the_answer_of_another():
+    script = branches(("a", "k"), ("b", "k"))
+    assert [step_of(script, "k", "rk", who) for who in ("a", "a", "b")] == [1, None, 2]
+    assert [entry.step for entry in script.recorded("k", "a")] == [1]
+
+
+def test_a_branch_repeats_its_own_last_answer():
+    script = branches(("a", "k"), ("b", "k"), policy="repeat-last")
+    assert [step_of(script, "k", "rk", who) for who in ("a", "a", "a", "b")] == [1, 1, 1, 2]
+
+
+def test_a_branch_begins_its_own_cycle_again():
+    script = branches(("a", "k"), ("a", "k"), ("b", "k"), policy="cycle")
+    assert [step_of(script, "k", "rk", who) for who in ("a", "a", "a", "b", "b", "a")] == [1, 2, 1, 3, 3, 2]
+
+
+def test_branches_under_new_names_are_paired_by_their_first_request():
+    script = branches(("a", "k"), ("b", "other"), ("a", "same"), ("b", "same"))
+    asked = [("y", "other"), ("x", "k"), ("y", "same"), ("x", "same")]
+    assert [step_of(script, key, f"r{key}", who) for who, key in asked] == [2, 1, 4, 3]
+
+
+def test_a_branch_under_a_new_name_is_not_kept_from_what_another_one_recorded():
+    script = branches(("a", "k"), ("b", "other"))
+    assert [step_of(script, key, f"r{key}", "x") for key in ("k", "other")] == [1, 2]
+
+
+def test_who_has_no_name_gets_first_what_was_nobodys():
+    script = branches(("a", "k"), (None, "k"))
+    assert [step_of(script, "k", "rk") for _ in range(3)] == [2, 1, None]
+
+
+def test_names_that_the_recording_does_not_have_change_nothing():
+    script = script_of(("k", "r"), ("k", "r"))
+    assert [step_of(script, "k", "r", who) for who in ("x", "y", "x")] == [1, 2, None]
+
+
+def test_branches_that_overlapped_are_not_ambiguous():
+    entries = [recorded(n, "k", "r", who, started_at=0, ended_at=9) for n, who in enumerate("ab", 1)]
+    assert not index(entries).overlapping
+
+
 @dataclass
 class Model:
     """What the script promises, said in the slowest way."""
@@ -176,4 +236,4 @@ TestScriptAgainstModel = ScriptAgainstModel.TestCase
 
 
 def test_an_index_of_nothing_is_no_trouble():
-    assert Script(Index((), {}, {}, frozenset())).take("k", "r") is None
+    assert Script(Index((), {}, {}, frozenset(), frozenset())).take("k", "r") is None

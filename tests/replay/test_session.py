@@ -21,6 +21,7 @@ from replay.script import Recorded, Taken
 from replay.session import Options, Session
 from store.bundle import Bundle
 from tests.replay.strategies import CHAT, JSON, PROFILES, SECOND, chat, exchange, ok, post, run_of, said
+from tests.replay.test_script import recorded
 
 TICKETS = "https://tickets.example.com/v2/search"
 
@@ -59,7 +60,11 @@ async def test_an_unchanged_request_gets_the_recorded_bytes_in_the_recorded_piec
     session = session_of(exchange(chat("Paris?"), ok(b'{"a"', b":1", b"}")))
     answer = await answered(session, chat("Paris?"))
     assert [piece.data for piece in answer.pieces] == [b'{"a"', b":1", b"}"]
-    assert (answer.status, answer.end, mark_of(answer)) == (200, "complete", 'replayed; run="run-1"; step=1')
+    assert (answer.status, answer.end, mark_of(answer)) == (
+        200,
+        "complete",
+        'replayed; run="run-1"; step=1; match=strict',
+    )
 
 
 async def test_a_right_replay_is_reported_as_right():
@@ -231,7 +236,7 @@ async def test_a_recorded_pace_keeps_the_times_of_head_and_pieces():
 
 async def test_what_came_before_a_step_can_be_left_out():
     session = session_of(exchange(chat("a"), said("A")), exchange(chat("b"), said("B"), number=2), from_step=2)
-    assert mark_of(await answered(session, chat("b"))) == 'replayed; run="run-1"; step=2'
+    assert mark_of(await answered(session, chat("b"))) == 'replayed; run="run-1"; step=2; match=strict'
     assert session.report()["verdict"] == "right"
 
 
@@ -289,6 +294,76 @@ async def test_two_replays_of_one_recording_do_not_share_a_position():
         assert (await answered(session, chat("a"))).status == 200
 
 
+async def test_a_hit_says_whether_the_whole_request_is_the_recorded_one():
+    run = [exchange(chat(name, user="ann"), said(name), number=number) for number, name in enumerate("abc", 1)]
+    session = session_of(*run)
+    respelled = post(CHAT, b" " + chat("b", user="ann").body.data)
+    answers = [await answered(session, one) for one in (chat("a", user="ann"), respelled, chat("c", user="bob"))]
+    assert [mark_of(answer).rpartition("; ")[2] for answer in answers] == [
+        "match=strict",
+        "match=strict",
+        "match=semantic",
+    ]
+    report = session.report()
+    assert (report["strict"], report["semantic"]) == (2, 1)
+
+
+async def test_branches_get_their_own_answers():
+    run = [
+        replace(exchange(chat("a"), said(who), number=number), actor=who) for number, who in enumerate(("x", "y"), 1)
+    ]
+    session = session_of(*run)
+    for who in "yx":
+        answer = await session.answer(chat("a"), who)
+        assert answer
+        assert answer.body == said(who).body.data
+    assert session.report()["verdict"] == "right"
+
+
+async def test_a_request_that_another_branch_recorded_misses_and_says_whose_it_was():
+    run = [
+        replace(exchange(chat(what), said(what), number=number), actor=who)
+        for number, (who, what) in enumerate((("x", "a"), ("y", "b")), 1)
+    ]
+    answer = await session_of(*run).answer(chat("a"), "y")
+    assert answer
+    problem = json.loads(answer.body)
+    assert problem["playhead"]["reason"] == "no_match"
+    assert "was recorded by x (step 1), and not by y" in problem["detail"]
+    assert "X-Playhead-Actor" in problem["playhead"]["fix"]
+
+
+async def test_a_client_that_leaves_before_the_end_is_no_hit():
+    session = session_of(exchange(chat("a"), said("A")))
+    answer = await answered(session, chat("a"))
+    assert answer.left
+    answer.left()
+    report = session.report()
+    assert (report["served"], report["strict"], report["missed"], report["verdict"]) == (0, 0, 1, "diverged")
+    first: Any = report["first_divergence"]
+    assert (first["reason"], first["nearest"]["step"]) == ("client_left", 1)
+
+
+async def test_a_client_that_leaves_while_its_large_request_is_keyed_makes_no_right_replay():
+    large = chat("x" * 300_000)
+    session = session_of(exchange(large, said("A")))
+    asking = asyncio.ensure_future(session.answer(post(CHAT, b" " + large.body.data)))  # noqa: TID251 # as below
+    await asyncio.sleep(0)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert session.report()["verdict"] == "diverged"
+
+
+async def test_a_recording_that_does_not_tell_its_keys_does_not_blame_the_rules():
+    run = run_of(exchange(chat("a"), said("A")), exchange(chat("b"), said("B"), number=2))
+    foreign = replace(run, profiles="none", entries=tuple(replace(entry, call=None) for entry in run.entries))
+    session = session_of(bundle=foreign)
+    assert (await missed(session, chat("c")))["playhead"]["reason"] == "no_match"
+    await answered(session, chat("a"))
+    assert (await missed(session, chat("a")))["playhead"]["reason"] == "consumed"
+
+
 async def test_a_client_that_leaves_while_we_look_has_missed_all_the_same():
     session = session_of(exchange(chat("a"), said("A")))
     asking = asyncio.ensure_future(session.answer(chat("b")))  # noqa: TID251 # it is cancelled at once
@@ -298,6 +373,8 @@ async def test_a_client_that_leaves_while_we_look_has_missed_all_the_same():
         await asking
     report = session.report()
     assert (report["missed"], report["verdict"]) == (1, "diverged")
+    first: Any = report["first_divergence"]
+    assert first["reason"] == "client_left"
 
 
 async def test_every_change_is_announced():
@@ -317,7 +394,7 @@ class Fork:
         return Answer(status=200, headers=(mark,)) if recorded.step == 2 else None
 
     def beyond(self, asked: Asked, key: str, raw: str) -> Taken | Miss | None:
-        return None if "live" in asked.request.url else explain.abandoned(asked, key)
+        return None if "live" in asked.request.url else explain.incomplete(asked, recorded(1, key, raw), "no")
 
 
 async def test_an_edit_answers_in_place_of_the_record():
@@ -332,7 +409,7 @@ async def test_after_the_last_step_of_a_prefix_somebody_else_decides():
     run = exchange(chat("a"), said("A")), exchange(chat("b"), said("B"), number=2)
     session = session_of(*run, until_step=1, beyond=Fork())
     assert (await answered(session, chat("a"))).status == 200
-    assert (await missed(session, chat("b")))["playhead"]["reason"] == "no_match"
+    assert (await missed(session, chat("b")))["playhead"]["reason"] == "incomplete"
     assert await session.answer(post("https://live.test/", b"{}")) is None
     report = session.report()
     assert [report[name] for name in ("served", "missed", "live", "unused")] == [1, 1, 1, 0]

@@ -228,9 +228,11 @@ class ScriptedAnswerer:
         self._answers = list(answers)
         self._alpn = alpn
         self.asked: list[tuple[Request, str | None, str]] = []
+        self.actors: list[str | None] = []
 
-    async def answer(self, request: Request, *, run: str | None, owner: str) -> Answer | None:
+    async def answer(self, request: Request, *, run: str | None, owner: str, actor: str | None = None) -> Answer | None:
         self.asked.append((request, run, owner))
+        self.actors.append(actor)
         return self._answers.pop(0)
 
     def alpn(self, authority: str) -> tuple[str, ...] | None:

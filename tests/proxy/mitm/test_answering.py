@@ -56,6 +56,15 @@ async def test_an_answerer_sees_the_request_without_what_is_ours(tmp_path: Path)
     assert run == "x"
 
 
+async def test_an_answerer_is_told_which_branch_of_the_run_asks(tmp_path: Path) -> None:
+    answerer = ScriptedAnswerer(whole(b"hello"))
+    async with opened(tmp_path, answerer=answerer) as door:
+        reader, writer = await _plain(door, ASK.replace(b"\r\n\r\n", b"\r\nX-Playhead-Actor: critic\r\n\r\n"))
+        await reader.readuntil(b"hello")
+        writer.close()
+    assert answerer.actors == ["critic"]
+
+
 @pytest.mark.parametrize(
     ("fields", "run"),
     [(b"X-Playhead-Run: run-3\r\n", "run-3"), (b"X-Claude-Code-Session-Id: s-1\r\n", None), (b"", None)],
@@ -214,6 +223,32 @@ async def test_a_client_that_leaves_in_the_middle_disturbs_nobody(tmp_path: Path
         writer.close()
 
 
+@pytest.mark.parametrize("http2", [False, True])
+async def test_whoever_answers_hears_of_a_client_that_left_before_it_had_all(tmp_path: Path, http2: bool) -> None:
+    left = asyncio.Event()
+    answer = _pieces(b"first", b"second", every=int(600e9), left=left.set)
+    alpn = ("h2",) if http2 else ("http/1.1",)
+    async with opened(tmp_path, answerer=ScriptedAnswerer(answer, alpn=alpn)) as door:
+        async with (
+            httpx.AsyncClient(proxy=door.proxy(), verify=door.tls, http2=http2) as client,
+            client.stream("GET", "https://nowhere.invalid/x") as response,
+        ):
+            await anext(response.aiter_raw())
+            assert not left.is_set()
+        async with asyncio.timeout(5):
+            await left.wait()
+
+
+async def test_a_client_that_left_with_all_of_the_body_has_not_left_early(tmp_path: Path) -> None:
+    left = asyncio.Event()
+    answer = _pieces(b"first", b"last", left=left.set, end_at=int(600e9))
+    async with opened(tmp_path, answerer=ScriptedAnswerer(answer)) as door:
+        reader, writer = await _plain(door)
+        await reader.readuntil(b"last")
+        writer.close()
+    assert not left.is_set()
+
+
 async def test_one_reset_stream_leaves_the_others(tmp_path: Path) -> None:
     slow = _pieces(b"a", b"b", b"c", every=60_000_000)
     async with opened(tmp_path, answerer=ScriptedAnswerer(slow, slow, alpn=("h2",))) as door:
@@ -281,7 +316,7 @@ async def test_nothing_goes_live_in_replay(tmp_path: Path) -> None:
 class _Broken:
     """An answerer with a fault."""
 
-    async def answer(self, request: Request, *, run: str | None, owner: str) -> Answer | None:
+    async def answer(self, request: Request, *, run: str | None, owner: str, actor: str | None = None) -> Answer | None:
         raise RuntimeError("a fault of ours")
 
 
