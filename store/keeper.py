@@ -13,12 +13,15 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from calls.model import Call, Exchange, UnknownFormat
 from store.database import DatabaseError
 from store.drain import DAMAGED, Drain, Gathered
+from store.filing import filed
 from store.ingest import Ingest, Kept
+from store.kin import Kin
 from store.postgres import NoPostgres
 from store.prices import cost
 from store.spool import Position
@@ -86,6 +89,7 @@ class Keeper:
         self._spools = spools
         self._ingest = ingest
         self._derive = derive
+        self._kin = Kin(ingest.database, partial(self._understood, source="another run"), ingest.project)
         self._revive = revive
         self._now = now
         self._drains: dict[Path, Drain] = {}
@@ -178,7 +182,9 @@ class Keeper:
     def _understood(self, exchange: Exchange, source: str) -> Kept:
         try:
             call = self._derive(exchange)
-            return Kept(exchange, call, (source,), cost(exchange, call))
+            whose = filed(exchange, call)
+            was = None if whose.run == exchange.run else exchange.run
+            return Kept(whose, call, (source,), cost(exchange, call), was)
         except Exception:  # a mistake of ours in one dialect must not keep evidence from being stored
             self.counts.underived += 1
             log.exception("no call could be derived from exchange %s; its evidence is kept", exchange.id)
@@ -201,6 +207,7 @@ class Keeper:
 
     async def _tried(self, gathered: Gathered, batch: Sequence[Kept]) -> bool:
         try:
+            batch = await self._kin.joined(batch)
             await self._ingest.put(batch, gathered.gaps, gathered.replays)
         except DatabaseError as error:
             self.troubles["database"] = str(error)

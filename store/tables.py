@@ -76,9 +76,11 @@ exchanges = Table(
     Column("head", LargeBinary, nullable=False),  # headers, chunks and whatever else is not asked for in SQL: `rows`
     Column("request_body", LargeBinary, nullable=False),  # in a form of `blobs`
     Column("response_body", LargeBinary),
+    Column("trace", Text),  # of one that only its connection's owner names a run for: whoever has the same one joins it
     _key("id"),
     # A run's exchanges in step order.
     Index(None, "project", "run", "started_at", "id"),
+    Index(None, "project", "trace", postgresql_where=text("trace IS NOT NULL")),
     postgresql_partition_by="RANGE (id)",
     comment="One HTTP request and its response as they crossed the wire, after redaction: the evidence.",
 )
@@ -127,6 +129,9 @@ calls = Table(
     Column("prices", Text),  # who says what it cost: a version of our price tables, or the provider
     Column("polls", Text),  # the work that the request only asks after…
     Column("pending", Text),  # …and the work that its answer leaves unfinished: by these, exchanges are joined to calls
+    Column("gives", ARRAY(Text)),  # ids that the answer makes: of the tool calls that it asks for, of a response…
+    Column("takes", ARRAY(Text)),  # …and those that the request hands back: by these, calls follow one another
+    Column("said", Text),  # the beginning of the answer's text, and what it asks of tools: to be searched
     _key("id"),
     # A run's calls in step order, and whether a run has a call of some kind.
     Index(None, "project", "run", "started_at", "id"),

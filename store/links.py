@@ -1,0 +1,54 @@
+"""What in a call ties it to others: the ids that its answer makes and its request hands back, and words to find it by. Pure."""
+
+from collections.abc import Iterator
+
+from calls.json import written
+from calls.model import Call, Json
+from calls.shape import members, some
+
+MOST = 500
+"""Ids of one call."""
+
+LONGEST = 4000
+"""Characters of what a call said that are searched."""
+
+
+def gives(call: Call) -> list[str]:
+    """Ids that the answer of a model makes: of the tool calls that it asks for, and its own where it can be gone on from."""
+    if call.kind != "model":
+        return []
+    made = [tool.id for tool in call.tool_calls]
+    return _distinct([*made, some(members(call.answer).get("id")) if call.dialect == "openai_responses" else None])
+
+
+def takes(call: Call) -> list[str]:
+    """Ids that the request to a model hands back: of the tool calls whose results it brings, and of the answer before."""
+    if call.kind != "model":
+        return []
+    made = {tool.id for tool in call.tool_calls}
+    # A tool that the provider ran itself has its result in the answer that asked for it.
+    brought = [some(members(result).get("id")) for result in call.tool_results]
+    before = some(members(call.request).get("previous_response_id"))
+    return [one for one in _distinct([*brought, before]) if one not in made]
+
+
+def said(call: Call) -> str:
+    """The text of an answer and what it asks of tools, as far as it is searched."""
+    text = "\n".join(_said(call))
+    return text[:LONGEST]
+
+
+def _said(call: Call) -> Iterator[str]:
+    if call.text:
+        yield call.text[:LONGEST]
+    for tool in call.tool_calls:
+        yield f"{tool.name} {_written(tool.arguments)[:LONGEST]}"
+
+
+def _written(value: Json) -> str:
+    """A value as people would type it: text bare, all else as JSON."""
+    return value if isinstance(value, str) else written(value, list)
+
+
+def _distinct(ids: list[str | None]) -> list[str]:
+    return list(dict.fromkeys(one for one in ids if one))[:MOST]
