@@ -57,6 +57,9 @@ class Answer:
     left: Callable[[], None] | None = None
     """What the engine calls when the client has left before the end went out, unless that is a `hold`."""
 
+    recorded: bool = False
+    """The engine tells the recorder of it: it is part of a run of its own."""
+
     @property
     def body(self) -> bytes:
         """All pieces together."""

@@ -4,14 +4,26 @@ A replay without hooks answers from the record or misses. Overrides change what 
 what becomes of a request that its prefix does not answer (`Beyond`).
 """
 
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
-from calls.model import Exchange
+from calls.model import Exchange, Json
 from replay.answer import Answer
 from replay.explain import Asked
-from replay.miss import Miss
 from replay.pacing import Pace
 from replay.script import Recorded, Taken
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """An answer in place of the recorded one, or of none."""
+
+    answer: Answer
+    edited: bool = True
+    """False: it is a refusal."""
+
+    again: bool = False
+    """The recorded one still stands for whoever asks again."""
 
 
 class Edits(Protocol):
@@ -19,16 +31,22 @@ class Edits(Protocol):
 
     def edited(
         self, asked: Asked, recorded: Recorded, exchange: Exchange, pace: Pace, mark: tuple[str, str]
-    ) -> Answer | None:
+    ) -> Given | None:
         """Another answer in place of a recorded one; None where that one stands.
 
         `exchange` is the recorded one in the form that was asked for. It may lack bytes: `recorded.lacking` says so, and an
         edit may answer all the same. `mark` is the header by which the answer says that it is edited.
         """
 
+    def reported(self, report: dict[str, Json]) -> dict[str, Json]:
+        """The report with what there is to say about the edits."""
+
 
 class Beyond(Protocol):
     """Decides about requests that the recording does not answer (any more)."""
 
-    def beyond(self, asked: Asked, key: str, raw: str) -> Taken | Miss | None:
-        """A recorded exchange from elsewhere that answers, or a refusal, or None: it goes live."""
+    def beyond(self, asked: Asked, key: str, raw: str) -> "Taken | Given | Literal['live'] | None":
+        """A recorded exchange from elsewhere that answers, or an answer, or that it goes live; None: it is a miss."""
+
+    def reported(self, report: dict[str, Json]) -> dict[str, Json]:
+        """The report with what there is to say about that."""

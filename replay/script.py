@@ -134,6 +134,12 @@ class Script:
         places = {place for whose in self._order(actor) for place in self._group(whose, key)}
         return [self.index.entries[place] for place in sorted(places)]
 
+    def put_back(self, recorded: Recorded) -> None:
+        """Let an exchange answer once more. It counts as asked for all the same."""
+        place = recorded.step - self.index.entries[0].step if self.index.entries else -1
+        if 0 <= place < len(self.index.entries):
+            self._rewind(place)
+
     @property
     def left(self) -> int:
         """How many exchanges have not answered yet."""

@@ -13,7 +13,7 @@ from replay import explain, miss, playback
 from replay.answer import Answer, Tier, mark
 from replay.explain import Asked
 from replay.fit import Fit, fitted
-from replay.hooks import Beyond, Edits
+from replay.hooks import Beyond, Edits, Given
 from replay.miss import Miss
 from replay.pacing import INSTANT, Pace
 from replay.recording import Recording
@@ -42,7 +42,10 @@ class Options:
 
     edits: Edits | None = None
     beyond: Beyond | None = None
-    """Who decides about what the recording does not answer; without one, `on_miss` does."""
+    """Who decides first about what the recording does not answer."""
+
+    recorded: bool = False
+    """What is answered becomes part of a run of its own."""
 
     allow_unused: bool = False
     called: str | None = None
@@ -86,7 +89,7 @@ class Session:
             self.changed(self.id)
             raise
         self.changed(self.id)
-        return given
+        return replace(given, recorded=True) if given and self.options.recorded else given
 
     def abandoned(self) -> None:
         """A client has left before we could look at its request."""
@@ -103,7 +106,7 @@ class Session:
     def report(self) -> dict[str, Json]:
         """The report so far."""
         entries = self.recording.index.entries
-        return report(
+        told = report(
             self._tally,
             replay=self.id,
             run=self.recording.run,
@@ -112,6 +115,9 @@ class Session:
             left_over=[_left_over(entries[place]) for place in islice(self._script.unplayed(), LISTED)],
             allow_unused=self.options.allow_unused,
         )
+        if self.options.edits:
+            told = self.options.edits.reported(told)
+        return self.options.beyond.reported(told) if self.options.beyond else told
 
     async def _key(self, request: Request) -> str:
         return (await _aside(request, partial(keyed, request, self.recording.profiles))).key
@@ -150,22 +156,27 @@ class Session:
         if (edits := self.options.edits) is None:
             return None
         stands = mark("edited", run=asked.run, step=recorded.step)
-        edited = edits.edited(asked, recorded, exchange, self.options.pace, stands)
-        self._tally.edited += edited is not None
-        return edited
+        given = edits.edited(asked, recorded, exchange, self.options.pace, stands)
+        if given is None:
+            return None
+        if given.again:
+            self._script.put_back(recorded)
+        self._tally.edited += 1
+        return given.answer
 
     async def _unanswered(self, asked: Asked, key: str, raw: str) -> Answer | None:
-        if (beyond := self.options.beyond) is None:
-            return await self._explained(asked, key)
-        match beyond.beyond(asked, key, raw):
+        beyond = self.options.beyond
+        match beyond.beyond(asked, key, raw) if beyond else None:
             case Taken() as taken:
                 return await self._taken(asked, taken)
-            case Miss() as why:
-                self._tally.miss(miss.noted(why))
-                return miss.answer(why)
-            case None:
+            case Given() as given:
+                self._tally.edited += given.edited
+                return given.answer
+            case "live":
                 self._tally.live += 1
                 return None
+            case None:
+                return await self._explained(asked, key)
 
     async def _explained(self, asked: Asked, key: str) -> Answer | None:
         """A thread looks for the nearest recorded call: in a long recording that takes a while."""

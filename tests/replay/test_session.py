@@ -3,25 +3,23 @@
 import asyncio
 import json
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from calls.events import Gap
-from calls.model import Exchange, Request, Response
+from calls.model import Exchange, Json, Request, Response
 from calls.profile import Profiles
 from calls.profile_text import parse
-from replay import explain
 from replay.answer import Answer
 from replay.explain import Asked
-from replay.miss import Miss
+from replay.hooks import Given
 from replay.pacing import RECORDED, Pace
 from replay.recording import recording
-from replay.script import Recorded, Taken
+from replay.script import Recorded
 from replay.session import Options, Session
 from store.bundle import Bundle
 from tests.replay.strategies import CHAT, JSON, PROFILES, SECOND, chat, exchange, ok, post, run_of, said
-from tests.replay.test_script import recorded
 
 TICKETS = "https://tickets.example.com/v2/search"
 
@@ -390,11 +388,16 @@ class Fork:
 
     def edited(
         self, asked: Asked, recorded: Recorded, exchange: Exchange, pace: Pace, mark: tuple[str, str]
-    ) -> Answer | None:
-        return Answer(status=200, headers=(mark,)) if recorded.step == 2 else None
+    ) -> Given | None:
+        return Given(Answer(status=200, headers=(mark,))) if recorded.step == 2 else None
 
-    def beyond(self, asked: Asked, key: str, raw: str) -> Taken | Miss | None:
-        return None if "live" in asked.request.url else explain.incomplete(asked, recorded(1, key, raw), "no")
+    def beyond(self, asked: Asked, key: str, raw: str) -> Given | Literal["live"] | None:
+        if "live" in asked.request.url:
+            return "live"
+        return Given(Answer(status=403), edited=False) if asked.request.body.data == b"b" else None
+
+    def reported(self, report: dict[str, Json]) -> dict[str, Json]:
+        return report | {"hooked": True}
 
 
 async def test_an_edit_answers_in_place_of_the_record():
@@ -409,7 +412,27 @@ async def test_after_the_last_step_of_a_prefix_somebody_else_decides():
     run = exchange(chat("a"), said("A")), exchange(chat("b"), said("B"), number=2)
     session = session_of(*run, until_step=1, beyond=Fork())
     assert (await answered(session, chat("a"))).status == 200
-    assert (await missed(session, chat("b")))["playhead"]["reason"] == "incomplete"
+    assert (await answered(session, post("https://blocked.test/", b"b"))).status == 403
     assert await session.answer(post("https://live.test/", b"{}")) is None
+    assert (await missed(session, post("https://other.test/", b"{}")))["playhead"]["reason"] == "no_match"
     report = session.report()
-    assert [report[name] for name in ("served", "missed", "live", "unused")] == [1, 1, 1, 0]
+    assert [report[name] for name in ("served", "missed", "live", "unused", "hooked")] == [1, 1, 1, 0, True]
+
+
+async def test_what_is_put_back_answers_once_more_and_is_not_left_over():
+    class Faulty(Fork):
+        times = 1
+
+        def edited(
+            self, asked: Asked, recorded: Recorded, exchange: Exchange, pace: Pace, mark: tuple[str, str]
+        ) -> Given | None:
+            self.times -= 1
+            return Given(Answer(status=429), again=True) if self.times == 0 else None
+
+    run = exchange(chat("a"), said("first")), exchange(chat("a"), said("second"), number=2)
+    session = session_of(*run, edits=Faulty())
+    answers = [await answered(session, chat("a")) for _ in range(3)]
+    assert [answer.status for answer in answers] == [429, 200, 200]
+    assert [b"first" in answers[1].body, b"second" in answers[2].body] == [True, True]
+    report = session.report()
+    assert (report["served"], report["edited"], report["unused"]) == (2, 1, 0)
