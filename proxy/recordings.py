@@ -1,4 +1,4 @@
-"""Where a door gets the recordings from that it replays: a bundle file, or the keeper, which makes one."""
+"""Where a door gets the recordings from that it replays: a file of any format, or the keeper, which makes a bundle."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -6,19 +6,28 @@ from pathlib import Path
 import httpx2
 
 from calls.model import UnknownFormat
+from calls.profile import Profiles
+from calls.redact import Redactor
 from proxy.api import segment
 from proxy.errors import Failure
 from store.bundle import BadBundle, Bundle, read
+from store.foreign.adopt import Adoption, bundle_of
+from store.foreign.found import NotReadable
+from store.foreign.read import named, opened
 
 
-def from_file(path: Path) -> Bundle:
-    """The bundle in a file. Raises Failure naming what is wrong with it."""
+def from_file(path: Path, redactor: Redactor, profiles: Profiles) -> Bundle:
+    """The run in a file: a bundle, or what another program recorded. Raises Failure naming what is wrong with it."""
     try:
+        with opened(path) as source:
+            if source.form != "bundle":
+                adoption = Adoption(run=named(path), redactor=redactor, at=path.stat().st_mtime_ns)
+                return read(bundle_of(adoption, source.found, profiles.digest, path.name))
         with path.open("rb") as lines:
             return read(lines)
     except OSError as error:
         raise Failure(f"cannot read the bundle {path}: {error.strerror}") from error
-    except (BadBundle, UnknownFormat) as error:
+    except (BadBundle, UnknownFormat, NotReadable) as error:
         raise Failure(f"{path}: {error}") from error
 
 

@@ -133,7 +133,7 @@ def call_shape(place: Place, first: Answered, last: Answered) -> Shape:
         "warnings": list(call.warnings),
         "started_at": rfc3339(asked["started_at"]),
         "first_byte_ms": milliseconds(_since(first.exchange, last.exchange, last.exchange.first_byte_at)),
-        "duration_ms": milliseconds(_since(first.exchange, last.exchange, last.exchange.ended_at)),
+        "duration_ms": milliseconds(_since(first.exchange, last.exchange, _end(last.exchange))),
         "attempts": place.attempts,
     }
 
@@ -154,7 +154,7 @@ def exchange_shape(exchange: Exchange, step: int) -> Shape:
         "client_step": exchange.step,
         "actor": exchange.actor,
         "format": exchange.format,
-        "http_version": request.http_version,
+        "http_version": request.http_version or None,
         "method": request.method,
         "url": request.url,
         "request_headers": [list(pair) for pair in request.headers],
@@ -176,8 +176,13 @@ def exchange_shape(exchange: Exchange, step: int) -> Shape:
         "run_evidence": [list(pair) for pair in exchange.run_evidence],
         "started_at": rfc3339(exchange.started_at),
         "first_byte_at": _after(exchange, exchange.first_byte_at),
-        "ended_at": _after(exchange, exchange.ended_at),
+        "ended_at": _after(exchange, _end(exchange)),
     }
+
+
+def _end(exchange: Exchange) -> int | None:
+    """When it ended. A response whose first byte nobody timed was imported: nobody timed its end either."""
+    return None if exchange.response is not None and exchange.first_byte_at is None else exchange.ended_at
 
 
 def chunk_shapes(exchange: Exchange) -> list[Shape]:

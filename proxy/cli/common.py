@@ -1,14 +1,17 @@
 """What the commands share: options that become settings, and how results are printed."""
 
+import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from calls.profile import BadProfile, Profiles
+from proxy.api import Api
 from proxy.errors import Failure
+from proxy.house import House
 from proxy.settings import Settings, load
 from store.profiles import shipped
 
@@ -39,6 +42,18 @@ def settings(config: Path | None = None, **flags: Any) -> Settings:
     found = load(flags, config)
     user_profiles(found)
     return found
+
+
+def asking[T](flags: dict[str, Any], question: Callable[[Api], T]) -> T:
+    """Ask the keeper: the running one, or one of our own for this moment."""
+
+    async def ask() -> T:
+        async with House(settings(**flags)) as house:
+            with await house.api() as api:
+                return await asyncio.to_thread(question, api)
+
+    answer: Awaitable[T] = ask()
+    return asyncio.run(answer)  # type: ignore[arg-type] # a coroutine, typed as what it is
 
 
 def print_json(value: Any) -> None:

@@ -1,8 +1,5 @@
-"""The commands that look at recordings and carry them about: ls, show, export, import, explain."""
+"""The commands that look at recordings: ls, show, explain."""
 
-import asyncio
-import sys
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +9,9 @@ from calls.explain import explain
 from calls.key import keyed
 from calls.model import Body, Request
 from proxy.api import Api, NotFound, meant, segment
-from proxy.cli.common import as_json, print_json, settings, user_profiles, with_settings
+from proxy.cli.common import as_json, asking, print_json, settings, user_profiles, with_settings
 from proxy.errors import Failure
-from proxy.house import House
 from proxy.text import counted, print_table, printable, shortened
-
-
-def _asking[T](flags: dict[str, Any], question: Callable[[Api], T]) -> T:
-    """Ask the keeper: the running one, or one of our own for this moment."""
-
-    async def ask() -> T:
-        async with House(settings(**flags)) as house:
-            with await house.api() as api:
-                return await asyncio.to_thread(question, api)
-
-    answer: Awaitable[T] = ask()
-    return asyncio.run(answer)  # type: ignore[arg-type] # a coroutine, typed as what it is
 
 
 @click.command("ls")
@@ -42,7 +26,7 @@ def _asking[T](flags: dict[str, Any], question: Callable[[Api], T]) -> T:
 def ls_command(as_json: bool, limit: int, **flags: Any) -> None:
     """List runs, newest first."""
     filters = {name: flags.pop(name) for name in ("label", "model", "host", "since", "incomplete")}
-    found = _asking(flags, lambda api: api.get("/runs", limit=limit, **filters))
+    found = asking(flags, lambda api: api.get("/runs", limit=limit, **filters))
     if as_json:
         print_json(found)
         return
@@ -79,7 +63,7 @@ def show_command(what: str, as_json: bool, **flags: Any) -> None:
             return _call(api, what), None
         return found, list(api.each(f"/runs/{segment(run)}/calls"))
 
-    found, calls = _asking(flags, look)
+    found, calls = asking(flags, look)
     if as_json or calls is None:
         print_json(found if calls is None else {**found, "items": calls})
         return
@@ -133,62 +117,6 @@ def _said(call: dict[str, Any]) -> str:
     return asked or call["text"] or ""
 
 
-@click.command("export", short_help="Write a run as one file that replays anywhere.")
-@with_settings
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Default: standard output.")
-@click.option("--format", "form", type=click.Choice(["bundle"]), default="bundle", help="Default: bundle.")
-@click.argument("run", metavar="RUN|last")
-def export_command(run: str, output: Path | None, form: str, **flags: Any) -> None:  # noqa: ARG001 - one form so far
-    """Write a run as one file, which replays and verifies without Playhead's database."""
-
-    def write(api: Api) -> None:
-        pieces = api.raw(f"/runs/{segment(meant(api, run))}/bundle")
-        if output is None:
-            sys.stdout.buffer.writelines(pieces)
-            sys.stdout.buffer.flush()
-            return
-        part = output.with_name(output.name + ".part")
-        with part.open("wb") as file:
-            file.writelines(pieces)
-        part.replace(output)
-        click.echo(f"wrote {output} ({output.stat().st_size:,} bytes)", err=True)
-
-    try:
-        _asking(flags, write)
-    except OSError as error:
-        raise Failure(f"cannot write {output}: {error.strerror}") from error
-
-
-@click.command("import", short_help="Read bundles into the store.")
-@with_settings
-@as_json
-@click.option("--as", "name", metavar="RUN", help="Give the run this name, where its own is taken.")
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE…")
-def import_command(files: tuple[Path, ...], as_json: bool, name: str | None, **flags: Any) -> None:
-    """Read bundles into the store. A bundle that was altered, or is of a newer format, is refused whole."""
-
-    def read(api: Api) -> list[dict[str, Any]]:
-        return [_imported(api, file, name) for file in files]
-
-    runs = _asking(flags, read)
-    if as_json:
-        print_json(runs)
-        return
-    for file, run in zip(files, runs, strict=True):
-        new = run["imported"]
-        state = "was here already" if run["exchanges"] and not new else f"{counted(new, 'exchange')} imported"
-        click.echo(f"{file}: run {printable(run['id'])}, {state}")
-
-
-def _imported(api: Api, file: Path, name: str | None) -> dict[str, Any]:
-    content = _bytes(file)
-    try:
-        run: dict[str, Any] = api.post("/import", content=content, params={"as": name} if name else {})
-    except Failure as failure:
-        raise Failure(f"{file}: {failure}") from failure
-    return run
-
-
 def _bytes(file: Path) -> bytes:
     try:
         return file.read_bytes()
@@ -216,7 +144,7 @@ def explain_command(call: str | None, file: Path | None, as_json: bool, **flags:
     if file is not None:
         found = explain(keyed(request_in(_bytes(file), str(file)), user_profiles(settings(**flags)))).as_json()
     else:
-        found = _asking(flags, lambda api: api.get(f"/calls/{segment(str(call))}/explain"))
+        found = asking(flags, lambda api: api.get(f"/calls/{segment(str(call))}/explain"))
     if as_json:
         print_json(found)
         return
@@ -248,4 +176,4 @@ def request_in(text: bytes, name: str) -> Request:
     return Request(method=method, url=url, headers=pairs, body=Body(data=body.rstrip(b"\n"), size=len(body)))
 
 
-COMMANDS = (ls_command, show_command, export_command, import_command, explain_command)
+COMMANDS = (ls_command, show_command, explain_command)

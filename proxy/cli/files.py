@@ -1,0 +1,212 @@
+"""The commands that carry recordings about: export and import."""
+
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import IO, Any
+
+import click
+
+from calls.redact import Redactor
+from proxy.api import Api, meant, segment
+from proxy.cli.common import as_json, asking, print_json, settings, user_profiles, with_settings
+from proxy.errors import Failure
+from proxy.text import counted, printable
+from store.datadir import DataDirError, opened
+from store.foreign import read
+from store.foreign.adopt import Adoption, bundle_of
+from store.foreign.found import FORMATS, Format, Found, NotReadable, Skipped
+
+LONG = 600.0
+"""Seconds that the keeper may take to store one file."""
+
+
+@click.command("export", short_help="Write a run as one file that replays anywhere.")
+@with_settings
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Default: standard output.")
+@click.option("--format", "form", type=click.Choice(["bundle"]), default="bundle", help="Default: bundle.")
+@click.argument("run", metavar="RUN|last")
+def export_command(run: str, output: Path | None, form: str, **flags: Any) -> None:  # noqa: ARG001 - one form so far
+    """Write a run as one file, which replays and verifies without Playhead's database."""
+
+    def write(api: Api) -> None:
+        pieces = api.raw(f"/runs/{segment(meant(api, run))}/bundle")
+        if output is None:
+            sys.stdout.buffer.writelines(pieces)
+            sys.stdout.buffer.flush()
+            return
+        part = output.with_name(output.name + ".part")
+        with part.open("wb") as file:
+            file.writelines(pieces)
+        part.replace(output)
+        click.echo(f"wrote {output} ({output.stat().st_size:,} bytes)", err=True)
+
+    try:
+        asking(flags, write)
+    except OSError as error:
+        raise Failure(f"cannot write {output}: {error.strerror}") from error
+
+
+@click.command("import", short_help="Read bundles, VCR cassettes, HAR and fixtures into the store.")
+@with_settings
+@as_json
+@click.option("--as", "name", metavar="RUN", help="Give the run this name instead of its own, or its file's.")
+@click.option("--format", "form", type=click.Choice(FORMATS), help="Default: what each file is seen to be.")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE…")
+def import_command(files: tuple[Path, ...], as_json: bool, name: str | None, form: Format | None, **flags: Any) -> None:
+    """Read recordings into the store, each FILE as a run.
+
+    A bundle of Playhead's comes in as it is; one that was altered, or is of a newer format, is refused whole. VCR cassettes
+    (YAML or JSON, also .gz), HAR files and llm-fixture-replay JSONL become a run that is called like their file: redacted
+    and keyed as if recorded here. What they do not hold (times, chunks, HTTP version) stays unknown; what cannot be
+    imported is named with its reason, and the rest is.
+    """
+    if name and len(files) > 1:
+        raise click.UsageError("--as names one run: give one FILE with it.")
+    ways = _ways(flags, dict(zip(files, _names(files), strict=True)), name, form)
+    done, failed = asking(flags, lambda api: _each(api, files, ways))
+    if as_json:
+        print_json([one.as_json() for one in done])
+    else:
+        for one in done:
+            one.show()
+    if failed:
+        more = f"; {len(done)} of {len(files)} files were imported" if done else ""
+        raise Failure(f"{failed[0]}{more}") from failed[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ways:
+    """How files become runs."""
+
+    redactor: Redactor
+    profiles: str
+    names: Mapping[Path, str]
+    name: str | None
+    form: Format | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Imported:
+    """What became of a file."""
+
+    file: Path
+    run: Mapping[str, Any]
+    form: Format = "bundle"
+    skipped: Sequence[Skipped] = ()
+    notes: Sequence[str] = field(default=())
+
+    def as_json(self) -> dict[str, Any]:
+        """The run, with what is to be said about its file."""
+        skipped = [{"place": one.place, "reason": one.reason} for one in self.skipped]
+        return {**self.run, "file": str(self.file), "format": self.form, "skipped": skipped, "notes": self.notes}
+
+    def show(self) -> None:
+        """Say it to a person: the result on stdout, remarks on stderr."""
+        new = self.run["imported"]
+        state = "was here already" if self.run["exchanges"] and not new else f"{counted(new, 'exchange')} imported"
+        click.echo(f"{self.file}: run {printable(self.run['id'])}, {state}")
+        for reason, places in groupby(self.skipped, key=lambda one: one.reason):
+            click.echo(f"playhead: skipped {_places([one.place for one in places])}: {printable(reason)}", err=True)
+        if self.notes:
+            click.echo(f"playhead: {self.form} does not hold all of the wire: {'; '.join(self.notes)}", err=True)
+
+
+def _places(places: list[str]) -> str:
+    return places[0] if len(places) == 1 else f"{places[0]} to {places[-1]} ({len(places)})"
+
+
+def _ways(flags: Mapping[str, Any], names: Mapping[Path, str], name: str | None, form: Format | None) -> _Ways:
+    found = settings(**flags)
+    profiles = user_profiles(found)
+    try:
+        key = opened(found.data).redaction_key()
+    except DataDirError as error:
+        raise Failure(str(error)) from error
+    redactor = Redactor(key=key, profiles=profiles)
+    return _Ways(redactor=redactor, profiles=profiles.digest, names=names, name=name, form=form)
+
+
+def _names(files: Sequence[Path]) -> list[str]:
+    """A name for each file's run; files of one name in several directories take the directory's into it."""
+    short = [read.named(file) for file in files]
+    return [
+        name if short.count(name) == 1 else read.named(Path(f"{file.absolute().parent.name}.{file.name}"))
+        for file, name in zip(files, short, strict=True)
+    ]
+
+
+def _each(api: Api, files: Sequence[Path], ways: _Ways) -> tuple[list[_Imported], list[Failure]]:
+    done: list[_Imported] = []
+    failed: list[Failure] = []
+    for file in files:
+        try:
+            done.append(_imported(api, file, ways))
+        except Failure as failure:
+            failed.append(failure)
+            if len(files) > 1:
+                click.echo(f"playhead: {failure}", err=True)
+    return done, failed
+
+
+def _imported(api: Api, file: Path, ways: _Ways) -> _Imported:
+    try:
+        with read.opened(file, ways.form) as source:
+            if source.form == "bundle":
+                with file.open("rb") as content:
+                    return _Imported(file=file, run=_sent(api, content, ways.name))
+            return _adopted(api, file, source, ways)
+    except OSError as error:
+        raise Failure(f"cannot read {file}: {error.strerror}") from error
+    except NotReadable as error:
+        raise Failure(
+            f"{file} is not imported: {error}; Playhead reads its own bundles, VCR cassettes (YAML or JSON), HAR and"
+            " llm-fixture-replay JSONL"
+        ) from error
+    except Failure as failure:
+        raise Failure(f"{file}: {failure}") from failure
+
+
+def _adopted(api: Api, file: Path, source: read.Source, ways: _Ways) -> _Imported:
+    """Made a bundle of, on disk and redacted, so that memory does not hold the file twice; then sent as one."""
+    adoption = Adoption(run=ways.name or ways.names[file], redactor=ways.redactor, at=file.stat().st_mtime_ns)
+    with tempfile.TemporaryFile() as content:
+        content.writelines(bundle_of(adoption, _told(source, file), ways.profiles, file.name))
+        if not adoption.exchanges:
+            raise NotReadable(f"none of it can be: {adoption.skipped[0].place}: {adoption.skipped[0].reason}")
+        content.seek(0)
+        run = _sent(api, content, None)
+    notes = [f"{note} ({number} of {adoption.exchanges})" for note, number in adoption.notes.items()]
+    return _Imported(file=file, run=run, form=source.form, skipped=adoption.skipped, notes=notes)
+
+
+PATIENCE = 2.0
+"""Seconds after which a person is told how far it is."""
+
+
+def _told(source: read.Source, file: Path) -> Iterator[Found]:
+    """The same interactions; while it takes long, how many there were is told on stderr."""
+    last = time.monotonic()
+    for number, one in enumerate(source.found, 1):
+        yield one
+        if time.monotonic() - last > PATIENCE:
+            last = time.monotonic()
+            click.echo(f"playhead: reading {file} ({source.size:,} bytes): {counted(number, 'interaction')}", err=True)
+
+
+def _sent(api: Api, content: IO[bytes], name: str | None) -> Mapping[str, Any]:
+    run: Mapping[str, Any] = api.post(
+        "/import", content=_pieces(content), params={"as": name} if name else {}, timeout=LONG
+    )
+    return run
+
+
+def _pieces(content: IO[bytes]) -> Iterable[bytes]:
+    return iter(lambda: content.read(1 << 20), b"")
+
+
+COMMANDS = (export_command, import_command)

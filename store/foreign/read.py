@@ -1,0 +1,139 @@
+"""Which format a file has, and its interactions: what a file says counts, not what it is called."""
+
+import mmap
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from store.foreign import har, jsonl, vcr
+from store.foreign.found import Format, Found, NotReadable
+
+LARGEST: Final = 512 << 20
+"""Bytes of a file, and of what a compressed one opens to."""
+
+_SUFFIXES: Final = re.compile(r"(\.(ya?ml|json|har|jsonl|ndjson|cassette|llm|vcr|gz))+$", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A file, opened."""
+
+    form: Format
+    size: int
+    found: Iterator[Found]
+    """Nothing for a bundle: those have a reader of their own."""
+
+
+@contextmanager
+def opened(path: Path, form: Format | None = None) -> Iterator[Source]:
+    """The file's interactions, read as they are asked for. Raises NotReadable, here or on the way, and OSError."""
+    with path.open("rb") as file:
+        size = path.stat().st_size
+        if size == 0:
+            raise NotReadable("it is empty")
+        if size > LARGEST:
+            raise NotReadable(f"it has more than {LARGEST:,} bytes; split it")
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            data: Any = _gunzipped(mapped) if mapped[:2] == b"\x1f\x8b" else mapped
+            wanted = form or recognized(data)
+            yield Source(form=wanted, size=size, found=_found(data, wanted))
+            del data
+
+
+def named(path: Path) -> str:
+    """The name that a run from this file gets."""
+    stem = _SUFFIXES.sub("", path.name)
+    return re.sub(r"[^A-Za-z0-9._:-]+", "-", stem).strip("-.")[:128] or "imported"
+
+
+class _Marks(msgspec.Struct):
+    """The members by which one JSON document is told from another."""
+
+    log: msgspec.Raw | None = None
+    interactions: msgspec.Raw | None = None
+    http_interactions: msgspec.Raw | None = None
+    requests: msgspec.Raw | None = None
+    request: msgspec.Raw | None = None
+    response: msgspec.Raw | None = None
+    response_json: msgspec.Raw | None = None
+
+
+_marks = msgspec.json.Decoder(_Marks)
+
+
+def recognized(data: Any) -> Format:
+    """The format of a file by what it holds. Raises NotReadable."""
+    first = _first_line(data)
+    if first[:1] != b"{" and first[:3] != b"\xef\xbb\xbf":
+        return "vcr"
+    if first.startswith(b'{"playhead":"bundle"'):
+        return "bundle"
+    marks = _marked(first)
+    if marks is not None and (marks.response_json is not None or (marks.response is not None and not marks.request)):
+        return "jsonl"
+    marks = marks if _is_one_line(data, first) else _marked(data)
+    if marks is None:
+        return "jsonl" if _marked(first) is not None else "vcr"
+    if marks.log is not None:
+        return "har"
+    return "vcr"
+
+
+def _first_line(data: Any) -> bytes:
+    start = 0
+    while data[start : start + 1].isspace():
+        start += 1
+    end = data.find(b"\n", start)
+    return bytes(data[start : end if end >= 0 else len(data)])
+
+
+def _is_one_line(data: Any, first: bytes) -> bool:
+    return len(data) <= len(first) + 2
+
+
+def _marked(data: Any) -> _Marks | None:
+    try:
+        return _marks.decode(_without_mark(data))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _without_mark(data: Any) -> Any:
+    """Without the byte order mark that some programs on Windows write."""
+    return memoryview(data)[3:] if data[:3] == b"\xef\xbb\xbf" else data
+
+
+def _found(data: Any, form: Format) -> Iterator[Found]:
+    match form:
+        case "bundle":
+            return iter(())
+        case "har":
+            return har.read(_without_mark(data))
+        case "jsonl":
+            return jsonl.read(bytes(data).splitlines())
+        case "vcr":
+            plain = bytes(_without_mark(data))
+            return vcr.from_json(plain) if _is_json(plain) else vcr.from_yaml(plain)
+
+
+def _is_json(data: bytes) -> bool:
+    return data.lstrip()[:1] == b"{" and _marked(data) is not None
+
+
+def _gunzipped(data: Any) -> bytes:
+    opener = zlib.decompressobj(wbits=31)
+    try:
+        opened = opener.decompress(data, LARGEST)
+    except zlib.error as error:
+        raise NotReadable(f"it is no gzip file: {error}") from None
+    if not opener.eof:
+        raise NotReadable(
+            f"it opens to more than {LARGEST:,} bytes" if opener.unconsumed_tail else "its gzip breaks off"
+        )
+    return opened

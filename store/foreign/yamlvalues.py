@@ -1,0 +1,207 @@
+"""YAML read item by item, as plain values: nothing in the file can make an object, a bomb or a crash.
+
+PyYAML's loaders build the whole document first, and libyaml's composer overruns the stack where brackets nest deeply.
+So values are built from the parser's events here: at most so deep, at most so much when aliases are written out, and
+what carries a tag that we do not know becomes an `Unknown`, which only its reader can refuse.
+"""
+
+import re
+from base64 import b64decode
+from binascii import Error as NotBase64
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import IO, Any, Final
+
+import yaml
+from yaml.constructor import SafeConstructor
+
+type Value = bool | int | float | str | bytes | list[Value] | dict[Any, Value] | Unknown | None
+
+DEEPEST: Final = 100
+REPEATED: Final = 64 << 20
+"""Bytes and values that a document may come to by its aliases."""
+
+_LISTED: Final = ("interactions", "http_interactions", "requests", "responses")
+"""Members of the outermost mapping whose items are given one by one."""
+
+
+class BadYaml(ValueError):
+    """It is no YAML, or more than we take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A value whose tag says that it is some object."""
+
+    tag: str
+
+
+def members(stream: IO[bytes] | bytes) -> Iterator[tuple[str, Value]]:
+    """The members of the outermost mapping, the items of the lists in `_LISTED` one by one. Raises BadYaml on the way."""
+    loader = getattr(yaml, "CParser", None)
+    parser = loader(stream) if loader else yaml.SafeLoader(stream)
+    try:
+        yield from _Builder(parser).members()
+    except yaml.YAMLError as error:
+        raise BadYaml(_words(error)) from None
+    except UnicodeDecodeError:
+        raise BadYaml("it is not UTF-8") from None
+
+
+def _words(error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    where = f" on line {mark.line + 1}" if mark else ""
+    return f"its YAML breaks off{where}: {getattr(error, 'problem', None) or error}"
+
+
+class _Builder:
+    def __init__(self, parser: Any) -> None:
+        self._parser = parser
+        self._anchors: dict[str, tuple[Value, int]] = {}
+        self._weight = 0
+        self._repeated = 0
+
+    def members(self) -> Iterator[tuple[str, Value]]:
+        event = self._next()
+        while isinstance(event, (yaml.StreamStartEvent, yaml.DocumentStartEvent)):
+            event = self._next()
+        if not isinstance(event, yaml.MappingStartEvent):
+            raise BadYaml("it does not begin with a mapping")
+        while not isinstance(event := self._next(), yaml.MappingEndEvent):
+            name, first = _name(self._value(event, 1)), self._next()
+            if name in _LISTED and isinstance(first, yaml.SequenceStartEvent):
+                for item in self._items(2):
+                    yield name, item
+            else:
+                yield name, self._value(first, 1)
+
+    def _next(self) -> Any:
+        return self._parser.get_event()
+
+    def _value(self, event: Any, depth: int) -> Value:
+        if depth > DEEPEST:
+            raise BadYaml(f"it is nested deeper than {DEEPEST} levels")
+        before = self._weight
+        if isinstance(event, yaml.AliasEvent):
+            return self._meant(event.anchor)
+        value = self._built(event, depth)
+        if event.anchor:
+            self._anchors[event.anchor] = value, self._weight - before
+        return value
+
+    def _meant(self, anchor: Any) -> Value:
+        try:
+            value, weight = self._anchors[anchor]
+        except KeyError:
+            raise BadYaml(f"its alias *{anchor} stands for nothing before it") from None
+        self._weight += weight
+        self._repeated += weight
+        if self._repeated > REPEATED:
+            raise BadYaml(f"its aliases come to more than {REPEATED:,} bytes when they are written out")
+        return value
+
+    def _built(self, event: Any, depth: int) -> Value:
+        if isinstance(event, yaml.ScalarEvent):
+            self._weight += len(event.value) + 1
+            return _scalar(event)
+        self._weight += 1
+        if isinstance(event, yaml.SequenceStartEvent):
+            return _constructed(event.tag, list(self._items(depth + 1)))
+        return _constructed(event.tag, self._mapping(depth + 1))
+
+    def _items(self, depth: int) -> Iterator[Value]:
+        while not isinstance(event := self._next(), yaml.SequenceEndEvent):
+            yield self._value(event, depth)
+
+    def _mapping(self, depth: int) -> dict[Any, Value]:
+        found: dict[Any, Value] = {}
+        while not isinstance(event := self._next(), yaml.MappingEndEvent):
+            name = _name(self._value(event, depth))
+            found[name] = self._value(self._next(), depth)
+        return found
+
+
+def _name(value: Value) -> str:
+    match value:
+        case str():
+            return value
+        case bytes():
+            return value.decode("latin-1")
+        case list() | dict() | Unknown():
+            return "?"
+        case _:
+            return str(value)
+
+
+# -- scalars
+
+_TAG: Final = "tag:yaml.org,2002:"
+_TEXT: Final = frozenset((f"{_TAG}str", f"{_TAG}python/str", f"{_TAG}python/unicode", f"{_TAG}timestamp", "!"))
+_BINARY: Final = frozenset((f"{_TAG}binary", f"{_TAG}python/bytes", "!binary"))
+_NULL: Final = f"{_TAG}null"
+_MADE: Final[dict[str, Any]] = {
+    f"{_TAG}int": SafeConstructor.construct_yaml_int,
+    f"{_TAG}python/int": SafeConstructor.construct_yaml_int,
+    f"{_TAG}python/long": SafeConstructor.construct_yaml_int,
+    f"{_TAG}float": SafeConstructor.construct_yaml_float,
+    f"{_TAG}python/float": SafeConstructor.construct_yaml_float,
+    f"{_TAG}bool": SafeConstructor.construct_yaml_bool,
+    f"{_TAG}python/bool": SafeConstructor.construct_yaml_bool,
+}
+_constructor = SafeConstructor()
+_NUMBER_OR_WORD: Final = re.compile(r"[-+.0-9a-zA-Z~][-+.0-9a-zA-Z_:]{0,63}|")
+
+
+def _scalar(event: Any) -> Value:
+    tag = event.tag or (_plain(event.value) if event.implicit[0] else f"{_TAG}str")
+    if tag in _TEXT:
+        return str(event.value)
+    if tag in _BINARY:
+        return _bytes(event.value)
+    if tag in (_NULL, f"{_TAG}python/none"):
+        return None
+    if tag not in _MADE:
+        return Unknown(tag)
+    try:
+        made: Value = _MADE[tag](_constructor, yaml.ScalarNode(tag, event.value))
+    except (ValueError, KeyError):
+        return str(event.value)
+    return made
+
+
+def _plain(text: str) -> str:
+    """The tag that a plain scalar has by its looks; times stay text."""
+    if _NUMBER_OR_WORD.fullmatch(text):
+        for tag, looks in yaml.SafeLoader.yaml_implicit_resolvers.get(text[:1], ()):
+            if looks.match(text):
+                return str(tag)
+    return f"{_TAG}str"
+
+
+def _bytes(text: str) -> bytes:
+    try:
+        return b64decode("".join(text.split()), validate=True)
+    except (NotBase64, ValueError):
+        raise BadYaml("a !!binary value is not base64") from None
+
+
+# -- what VCR.py's own dumper wrote as objects, and is harmless when it is only read
+
+_ISTR: Final = re.compile(r"tag:yaml\.org,2002:python/object/(?:apply|new):multidict\._?multidict(?:_py)?\.istr")
+_BUFFER: Final = f"{_TAG}python/object/new:_io.BytesIO"
+_ITERATOR: Final = re.compile(r"tag:yaml\.org,2002:python/object/apply:(?:builtins|__builtin__)\.iter")
+_COLLECTIONS: Final = frozenset((None, "!", f"{_TAG}seq", f"{_TAG}map", f"{_TAG}python/tuple", f"{_TAG}python/list"))
+
+
+def _constructed(tag: str | None, value: Value) -> Value:
+    if tag in _COLLECTIONS or tag == f"{_TAG}python/dict":
+        return value
+    if _ISTR.fullmatch(str(tag)) or _ITERATOR.fullmatch(str(tag)):
+        return _first(value.get("args") if isinstance(value, dict) else value)
+    if tag == _BUFFER and isinstance(value, dict):
+        return _first(value.get("state")) or b""
+    return Unknown(str(tag))
+
+
+def _first(value: Value) -> Value:
+    return value[0] if isinstance(value, list) and value else None
