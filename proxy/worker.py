@@ -10,33 +10,31 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from calls.events import ReplayNoted, encode
 from calls.profile import Profiles
 from calls.redact import Redactor
 from proxy import mitm
 from proxy.ca import Authority, ensure
 from proxy.door import DoorConfig
 from proxy.errors import Failure
+from proxy.notes import Notes
 from proxy.recorder import Recorder
 from proxy.recordings import from_file, from_keeper
 from replay.pacing import parse as pace
 from replay.replays import Load, Replays, Source
 from replay.session import Options
-from store.bundle import Bundle
 from store.datadir import DataDir, DataDirError, opened
 from store.profiles import shipped
 from store.spool import Spool, SpoolError
 
 type Told = Mapping[str, Any]
 
-NOTED_EACH = 0.2
-"""Seconds between two notes of a replay's report, however fast it changes."""
+REST_EACH = 60.0
+"""Seconds between two looks for replays that nobody asks any more."""
 
 
 async def main() -> None:
@@ -68,15 +66,16 @@ async def _serve(told: Told, stop: asyncio.Event) -> None:
     redactor = Redactor(key=data.redaction_key(), profiles=profiles)
     with _spool(told, data) as spool:
         recorder = _recorder(told, spool, redactor) if spool and told["mode"] in ("record", "auto") else None
-        notes = Notes(told["replay_options"].get("report"), spool)
+        notes = _notes(told, data, spool)
         replays = await _replays(told, redactor, profiles, notes) if told["mode"] in ("replay", "auto") else None
         async with asyncio.TaskGroup() as group:
-            noting = group.create_task(notes.keep(replays)) if replays else None
+            beside = [group.create_task(work) for work in (notes.keep(replays), _resting(replays))] if replays else []
             await mitm.run(_config(told, authority, stop), recorder, replays, lambda port: _ready(port, authority))
-            if noting:
-                noting.cancel()
+            for task in beside:
+                task.cancel()
         if replays:
             notes.take(replays)
+            notes.close()
         if recorder:
             await recorder.settled()
 
@@ -101,41 +100,15 @@ def _recorder(told: Told, spool: Spool, redactor: Redactor) -> Recorder:
     return Recorder(spool, redactor, body_limit=limit, on_failure=policy, now=time.time_ns)
 
 
-class Notes:
-    """Where the reports of replays are written: a file for the command that waits, the spool for everybody else."""
+def _notes(told: Told, data: DataDir, spool: Spool | None) -> Notes:
+    file = told["replay_options"].get("report")
+    return Notes(file=Path(file) if file else None, spool=spool, place=data.replays, up=told["started"])
 
-    def __init__(self, file: str | None, spool: Spool | None) -> None:
-        self._file = Path(file) if file else None
-        self._spool = spool
-        self._changed: set[str] = set()
-        self._any = asyncio.Event()
 
-    def changed(self, replay: str) -> None:
-        """A report has changed; it is written soon."""
-        self._changed.add(replay)
-        self._any.set()
-
-    async def keep(self, replays: Replays) -> None:
-        """Write what has changed, a few times a second, until cancelled."""
-        while True:
-            await self._any.wait()
-            self.take(replays)
-            await asyncio.sleep(NOTED_EACH)
-
-    def take(self, replays: Replays) -> None:
-        """Write now what has changed; at the end, and where nothing ever has, every report."""
-        self._any.clear()
-        changed, self._changed = self._changed, set()
-        for replay in changed or {str(report["id"]) for report in replays.reports()}:
-            self._write(replay, json.dumps(replays.report(replay)).encode())
-
-    def _write(self, replay: str, report: bytes) -> None:
-        if self._file:
-            part = self._file.with_suffix(".part")
-            part.write_bytes(report)
-            part.replace(self._file)
-        if self._spool:
-            self._spool.append(encode(ReplayNoted(replay, report)))
+async def _resting(replays: Replays) -> None:
+    while True:
+        await asyncio.sleep(REST_EACH)
+        replays.rest()
 
 
 async def _replays(told: Told, redactor: Redactor, profiles: Profiles, notes: Notes) -> Replays:
@@ -149,16 +122,25 @@ async def _replays(told: Told, redactor: Redactor, profiles: Profiles, notes: No
         called=wishes.get("called"),
     )
     load = from_keeper(told["api"], told["token"]) if told["api"] else None
-    replays = Replays(redactor=redactor, profiles=profiles, options=options, load=load, changed=notes.changed)
-    adopt = partial(from_file, redactor=redactor, profiles=profiles)
-    sources = _different([await _source(name, wishes.get("id"), load, adopt) for name in told["replay"]])
+    if not wishes.get("report"):
+        notes.inherit()
+    replays = Replays(
+        redactor=redactor,
+        profiles=profiles,
+        options=options,
+        load=load,
+        changed=notes.changed,
+        begin=notes.begin,
+        now=asyncio.get_running_loop().time,
+    )
+    sources = _different([await _source(name, wishes.get("id"), load) for name in told["replay"]])
     _reached(options.from_step, sources)
     await replays.start(sources)
     return replays
 
 
-async def _source(name: str, identity: str | None, load: Load | None, adopt: Callable[[Path], Bundle]) -> Source:
-    bundle = await load(name) if load and not os.path.isfile(name) else await asyncio.to_thread(adopt, Path(name))
+async def _source(name: str, identity: str | None, load: Load | None) -> Source:
+    bundle = await load(name) if load and not os.path.isfile(name) else await asyncio.to_thread(from_file, Path(name))
     if bundle is None:
         raise Failure(f"there is no run {name} here and no file of that name; `playhead ls` lists what was recorded")
     return Source(replay=identity or str(bundle.run["id"]), bundle=bundle)

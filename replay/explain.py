@@ -100,6 +100,17 @@ def unseen(replay: str, run: str, number: int) -> Miss:
     return Miss(replay=replay, run=run, reason="client_left", number=number, detail=detail, fix=_MORE_TIME)
 
 
+def interrupted(asked: Asked) -> Miss:
+    """The miss of every request of a replay whose position is lost."""
+    detail = (
+        f"{asked.words} cannot be answered: the proxy was started again in the middle of replay {asked.replay},"
+        " and which answers were given before is not known any more."
+    )
+    return _miss(
+        asked, "interrupted", detail, "begin a new replay: playhead replay RUN -- CMD, or POST /v1/replays", None
+    )
+
+
 def unknown_run(run: str | None, known: Iterable[str]) -> Miss:
     """The miss of a request that names no recording that we have."""
     what = (

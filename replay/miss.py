@@ -13,9 +13,16 @@ from calls.model import Json
 from replay.answer import Answer, Piece, mark
 
 type Reason = Literal[
-    "no_match", "consumed", "incomplete", "profile_changed", "redaction_changed", "unknown_run", "client_left"
+    "no_match",
+    "consumed",
+    "incomplete",
+    "profile_changed",
+    "redaction_changed",
+    "unknown_run",
+    "interrupted",
+    "client_left",
 ]
-"""Those of the contract, and one that only a report can tell: nobody is left to hear it."""
+"""Those of the contract; one for a replay whose door was killed; and one that nobody is left to hear but the report."""
 
 STATUS = 424
 
@@ -26,6 +33,7 @@ TITLES: dict[Reason, str] = {
     "profile_changed": "The rules that make keys changed since the recording",
     "redaction_changed": "The rules of redaction changed since the recording",
     "unknown_run": "No recording of that name",
+    "interrupted": "The replay was interrupted",
     "client_left": "The client left before the end",
 }
 

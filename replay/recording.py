@@ -1,5 +1,6 @@
 """A recorded run made ready to answer from: keyed under today's rules, indexed, shared by all its replays."""
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -29,6 +30,12 @@ class Recording:
     """The authorities that were asked, and whether any request came over HTTP/2."""
 
     _making: Lock = field(init=False, repr=False, default_factory=Lock)
+
+    @cached_property
+    def digest(self) -> str:
+        """Which exchanges these are. Equal digests have equal positions."""
+        told = "\n".join(entry.exchange.id for entry in self.index.entries)
+        return hashlib.sha256(told.encode()).hexdigest()
 
     @property
     def finder(self) -> Finder:

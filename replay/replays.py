@@ -16,13 +16,16 @@ from calls.redact import Redactor
 from replay import explain, miss
 from replay.answer import Answer
 from replay.recording import recording
-from replay.session import Options, Session
+from replay.session import Options, Rest, Session
 from store.bundle import Bundle
 
 type Load = Callable[[str], Awaitable[Bundle | None]]
 """The recording of a run or of a replay, by its id; None where there is none."""
 
 _HEAVY = 256 << 10
+
+RESTS_AFTER = 600.0
+"""Seconds without a request after which a replay that can be loaded again gives its memory back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +51,17 @@ class Replays:
     changed: Callable[[str], None]
     """Called with a replay's id after each change of its report: often, so it should do little."""
 
+    begin: Callable[[str, dict[str, Json]], bool] = lambda _replay, _report: True
+    """Called with a replay's id before its first answer: whether it may begin, or another door had begun it."""
+
+    now: Callable[[], float] = lambda: 0.0
+    """A clock that does not go back, in seconds."""
+
     _sessions: dict[str, Session] = field(init=False, default_factory=dict)
     _by_run: dict[str, Session] = field(init=False, default_factory=dict)
     _only: Session | None = field(init=False, default=None)
+    _resting: dict[str, Rest] = field(init=False, default_factory=dict)
+    _spoken: dict[str, bool] = field(init=False, default_factory=dict)
     _loading: dict[str, asyncio.Event] = field(init=False, default_factory=dict)
 
     async def start(self, sources: Iterable[Source]) -> None:
@@ -73,6 +84,7 @@ class Replays:
         session = self._only or await self._named(run)
         if session is None:
             return self._unknown(run)
+        self._asked(session)
         try:
             request = await self._redacted(request)
         except asyncio.CancelledError:
@@ -82,20 +94,36 @@ class Replays:
 
     def report(self, replay: str) -> dict[str, Json]:
         """The report of a replay, so far."""
-        return self._sessions[replay].report()
+        return self._resting[replay].report if replay in self._resting else self._sessions[replay].report()
 
     def reports(self) -> list[dict[str, Json]]:
         """The reports of all replays, so far."""
-        return [session.report() for session in self._sessions.values()]
+        return [self.report(replay) for replay in (*self._resting, *self._sessions)]
+
+    def rest(self) -> None:
+        """Keep of replays that nobody asks only where they stand. What the process was started with stays."""
+        given = {session.id for session in self._by_run.values()}
+        for replay, session in list(self._sessions.items()):
+            if replay not in given and self.now() - session.asked_at >= RESTS_AFTER:
+                self._resting[replay] = session.rest()
+                del self._sessions[replay]
+
+    def _asked(self, session: Session) -> None:
+        session.asked_at = self.now()
+        if not session.begun and not self.begin(session.id, session.report()):
+            session.interrupted = True
 
     def alpn(self, authority: str) -> tuple[str, ...] | None:
         """What to offer a client that connects to this host and port: HTTP/2 only where it was spoken when recorded.
         None for a host that was not recorded."""
         name = authority.lower().removesuffix(":443")
-        spoken = [session.recording.over_http2.get(name) for session in self._sessions.values()]
-        if True in spoken:
-            return "h2", "http/1.1"
-        return ("http/1.1",) if False in spoken else None
+        match self._spoken.get(name):
+            case None:
+                return None
+            case True:
+                return "h2", "http/1.1"
+            case False:
+                return ("http/1.1",)
 
     async def _named(self, run: str | None) -> Session | None:
         """The replay of this name, loaded at its first request: once, however many come at the same time."""
@@ -126,6 +154,11 @@ class Replays:
         first, last = self.options.from_step, self.options.until_step
         ready = partial(recording, bundle, self.profiles, from_step=first, until_step=last)
         session = Session(replay, await asyncio.to_thread(ready), self.options, self.changed)
+        for name, http2 in session.recording.over_http2.items():
+            self._spoken[name] = http2 or self._spoken.get(name, False)
+        if (rest := self._resting.pop(replay, None)) is not None:
+            session.go_on(rest)
+        session.asked_at = self.now()
         self._sessions[replay] = session
         return session
 

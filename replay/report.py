@@ -104,7 +104,14 @@ def report(
         "misses": list(tally.misses),
         "left_over": left_over,
         "allow_unused": allow_unused,
+        "interrupted": False,
     }
+
+
+def interrupted(report: Mapping[str, Any]) -> dict[str, Any]:
+    """The report of a replay whose door ended in the middle: which of its answers arrived, nobody knows."""
+    verdict = "unknown" if report["verdict"] == "right" else report["verdict"]
+    return {**report, "verdict": verdict, "interrupted": True}
 
 
 def text(report: Mapping[str, Any], called: str | None = None) -> str:
@@ -130,6 +137,8 @@ def _headline(report: Mapping[str, Any]) -> str:
             return f"replay of {run} was right: every call was answered from the recording"
         case "diverged":
             return f"replay of {run} DIVERGED from the recording"
+        case _ if report.get("interrupted"):
+            return f"replay of {run} was interrupted: its proxy ended before it did, so nothing can be said"
         case _:
             return f"replay of {run}: nothing was asked, so nothing can be said"
 

@@ -134,6 +134,18 @@ class Script:
         places = {place for whose in self._order(actor) for place in self._group(whose, key)}
         return [self.index.entries[place] for place in sorted(places)]
 
+    @property
+    def position(self) -> tuple[bytes, bytes, dict[str, Actor]]:
+        """What was taken and what was played, by place, and who was paired with whom."""
+        return bytes(self._taken), bytes(self._played), self._pairs
+
+    @position.setter
+    def position(self, position: tuple[bytes, bytes, dict[str, Actor]]) -> None:
+        taken, played, self._pairs = position
+        self._taken, self._played = bytearray(taken), bytearray(played)
+        self._left = played.count(0)
+        self._fronts.clear()
+
     def put_back(self, recorded: Recorded) -> None:
         """Let an exchange answer once more. It counts as asked for all the same."""
         place = recorded.step - self.index.entries[0].step if self.index.entries else -1

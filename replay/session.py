@@ -17,8 +17,8 @@ from replay.hooks import Beyond, Edits, Given
 from replay.miss import Miss
 from replay.pacing import INSTANT, Pace
 from replay.recording import Recording
-from replay.report import LISTED, Tally, report
-from replay.script import Policy, Recorded, Script, Taken
+from replay.report import LISTED, Tally, interrupted, report
+from replay.script import Actor, Policy, Recorded, Script, Taken
 
 _HEAVY = 256 << 10
 """A body beyond this many bytes is parsed on a thread: the answers to others do not wait for it."""
@@ -62,6 +62,12 @@ class Session:
     changed: Callable[[str], None]
     """Called with the id after each change of the report."""
 
+    interrupted: bool = False
+    """It was begun by a door that is gone, and with it the position: it answers nothing any more."""
+
+    asked_at: float = 0.0
+    """When the last request came, by the clock of whoever asks."""
+
     _tally: Tally = field(init=False, default_factory=Tally)
     _script: Script = field(init=False)
     _number: int = field(init=False, default=0)
@@ -98,10 +104,33 @@ class Session:
         self.changed(self.id)
 
     async def _found(self, asked: Asked) -> Answer | None:
+        if self.interrupted:
+            why = explain.interrupted(asked)
+            self._tally.miss(miss.noted(why))
+            return miss.answer(why)
         raw = raw_digest(asked.request)
         key = self._script.key_of(raw) or await self._key(asked.request)
         taken = self._script.take(key, raw, asked.actor)
         return await (self._unanswered(asked, key, raw) if taken is None else self._taken(asked, taken))
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything was asked."""
+        return self._number > 0
+
+    def rest(self) -> "Rest":
+        """What to keep of it while nobody asks: its recording takes most of the room, and can be had again."""
+        taken, played, pairs = self._script.position
+        return Rest(
+            self.report(), self._tally, self._number, self.recording.digest, taken, played, pairs, self.interrupted
+        )
+
+    def go_on(self, rest: "Rest") -> None:
+        """Take up where it rested. A run that has changed meanwhile has no such place."""
+        self._tally, self._number = rest.tally, rest.number
+        self.interrupted = rest.interrupted or rest.digest != self.recording.digest
+        if not self.interrupted:
+            self._script.position = rest.taken, rest.played, rest.pairs
 
     def report(self) -> dict[str, Json]:
         """The report so far."""
@@ -115,6 +144,8 @@ class Session:
             left_over=[_left_over(entries[place]) for place in islice(self._script.unplayed(), LISTED)],
             allow_unused=self.options.allow_unused,
         )
+        if self.interrupted:
+            told = interrupted(told)
         if self.options.edits:
             told = self.options.edits.reported(told)
         return self.options.beyond.reported(told) if self.options.beyond else told
@@ -203,6 +234,20 @@ class Session:
         self._tally.not_hit(tier)
         self._tally.miss(miss.noted(why))
         self.changed(self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """A replay that nobody asks, without its recording."""
+
+    report: dict[str, Json]
+    tally: Tally
+    number: int
+    digest: str
+    taken: bytes
+    played: bytes
+    pairs: dict[str, Actor]
+    interrupted: bool
 
 
 async def _aside[T](request: Request, work: Callable[[], T]) -> T:

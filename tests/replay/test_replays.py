@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from calls.model import Exchange, Request
+from calls.model import Exchange, Json, Request
 from calls.redact import Redactor
 from replay.answer import Answer
-from replay.replays import Load, Replays, Source, redacted
+from replay.replays import RESTS_AFTER, Load, Replays, Source, redacted
 from replay.session import Options
 from store.bundle import Bundle
 from tests.replay.strategies import CHAT, JSON, PROFILES, chat, exchange, post, run_of, said
@@ -208,3 +208,58 @@ async def test_a_large_request_is_answered_like_a_small_one():
     assert (await asked(replays, None, large)).status == 200
     respelled = post(CHAT, b" " + chat("x" * 600_000).body.data)
     assert reason(await asked(replays, None, respelled)) == "consumed"
+
+
+async def test_a_replay_that_another_door_had_begun_answers_nothing_and_is_not_right():
+    begun: list[str] = []
+
+    def begin(replay: str, report: dict[str, Json]) -> bool:
+        begun.append(replay)
+        return False
+
+    replays = await replays_of(bundle("run-1"))
+    replays.begin = begin
+    answers = [await asked(replays, None) for _ in range(2)]
+    assert [reason(answer) for answer in answers] == ["interrupted", "interrupted"]
+    report = replays.report("replay-1")
+    assert (report["served"], report["verdict"], report["interrupted"]) == (0, "diverged", True)
+    assert begun == ["replay-1"]
+
+
+async def test_a_replay_that_rested_goes_on_where_it_was():
+    twice = run_of(exchange(chat("a"), said("1"), number=1), exchange(chat("a"), said("2"), number=2), run="run-1")
+    load, loaded = store(twice)
+    replays = await replays_of(load=load)
+    clock = [0.0]
+    replays.now = lambda: clock[0]
+    assert (await asked(replays, "run-1")).body == said("1").body.data
+    clock[0] = RESTS_AFTER - 1
+    replays.rest()
+    assert loaded == ["run-1"]
+    clock[0] = RESTS_AFTER + 1
+    replays.rest()
+    assert replays.report("run-1")["served"] == 1
+    assert (await asked(replays, "run-1")).body == said("2").body.data
+    assert loaded == ["run-1", "run-1"]
+    assert (replays.report("run-1")["served"], replays.report("run-1")["verdict"]) == (2, "right")
+
+
+async def test_a_replay_whose_run_changed_while_it_rested_does_not_guess():
+    bundles = [bundle("run-1")]
+
+    async def load(name: str) -> Bundle | None:
+        return bundles[-1]
+
+    replays = await replays_of(load=load)
+    assert (await asked(replays, "run-1")).status == 200
+    replays.now = lambda: RESTS_AFTER
+    replays.rest()
+    bundles.append(run_of(exchange(chat("b"), said("B"), number=7), run="run-1"))
+    assert reason(await asked(replays, "run-1", chat("b"))) == "interrupted"
+
+
+async def test_what_the_process_was_started_with_does_not_rest():
+    replays = await replays_of(bundle("run-1"))
+    replays.now = lambda: RESTS_AFTER
+    replays.rest()
+    assert (await asked(replays, None)).status == 200

@@ -1,0 +1,103 @@
+"""Where the reports of replays are written, and what a killed door leaves of them.
+
+A door keeps the position of a replay in memory: who takes over from a killed one does not know which answers were given.
+So a replay that a door of `up` has begun leaves a file until the door ends cleanly. A door that finds one says of that
+replay that it was interrupted, and answers nothing more in its name.
+"""
+
+import asyncio
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from calls.events import ReplayNoted, encode
+from replay.replays import Replays
+from replay.report import interrupted
+from store.spool import Spool
+
+NOTED_EACH = 0.2
+"""Seconds between two notes of a replay's report, however fast it changes."""
+
+
+class Notes:
+    """A file for the command that waits for a replay; the spool for everybody else."""
+
+    def __init__(self, *, file: Path | None, spool: Spool | None, place: Path, up: int) -> None:
+        self._file = file
+        self._spool = spool
+        self._place = place
+        self._up = f"{up:x}"
+        self._begun: dict[str, Path] = {}
+        self._lost: set[str] = set()
+        self._changed: set[str] = set()
+        self._any = asyncio.Event()
+
+    def inherit(self) -> None:
+        """Say of what a killed door has left that it was interrupted. Its replays cannot go on while this `up` lasts."""
+        for path in self._place.glob("*.begun"):
+            report = _read(path)
+            if report is not None:
+                self._tell(str(report["id"]), json.dumps(interrupted(report)).encode())
+            if report is None or path.name.partition("-")[0] != self._up:
+                path.unlink()
+            else:
+                self._lost.add(str(report["id"]))
+                self._begun[str(report["id"])] = path
+
+    def begin(self, replay: str, report: dict[str, Any]) -> bool:
+        """Whether a replay may begin here. False where another door had begun it."""
+        if replay in self._lost:
+            return False
+        if self._file is None and replay not in self._begun:
+            name = hashlib.sha256(replay.encode()).hexdigest()[:24]
+            self._begun[replay] = self._place / f"{self._up}-{name}.begun"
+            _write(self._begun[replay], json.dumps(report).encode())
+        return True
+
+    def changed(self, replay: str) -> None:
+        """A report has changed; it is written soon."""
+        self._changed.add(replay)
+        self._any.set()
+
+    async def keep(self, replays: Replays) -> None:
+        """Write what has changed, a few times a second, until cancelled."""
+        while True:
+            await self._any.wait()
+            self.take(replays)
+            await asyncio.sleep(NOTED_EACH)
+
+    def take(self, replays: Replays) -> None:
+        """Write now what has changed; at the end, and where nothing ever has, every report."""
+        self._any.clear()
+        changed, self._changed = self._changed, set()
+        for replay in changed or {str(report["id"]) for report in replays.reports()}:
+            report = json.dumps(replays.report(replay)).encode()
+            if self._file:
+                _write(self._file, report)
+            if (begun := self._begun.get(replay)) is not None:
+                _write(begun, report)
+            self._tell(replay, report)
+
+    def close(self) -> None:
+        """The door ends cleanly: all has been told."""
+        for path in self._begun.values():
+            path.unlink(missing_ok=True)
+
+    def _tell(self, replay: str, report: bytes) -> None:
+        if self._spool:
+            self._spool.append(encode(ReplayNoted(replay, report)))
+
+
+def _write(path: Path, report: bytes) -> None:
+    part = path.with_suffix(".part")
+    part.write_bytes(report)
+    part.replace(path)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        report: dict[str, Any] = json.loads(path.read_bytes())
+    except ValueError:
+        return None
+    return report if isinstance(report.get("id"), str) else None
