@@ -85,7 +85,7 @@ def distance(recorded: Json, now: Json, limit: float = math.inf) -> float:
 def excerpts(recorded: Json | Absent, now: Json | Absent) -> tuple[Json, Json]:
     """Both values, short enough to read, from shortly before the point where they part."""
     if isinstance(recorded, str) and isinstance(now, str):
-        start = max(0, _common_prefix(recorded, now) - _BEFORE)
+        start = max(0, common_prefix(recorded, now) - _BEFORE)
         return _cut(recorded, start), _cut(now, start)
     return _short(recorded), _short(now)
 
@@ -121,7 +121,7 @@ def _agreeing(one: Sequence[Json], other: Sequence[Json]) -> int:
 def _weight(difference: Difference) -> float:
     match difference:
         case Difference(_, str(recorded), str(now)):
-            shared = _common_prefix(recorded, now) + _common_prefix(recorded[::-1], now[::-1])
+            shared = common_prefix(recorded, now) + common_prefix(recorded[::-1], now[::-1])
             return max(0.1, 1 - shared / max(len(recorded), len(now)))
         case Difference(_, recorded, now):
             return 1 + math.log2(max(_leaves(recorded), _leaves(now)))
@@ -141,7 +141,7 @@ def _leaves(value: Json | Absent, enough: int = 1000) -> int:
     return max(1, found)
 
 
-def _common_prefix(one: str, other: str) -> int:
+def common_prefix(one: str, other: str) -> int:
     """How many characters agree, by bisection: comparing slices is faster than a loop."""
     low, high = 0, min(len(one), len(other))
     while low < high:
