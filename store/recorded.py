@@ -42,6 +42,10 @@ class Recorded:
         """The evidence. Raises `Corrupt`."""
         return next(iter((await self._by_id([id])).values()), None)
 
+    async def evidence(self, ids: Iterable[str]) -> dict[str, Exchange]:
+        """Those of these exchanges that are here, by their ids. Raises `Corrupt`."""
+        return await self._by_id(ids)
+
     async def exchange_shape(self, id: str) -> Shape | None:  # noqa: A002
         """An exchange as the contract shows it."""
         if (found := await self.exchange(id)) is None:

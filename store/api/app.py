@@ -5,7 +5,7 @@ from importlib.metadata import version
 
 from fastapi import Depends, FastAPI
 
-from store.api import calls, exchanges, health, imports, manual, problems, replays, runs
+from store.api import calls, diff, exchanges, health, imports, manual, problems, replays, runs
 from store.api.desk import Desk
 from store.api.guard import Guard, Tokens
 
@@ -13,6 +13,7 @@ ROUTERS = (
     ("", health.router),
     ("", manual.router),
     ("/v1", runs.router),
+    ("/v1", diff.router),
     ("/v1", calls.router),
     ("/v1", exchanges.router),
     ("/v1", replays.router),

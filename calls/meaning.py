@@ -1,0 +1,114 @@
+"""What an answer says, without what every answer has anew: ids, times, counts. By it two answers are told to be the same."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from calls.canonical import canonical_parsed, digest
+from calls.model import Call, Exchange, Json
+from calls.shape import members
+
+DOMAIN: Final = "answer/1"
+
+_ANEW: Final = frozenset(
+    (
+        *("id", "created", "created_at", "completed_at", "createTime", "responseId", "request_id"),
+        *(
+            "usage",
+            "usageMetadata",
+            "metrics",
+            "timings",
+            "model",
+            "modelVersion",
+            "system_fingerprint",
+            "service_tier",
+        ),
+    )
+)
+"""Members of an answer that say when, by whom and for how much it was given."""
+
+_THOUGHTS: Final = frozenset(("reasoning", "reasoning_content", "thinking", "thought"))
+
+_WORD: Final = re.compile(r"\w+")
+
+
+def meaning(call: Call) -> Json:
+    """What the answer of a call says."""
+    if call.kind == "model" and (call.text is not None or call.tool_calls):
+        asked: list[Json] = [{"name": tool.name, "arguments": tool.arguments} for tool in call.tool_calls]
+        said: dict[str, Json] = {"text": call.text, "tool_calls": asked, "finish_reason": call.finish_reason}
+        return said | ({"thoughts": thoughts} if (thoughts := list(_thoughts(call.answer))) else {})
+    return _without_ids(
+        call.answer, anew=_ANEW if call.kind == "model" else _BY_PROTOCOL.get(call.dialect, frozenset())
+    )
+
+
+def meaning_digest(exchange: Exchange, call: Call) -> str:
+    """The digest of an answer's meaning, its status, and whether it is whole. Bytes that are no text count as they are."""
+    response = exchange.response
+    said = meaning(call)
+    if said is None and response is not None:
+        said = {"bytes": digest(DOMAIN, response.body.data)}
+    status = response.status if response else None
+    return digest(DOMAIN, canonical_parsed([status, exchange.outcome, call.complete, said]))
+
+
+def words(value: Json) -> set[str]:
+    """The words of a value, whoever wrote it down and how: names and punctuation do not count."""
+    found: set[str] = set()
+    waiting = [value]
+    while waiting:
+        match waiting.pop():
+            case Mapping() as inner:
+                waiting += inner.values()
+            case list() | tuple() as items:
+                waiting += items
+            case str(text):
+                found.update(word.casefold() for word in _WORD.findall(text))
+            case None | bool():
+                pass
+            case number:
+                found.update(_WORD.findall(str(number)))
+    return found
+
+
+_BY_PROTOCOL: Final[Mapping[str, frozenset[str]]] = {"mcp": frozenset(("id",)), "a2a": frozenset(("id",))}
+"""A message of JSON-RPC has the number of the request that it answers."""
+
+
+def _without_ids(answer: Json, *, anew: frozenset[str]) -> Json:
+    if isinstance(answer, list | tuple):
+        return [_without_ids(item, anew=anew) for item in answer]
+    return (
+        {name: value for name, value in answer.items() if name not in anew} if isinstance(answer, Mapping) else answer
+    )
+
+
+def _thoughts(answer: Json) -> Iterator[Json]:
+    waiting = [answer]
+    while waiting:
+        match waiting.pop():
+            case Mapping() as inner:
+                for name, value in inner.items():
+                    if name in _THOUGHTS and isinstance(value, str):
+                        yield value
+                    else:
+                        waiting.append(value)
+            case list() | tuple() as items:
+                waiting += items
+            case _:
+                pass
+
+
+def place(call: Call) -> Json:
+    """What a call asks for, in whichever words: the tools by name, else the operation."""
+    return [call.operation, *(tool.name for tool in call.tool_calls if call.kind == "tool")]
+
+
+def news(key_selected: Json) -> Json:
+    """What a request brings that is new: of a conversation its last part, else all of the body."""
+    body = members(key_selected).get("body")
+    for name in ("messages", "input", "contents"):
+        if (said := members(body).get(name)) is not None:
+            return said[-1] if isinstance(said, list | tuple) and said else said
+    return body

@@ -1,0 +1,64 @@
+"""`/v1/runs/{a}/diff/{b}` over a real database: what is compared in memory and what is read from the store agree."""
+
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from store.bundle import Bundle, Entry, write
+from store.database import Database
+from store.diff import compare
+from store.diff_steps import Reading
+from tests.store.agents import Agent
+from tests.store.house import PROFILES, House, imported, is_problem, opened
+
+READING = Reading(profiles=PROFILES, clean=str)
+
+
+@pytest.fixture
+async def house(tmp_path: Path, database: Database) -> AsyncIterator[House]:
+    async with opened(tmp_path / "spool", database) as house:
+        yield house
+
+
+async def kept(house: House, name: str, agent: Agent) -> None:
+    bundle = Bundle(
+        run={"id": name}, profiles=PROFILES.digest, entries=tuple(Entry(exchange=each) for each in agent.run(name))
+    )
+    await imported(house, b"".join(write(bundle)))
+
+
+async def test_two_runs_of_the_store_differ_as_they_do_in_memory(house: House) -> None:
+    good, bad = Agent(), Agent(finds=lambda turn: {"found": "nothing" if turn == 1 else f"alpha {turn} beta"})
+    await kept(house, "good", good)
+    await kept(house, "bad", bad)
+    told = (await house.api.get("/v1/runs/good/diff/bad", params={"settled": "true"})).json()
+    assert told.pop("settled") is True
+    assert told == compare(("good", good.run("good")), ("bad", bad.run("bad")), READING)
+    assert told["cause"]["words"].startswith("step 4 (POST tools.example.com/search): the same request was answered")
+
+
+async def test_a_run_is_the_same_as_itself(house: House) -> None:
+    await kept(house, "good", Agent())
+    told = (await house.api.get("/v1/runs/good/diff/good")).json()
+    assert told["same"] is True
+    assert told["cause"] is None
+    assert told["pairs"] == []
+
+
+async def test_a_run_that_was_never_recorded_is_a_problem(house: House) -> None:
+    await kept(house, "good", Agent())
+    is_problem(await house.api.get("/v1/runs/good/diff/none"), 404, "unknown_run")
+    is_problem(await house.api.get("/v1/runs/no%20name/diff/good"), 422, "invalid_request")
+
+
+@pytest.mark.slow
+async def test_two_thousand_calls_are_compared_within_the_patience_of_a_person(house: House) -> None:
+    await kept(house, "good", Agent(turns=1000, grows=False))
+    await kept(house, "bad", Agent(turns=1000, grows=False, finds=lambda turn: {"found": f"alpha {turn % 7} beta"}))
+    began = time.monotonic()
+    told = (await house.api.get("/v1/runs/good/diff/bad")).json()
+    assert time.monotonic() - began < 25
+    assert told["a"]["calls"] == told["b"]["calls"] == 2000
+    assert told["equal_prefix"] == 15
