@@ -1,0 +1,105 @@
+"""A fork: the first steps of a run from its record, and from there on a life of its own, as a run of its own.
+
+What the prefix does not answer leaves the record here and nowhere else: by the policy for side effects it is answered from
+what the parent did later, refused, or goes live.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from calls.model import Json
+from calls.profile import Profiles
+from replay.editor import Editor, prepared
+from replay.effects import Effects, blocked
+from replay.explain import Asked
+from replay.hooks import Given
+from replay.overrides import Override
+from replay.recording import recording
+from replay.script import Script, Taken
+from store.bundle import Bundle
+
+LISTED: Final = 20
+
+
+class BadFork(ValueError):
+    """There can be no such fork; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which fork."""
+
+    at: int | None = None
+    """The last step that the record answers; 0: none. None: the last there is, where a run is resumed."""
+
+    effects: Effects
+
+
+@dataclass(slots=True, kw_only=True)
+class Fork:
+    """Decides about what the prefix does not answer (`hooks.Beyond`)."""
+
+    id: str
+    parent: str
+    at: int
+    effects: Effects
+    editor: Editor
+    later: Script
+    """What the parent did after the prefix."""
+
+    _blocked: list[Json] = field(init=False, default_factory=list)
+    _refused: int = field(init=False, default=0)
+    _borrowed: int = field(init=False, default=0)
+
+    def beyond(self, asked: Asked, key: str, raw: str) -> Taken | Given | Literal["live"] | None:
+        """What becomes of a request that the prefix does not answer (any more)."""
+        if given := self.editor.standing(asked):
+            return given
+        policy = self.effects.policy(asked.request)
+        if policy == "serve-recorded":
+            if taken := self.later.take(key, raw, asked.actor):
+                self._borrowed += 1
+                return taken
+            policy = self.effects.unrecorded(asked.request)
+        if policy == "allow":
+            return "live"
+        self._refused += 1
+        if len(self._blocked) < LISTED:
+            self._blocked.append({"number": asked.number, "asked": asked.words})
+        return Given(blocked(asked.request, run=self.parent, fork=self.id), edited=False)
+
+    def reported(self, report: dict[str, Json]) -> dict[str, Json]:
+        """The report of a fork. It is right when the prefix was asked for whole, and every edit was seen; an edit may well
+        lead elsewhere before the prefix is over."""
+        told: dict[str, Json] = {
+            "parent": self.parent,
+            "forked_at": self.at,
+            "later": self._borrowed,
+            "blocked": self._refused,
+            "blocked_calls": list(self._blocked),
+        }
+        return report | {"run": self.id, "fork": told, "verdict": self._verdict(report)}
+
+    def _verdict(self, report: dict[str, Json]) -> Literal["right", "diverged", "unknown"]:
+        asked = any(report[name] for name in ("served", "edited", "live", "missed")) or self._refused
+        left = report["unused"] and not report["allow_unused"] and not report["edited"]
+        if report["missed"] or left or report.get("overrides_idle"):
+            return "diverged"
+        return "right" if asked else "unknown"
+
+
+def forked(
+    bundle: Bundle, overrides: Sequence[Override], profiles: Profiles, wanted: Wanted, *, fork: str
+) -> tuple[Bundle, dict[str, Any]]:
+    """The recording for the prefix, and the options (`session.Options`) by which it becomes a fork.
+    Raises BadFork and BadOverride."""
+    steps = len(bundle.entries)
+    at = steps if wanted.at is None else wanted.at
+    run = str(bundle.run["id"])
+    if at > steps:
+        raise BadFork(f"run {run} has {steps} steps, so it cannot be forked at step {at}; name an earlier one")
+    later = recording(bundle, profiles, from_step=at + 1).index
+    edited, editor = prepared(bundle, overrides, profiles, until_step=at)
+    hook = Fork(id=fork, parent=run, at=at, effects=wanted.effects, editor=editor, later=Script(later))
+    return edited, {"until_step": at, "edits": editor, "beyond": hook, "recorded": True}
