@@ -13,9 +13,10 @@ from urllib.parse import parse_qsl
 
 from calls.encoding import Undecodable, decode
 from calls.json import NotLossless, parse
+from calls.messages import opens, spoken, values
 from calls.model import Json, Request, header
 
-type Form = Literal["none", "json", "lines", "form", "multipart", "text", "bytes", "raw"]
+type Form = Literal["none", "json", "lines", "form", "multipart", "text", "bytes", "raw", "messages"]
 
 LIMIT: Final = 64 * 1024 * 1024
 """A compressed body that opens to more than this counts by its raw bytes."""
@@ -35,7 +36,9 @@ class Read:
 
 
 def read(request: Request, *, is_json: bool = False) -> Read:
-    """Read the body of a request; `is_json` where its dialect knows no other form."""
+    """Read the body of a request; `is_json` where its dialect knows no other form. A WebSocket's is all that its client said."""
+    if spoken(request.body) or opens(request.method, request.headers):
+        return Read(form="messages", value=values(request.body), text=request.body.data)
     encoding = header(request.headers, "content-encoding") or ""
     try:
         data = decode(request.body.data, encoding, LIMIT) if encoding else request.body.data

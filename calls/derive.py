@@ -8,10 +8,12 @@ from calls.dialects import Asked, Assembly, Told
 from calls.dialects.counted import counted
 from calls.dialects.table import BY_NAME
 from calls.encoding import Undecodable, decode
+from calls.framing import websocket
 from calls.key import Keyed, keyed
+from calls.messages import spoken
 from calls.model import Call, Exchange, Json, Response, Usage, header
 from calls.profile import Profiles
-from calls.shape import members
+from calls.shape import elements, members, text
 
 LIMIT: Final = 256 * 1024 * 1024
 """A compressed answer that opens to more than this is not read."""
@@ -21,6 +23,7 @@ _SCALAR: Final = (str, int, float, Decimal)
 _NO_PARAMETERS: Final = frozenset(("model", "input", "prompt", "instructions", "system"))
 """Scalars of a request that say what is asked, and not how it is to be answered."""
 
+_SWITCHING: Final = 101
 _GZIP: Final = b"\x1f\x8b\x08"
 
 
@@ -48,7 +51,7 @@ def _call(exchange: Exchange, key: Keyed, asked: Asked, assembly: Assembly | Non
         key=key.key,
         profile=key.profile,
         warnings=key.warnings,
-        model_requested=asked.model or key.route.model,
+        model_requested=asked.model or key.route.model or _model_in_query(key),
         model_returned=told.model,
         system_fingerprint=told.fingerprint,
         params=_params(key),
@@ -69,8 +72,10 @@ def _call(exchange: Exchange, key: Keyed, asked: Asked, assembly: Assembly | Non
 def _assembled(response: Response | None, dialect: str) -> Assembly | None:
     if response is None:
         return None
-    assembly = BY_NAME[dialect].assemble((header(response.headers, "content-type") or "").lower())
-    data = _opened(response)
+    socket = spoken(response.body) or response.status == _SWITCHING
+    media = websocket.MEDIA if socket else (header(response.headers, "content-type") or "").lower()
+    assembly = BY_NAME[dialect].assemble(media)
+    data = websocket.framed(response.body) if socket else _opened(response)
     if data is None:
         return None
     assembly.feed(data)
@@ -115,6 +120,13 @@ def _params(key: Keyed) -> Mapping[str, Json]:
     body = members(members(key.selected).get("body"))
     scalars = {name: _only(value) for name, value in body.items() if name not in _NO_PARAMETERS}
     return {name: value for name, value in scalars.items() if isinstance(value, _SCALAR)}
+
+
+def _model_in_query(key: Keyed) -> str | None:
+    """The model that the URL of a WebSocket names; Azure calls what serves it a deployment."""
+    query = elements(members(key.selected).get("query")) if key.read.form == "messages" else ()
+    named = {text(pair[0]): text(pair[1]) for pair in map(elements, query)}
+    return named.get("model") or named.get("deployment") or None
 
 
 def _only(value: Json) -> Json:

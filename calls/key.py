@@ -114,7 +114,7 @@ def _body(read: body.Read, profile: Profile, selection: Selection) -> Json:
     match read.form:
         case "none":
             return None
-        case "json" | "lines" | "form" | "multipart":
+        case "json" | "lines" | "form" | "multipart" | "messages":
             value = selection.named(read.value, profile.plan.root, "/body") if profile.folds.names else read.value
             return selection.body(value, tree(profile.plan, value, read.text), "/body")
         case _:

@@ -105,7 +105,7 @@ class Route:
 CONSULTED: Final = frozenset(
     (
         *("accept", "anthropic-version", "mcp-method", "mcp-protocol-version", "mcp-session-id", "openai-beta"),
-        *("user-agent", "x-amz-date", "x-fern-sdk-name", "x-pinecone-api-version"),
+        *("upgrade", "user-agent", "x-amz-date", "x-fern-sdk-name", "x-pinecone-api-version"),
     )
 )
 """The headers that a dialect may look at to know its own: it sees no others."""

@@ -1,5 +1,6 @@
-"""Token counts that a provider tells in its headers: the body of a model on Bedrock may have none."""
+"""Token counts: told in headers, as by a model on Bedrock whose body may have none, and added up over the turns of a session."""
 
+from collections.abc import Iterable
 from typing import Final
 
 from calls.model import Headers, Usage, header
@@ -14,6 +15,16 @@ def counted(headers: Headers) -> Usage:
         output_tokens=_count(headers, "output"),
         cached_tokens=_count(headers, "cache-read-input"),
     )
+
+
+def added(usages: Iterable[Usage]) -> Usage:
+    """The sums of what is known."""
+    total: dict[str, int] = {}
+    for usage in usages:
+        for name in Usage.__slots__:
+            if (number := getattr(usage, name)) is not None:
+                total[name] = total.get(name, 0) + number
+    return Usage(**total)
 
 
 def _count(headers: Headers, what: str) -> int | None:

@@ -1,9 +1,9 @@
-"""Any other HTTP API: JSON is read as JSON, text as text, an event stream as the list of its events."""
+"""Any other HTTP API: JSON is read as JSON, text as text, an event stream and a WebSocket as the list of what came."""
 
 from typing import Final
 
 from calls.dialects import Asked, Assembly, Claim, Told
-from calls.framing import sse
+from calls.framing import Decoding, Message, sse, websocket
 from calls.json import NotLossless, lenient
 from calls.model import Headers, Json
 
@@ -30,7 +30,9 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly by media type."""
-    return Events() if "event-stream" in content_type else Whole(content_type)
+    if content_type == websocket.MEDIA:
+        return Events(websocket.Decoder())
+    return Events(sse.Decoder()) if "event-stream" in content_type else Whole(content_type)
 
 
 class Whole:
@@ -65,13 +67,13 @@ class Whole:
 
 
 class Events:
-    """A stream of events: a list of their data, in order, each as JSON where it is JSON."""
+    """A stream of events or messages: a list of their data, in order, each as JSON where it is JSON."""
 
     streamed: Final = True
     complete: Final = None
 
-    def __init__(self) -> None:
-        self._decoder = sse.Decoder()
+    def __init__(self, decoder: Decoding) -> None:
+        self._decoder = decoder
         self._events: list[Json] = []
 
     def feed(self, data: bytes) -> None:
@@ -88,7 +90,7 @@ class Events:
         return list(self._events)
 
 
-def _event(message: sse.Message) -> Json:
+def _event(message: Message) -> Json:
     try:
         value = lenient(message.data.encode("utf-8", "replace"))
     except NotLossless:

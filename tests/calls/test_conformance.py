@@ -18,13 +18,14 @@ from hypothesis import strategies as st
 
 from calls.dialects import Assembly, Dialect, Told
 from calls.dialects.table import BY_NAME, DIALECTS
-from calls.framing import eventstream
+from calls.framing import eventstream, websocket
 from calls.json import dumps, parse
 from calls.model import Json, header
 from calls.route import route_of
 from store.profiles import shipped
 from tests.calls.frames import framed
 from tests.calls.recorded import exchange
+from tests.calls.sockets import said
 from tests.calls.strategies import json_values, pieces
 from tests.support.corpus import cassettes
 
@@ -34,20 +35,28 @@ MEDIA = {
     ".array": "application/json; charset=utf-8",
     ".ndjson": "application/x-ndjson",
     ".eventstream": "application/vnd.amazon.eventstream",
+    ".messages": websocket.MEDIA,
     ".json": "application/json",
     ".txt": "text/plain",
 }
-STREAMED = {".sse", ".array", ".ndjson", ".eventstream"}
+STREAMED = {".sse", ".array", ".ndjson", ".eventstream", ".messages"}
 NEVER_STREAMED = {"openai_embeddings", "vectors", "rerank"}
 """Dialects whose answers always come whole."""
 
 
 def shapes(file: Path) -> list[Json]:
     """The messages of a capture, as a mould for nonsense."""
-    if file.suffix == ".eventstream":
+    if file.suffix in (".eventstream", ".messages"):
         return []
     lines = [line.removeprefix("data: ") for line in file.read_text().splitlines() if line.startswith(("data: {", "{"))]
     return [parse(line.encode()) for line in lines if line.endswith("}")]
+
+
+def content(file: Path) -> bytes:
+    """The body of a capture. A WebSocket's messages stand in it one a line."""
+    if file.suffix != ".messages":
+        return file.read_bytes()
+    return websocket.framed(said(*file.read_bytes().splitlines()))
 
 
 CASES = [
@@ -65,7 +74,7 @@ def params(cases: list[tuple[Dialect, Path]]) -> list[ParameterSet]:
 FILES = params(CASES)
 """Every capture with its dialect."""
 
-SHAPED = params([case for case in CASES if case[0].NAME != "generic" and case[1].suffix != ".txt"])
+SHAPED = params([case for case in CASES if case[0].NAME != "generic" and case[1].suffix not in (".txt", ".messages")])
 """Those of a known shape, which can be told without a label."""
 
 STREAMS = params(
@@ -108,20 +117,20 @@ def test_a_dialect_has_a_captured_stream_and_a_captured_body(dialect: Dialect) -
 def test_a_capture_becomes_what_is_expected_of_it(dialect: Dialect, file: Path) -> None:
     expected = json.loads(file.with_suffix(".expected").read_text())
     expected["told"] = SAYING_NOTHING | expected["told"]
-    assert outcome(dialect, MEDIA[file.suffix], file.read_bytes()) == expected
+    assert outcome(dialect, MEDIA[file.suffix], content(file)) == expected
 
 
 @pytest.mark.parametrize(("dialect", "file"), FILES)
 @settings(max_examples=25)
 @given(data=st.data())
 def test_chunking_does_not_matter(dialect: Dialect, file: Path, data: st.DataObject) -> None:
-    media, body = MEDIA[file.suffix], file.read_bytes()
+    media, body = MEDIA[file.suffix], content(file)
     assert outcome(dialect, media, *data.draw(pieces(body))) == outcome(dialect, media, body)
 
 
 @pytest.mark.parametrize(("dialect", "file"), FILES)
 def test_a_body_cut_anywhere_is_never_an_exception_and_never_whole_too_early(dialect: Dialect, file: Path) -> None:
-    media, body = MEDIA[file.suffix], file.read_bytes()
+    media, body = MEDIA[file.suffix], content(file)
     whole = outcome(dialect, media, body)
     for end in range(len(body.rstrip()) - 14):  # the end mark itself is shorter
         cut = outcome(dialect, media, body[:end])
@@ -184,6 +193,18 @@ def test_no_shape_surprises_a_carrier(carrier: str, data: st.DataObject) -> None
         inner = parse(base64.b64decode(value["bytes"]))  # type: ignore[index,arg-type,call-overload] # as Bedrock sends it
         events[place] = (name, {"bytes": base64.b64encode(dumps(data.draw(bent(inner)))).decode()})
     outcome(BY_NAME[carrier], MEDIA[file.suffix], *(framed(event, said) for event, said in events))
+
+
+@pytest.mark.parametrize(
+    ("dialect", "file"), params([case for case in CASES if case[1].suffix == ".messages" and case[0].NAME != "generic"])
+)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_no_message_surprises_a_dialect(dialect: Dialect, file: Path, data: st.DataObject) -> None:
+    messages = [parse(line) for line in file.read_bytes().splitlines()]
+    place = data.draw(st.integers(0, len(messages) - 1))
+    messages[place] = data.draw(bent(messages[place]))
+    outcome(dialect, websocket.MEDIA, websocket.framed(said(*map(dumps, messages))))
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.NAME)
