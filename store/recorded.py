@@ -18,6 +18,7 @@ from store.blobs import parts_of, unpack
 from store.database import Database
 from store.filters import Cursor, Filters, of_calls, page
 from store.folds import Folds, among, folds
+from store.linked import Links, linked, links_of
 from store.partitions import day_of
 from store.rows import exchange_of
 from store.runs import Page, following
@@ -76,7 +77,10 @@ class Recorded:
         async with self._database.transaction() as connection:
             found = await self._rows(connection, [wanted])
             folded = await folds(connection, self._project, [row["run"] for row in found])
-        return next(iter(await self._shapes(found, folded)), None)
+            if not found:
+                return None
+            links = await links_of(connection, self._project, found[0]["run"], folded, found)
+        return (await self._linked(await self._shapes(found, folded), links))[0]
 
     async def calls(self, filters: Filters, limit: int = 50, cursor: str | None = None) -> Page:
         """Calls of all runs, newest first, that have an exchange which fits. Raises `BadCursor`."""
@@ -118,7 +122,22 @@ class Recorded:
             folded = await folds(connection, self._project, [run])
             conditions = (calls.c.run == run, ~among(folded.later))
             found = await self._listed(connection, conditions, limit, cursor, newest_first=False)
-        return Page(await self._shapes(found[:limit], folded), following(found, limit))
+            links = await links_of(connection, self._project, run, folded, found[:limit])
+        return Page(await self._linked(await self._shapes(found[:limit], folded), links), following(found, limit))
+
+    async def _linked(self, shapes: Sequence[Shape], links: Links) -> list[Shape]:
+        """Calls of one run with their links to others of it."""
+        evidence = await self._by_id(links.wanted)
+        links = await asyncio.to_thread(
+            links.judged, {name: (one, self._derive(one)) for name, one in evidence.items()}
+        )
+        around = [uuid.UUID(name) for shape in shapes for name in links.around(shape["id"])]
+        steps: dict[str, int] = {}
+        if around:
+            async with self._database.raw() as connection:
+                rows = await connection.fetch(STEPS, self._project, list({shape["run"] for shape in shapes}), around)
+            steps = {str(row["id"]): row["step"] for row in rows}
+        return [linked(shape, links, steps) for shape in shapes]
 
     async def _listed(
         self,

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from calls.folding import joined
-from calls.model import Body, Call, Exchange, Usage
+from calls.model import Body, Call, Exchange, ToolCall, Usage
 from store.rows import body_digest, digest_text
 
 IDLE = 30 * 60 * 1_000_000_000
@@ -118,7 +118,7 @@ def call_shape(place: Place, first: Answered, last: Answered) -> Shape:
         "request": call.request,
         "answer": call.answer,
         "text": call.text,
-        "tool_calls": [{"id": tool.id, "name": tool.name, "arguments": tool.arguments} for tool in call.tool_calls],
+        "tool_calls": [_tool_shape(tool) for tool in call.tool_calls],
         "tool_results": list(call.tool_results),
         "finish_reason": answered["finish_reason"],
         "usage": {name: answered[name] for name in Usage.__slots__},
@@ -135,7 +135,16 @@ def call_shape(place: Place, first: Answered, last: Answered) -> Shape:
         "first_byte_ms": milliseconds(_since(first.exchange, last.exchange, last.exchange.first_byte_at)),
         "duration_ms": milliseconds(_since(first.exchange, last.exchange, _end(last.exchange))),
         "attempts": place.attempts,
+        # What ties it to the run's other calls is told where a run is looked at (`linked`).
+        "branch": None,
+        "follows": None,
+        "executes": None,
     }
+
+
+def _tool_shape(tool: ToolCall) -> Shape:
+    told = {"id": tool.id, "name": tool.name, "arguments": tool.arguments}
+    return {**told, "executed_by": None, "answered_by": None}
 
 
 def _since(first: Exchange, last: Exchange, at: int | None) -> int | None:
