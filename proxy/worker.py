@@ -10,8 +10,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from proxy.recordings import from_file, from_keeper
 from replay.pacing import parse as pace
 from replay.replays import Load, Replays, Source
 from replay.session import Options
+from store.bundle import Bundle
 from store.datadir import DataDir, DataDirError, opened
 from store.profiles import shipped
 from store.spool import Spool, SpoolError
@@ -133,14 +135,15 @@ async def _replays(told: Told, redactor: Redactor, profiles: Profiles, notes: No
         begin=notes.begin,
         now=asyncio.get_running_loop().time,
     )
-    sources = _different([await _source(name, wishes.get("id"), load) for name in told["replay"]])
+    adopt = partial(from_file, redactor=redactor, profiles=profiles)
+    sources = _different([await _source(name, wishes.get("id"), load, adopt) for name in told["replay"]])
     _reached(options.from_step, sources)
     await replays.start(sources)
     return replays
 
 
-async def _source(name: str, identity: str | None, load: Load | None) -> Source:
-    bundle = await load(name) if load and not os.path.isfile(name) else await asyncio.to_thread(from_file, Path(name))
+async def _source(name: str, identity: str | None, load: Load | None, adopt: Callable[[Path], Bundle]) -> Source:
+    bundle = await load(name) if load and not os.path.isfile(name) else await asyncio.to_thread(adopt, Path(name))
     if bundle is None:
         raise Failure(f"there is no run {name} here and no file of that name; `playhead ls` lists what was recorded")
     return Source(replay=identity or str(bundle.run["id"]), bundle=bundle)
