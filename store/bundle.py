@@ -41,6 +41,16 @@ CALL_MEMBERS = (
 """What a bundle tells of a call. The rest (request, answer, parameters) is derived from the exchange again."""
 
 
+COUNTED = frozenset(
+    (
+        *("active_at", "calls", "exchanges", "gaps", "complete", "pinned", "models"),
+        *("tokens", "cost_usd", "known_cost_usd", "unpriced"),
+    )
+)
+"""What of a run is counted from its lines, or is so only at this moment and in this place. A bundle does not hold it: it
+would change where nothing was recorded anew."""
+
+
 def told(call: Call, nth: int) -> dict[str, Any]:
     """What a bundle tells of a call that was derived, the `nth` of its key in the run."""
     known = {"nth": nth, "usage": asdict(call.usage), "tool_calls": [asdict(tool) for tool in call.tool_calls]}
@@ -70,6 +80,14 @@ class Entry:
     exchange: Exchange
     call: Mapping[str, Any] | None = None
     """`CALL_MEMBERS` of the call, in the contract's form. The key holds under the bundle's `profiles` only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """What a bundle's first line says."""
+
+    run: Mapping[str, Any]
+    profiles: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,11 +128,30 @@ def load(path: Path) -> Bundle:
 
 def read(lines: Iterable[bytes]) -> Bundle:
     """The bundle that `write` was given, after every check. Raises BadBundle or UnknownFormat."""
+    head: Head | None = None
+    entries: list[Entry] = []
+    gaps: list[Gap] = []
+    for part in parts(lines):
+        match part:
+            case Head():
+                head = part
+            case Entry():
+                entries.append(part)
+            case _:
+                gaps.append(part)
+    assert head is not None, "a bundle without a first line is refused"
+    return Bundle(run=head.run, profiles=head.profiles, entries=tuple(entries), gaps=tuple(gaps))
+
+
+def parts(lines: Iterable[bytes]) -> Iterator["Head | Entry | Gap"]:
+    """The same one by one, for whoever cannot hold a whole run; that it is whole is known only at the end."""
     reader = _Reader()
     number = 0
     for number, line in enumerate(lines, 1):
-        reader.feed(number, line)
-    return reader.bundle(number)
+        part = reader.feed(number, line)
+        if part is not None:
+            yield part
+    reader.finish(number)
 
 
 @dataclass(slots=True)
@@ -129,7 +166,8 @@ class Writer:
 
     def head(self, run: Mapping[str, Any], profiles: str) -> bytes:
         """The first line."""
-        return self._sealed({"playhead": "bundle", "format": FORMAT, "profiles": profiles, "run": run})
+        kept = {name: value for name, value in run.items() if name not in COUNTED}
+        return self._sealed({"playhead": "bundle", "format": FORMAT, "profiles": profiles, "run": kept})
 
     def exchange(self, entry: Entry) -> bytes:
         """The next exchange. They come in the order of their steps."""
@@ -258,61 +296,50 @@ _head_decoder = msgspec.json.Decoder(_HeadJson, float_hook=Decimal)
 
 @dataclass(slots=True)
 class _Reader:
-    _head: _HeadJson | None = None
-    _entries: list[Entry] = field(default_factory=list)
-    _gaps: list[Gap] = field(default_factory=list)
+    _exchanges: int = 0
+    _gaps: int = 0
     _requests: dict[int, bytes] = field(default_factory=dict)
     _sha: Any = field(default_factory=hashlib.sha256)
     _ended: bool = False
 
-    def feed(self, number: int, line: bytes) -> None:
+    def feed(self, number: int, line: bytes) -> Head | Entry | Gap | None:
         if self._ended:
             raise BadBundle(number, "something follows the line that ends the bundle")
         if number == 1:
             _recognized(line)
         content = _unsealed(number, line)
         try:
-            if number == 1:
-                self._begin(content)
-            else:
-                self._go_on(number, _line_decoder.decode(content))
+            part = _head(content) if number == 1 else self._go_on(number, _line_decoder.decode(content))
         except (BadBundle, UnknownFormat):
             raise
         except (ValueError, RecursionError) as error:
             raise BadBundle(number, str(error)) from None
         self._sha.update(line)
+        return part
 
-    def bundle(self, lines: int) -> Bundle:
-        if self._head is None or not self._ended:
+    def finish(self, lines: int) -> None:
+        if not self._ended:
             raise BadBundle(lines + 1, "the file breaks off here")
-        return Bundle(
-            run=self._head.run, profiles=self._head.profiles, entries=tuple(self._entries), gaps=tuple(self._gaps)
-        )
 
-    def _begin(self, content: bytes) -> None:
-        known_format(_format_decoder.decode(content).format)
-        self._head = _head_decoder.decode(content)
-        if not isinstance(self._head.run.get("id"), str):
-            raise Unfit("it does not say which run it holds")
-
-    def _go_on(self, number: int, line: _LineJson) -> None:
+    def _go_on(self, number: int, line: _LineJson) -> Entry | Gap | None:
         if line.end:
-            return self._end(number, line)
+            self._end(number, line)
+            return None
         if line.n != number:
             raise BadBundle(number, f"it was written as line {line.n}: lines were removed, added or moved")
         if line.exchange is not None:
-            self._entry(number, line.exchange, line.call)
-        elif line.gap is not None:
-            self._gaps.append(gap_from_json(line.gap))
-        else:
-            raise BadBundle(number, "it holds neither an exchange nor a gap")
-        return None
+            return self._entry(number, line.exchange, line.call)
+        if line.gap is not None:
+            self._gaps += 1
+            return gap_from_json(line.gap)
+        raise BadBundle(number, "it holds neither an exchange nor a gap")
 
-    def _entry(self, number: int, raw: ExchangeJson, call: msgspec.Raw) -> None:
+    def _entry(self, number: int, raw: ExchangeJson, call: msgspec.Raw) -> Entry:
         known_format(raw.format)
         exchange = from_json(raw, self._earlier)
+        self._exchanges += 1
         self._requests[number] = exchange.request.body.data
-        self._entries.append(Entry(exchange=exchange, call=_members(call)))
+        return Entry(exchange=exchange, call=_members(call))
 
     def _earlier(self, line: int) -> bytes:
         try:
@@ -323,9 +350,17 @@ class _Reader:
     def _end(self, number: int, line: _LineJson) -> None:
         if line.digest != f"sha256:{self._sha.hexdigest()}":
             raise BadBundle(number, "its digest of all lines before does not hold: one was exchanged for another")
-        if (line.exchanges, line.gaps) != (len(self._entries), len(self._gaps)):
+        if (line.exchanges, line.gaps) != (self._exchanges, self._gaps):
             raise BadBundle(number, f"it counts {line.exchanges} exchanges and {line.gaps} gaps, which is not so")
         self._ended = True
+
+
+def _head(content: bytes) -> Head:
+    known_format(_format_decoder.decode(content).format)
+    head = _head_decoder.decode(content)
+    if not isinstance(head.run.get("id"), str):
+        raise Unfit("it does not say which run it holds")
+    return Head(run=head.run, profiles=head.profiles)
 
 
 def _members(raw: msgspec.Raw) -> Mapping[str, Any] | None:
