@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Response
@@ -16,6 +17,7 @@ from store.api.asked import At, Limit, RunId, TheFilters, WhenSettled, settle
 from store.api.desk import Desk, TheDesk
 from store.api.problems import unknown
 from store.bundle import Entry, Writer, told
+from store.rekey import stored_keys
 from store.shapes import Shape, rfc3339
 
 router = APIRouter(tags=["runs"])
@@ -120,13 +122,19 @@ def _gap_shape(gap: Gap) -> Shape:
 async def _bundle(desk: Desk, run: Shape) -> AsyncIterator[bytes]:
     writer = Writer()
     seen: Counter[str] = Counter()
+    # Under the rules that it was recorded under, until it is keyed again: so a replay can tell what the rules changed.
+    profiles = run["profile"] or desk.profiles.digest
+    then = {} if profiles == desk.profiles.digest else await stored_keys(desk.database, run["id"])
 
     def line(exchange: Exchange) -> bytes:
         call = desk.derive(exchange)
+        if exchange.id in then:
+            key, profile = then[exchange.id]
+            call = replace(call, key=key, profile=profile)
         seen[call.key] += 1
         return writer.exchange(Entry(exchange=exchange, call=told(call, seen[call.key] - 1)))
 
-    yield writer.head(run, desk.profiles.digest)
+    yield writer.head(run, profiles)
     async for exchange in desk.recorded.exchanges(run["id"]):
         yield await asyncio.to_thread(line, exchange)
     for gap in await desk.runs.gaps(run["id"]):
