@@ -10,10 +10,13 @@ from calls.profile import Profiles
 from calls.redact import Redactor
 from proxy.api import segment
 from proxy.errors import Failure
+from replay.wishes import Wishes, wished
 from store.bundle import BadBundle, Bundle, read
 from store.foreign.adopt import Adoption, bundle_of
 from store.foreign.found import NotReadable
 from store.foreign.read import named, opened
+
+type Fetch = Callable[[str], Awaitable[tuple[Bundle, Wishes] | None]]
 
 
 def from_file(path: Path, redactor: Redactor, profiles: Profiles) -> Bundle:
@@ -31,20 +34,22 @@ def from_file(path: Path, redactor: Redactor, profiles: Profiles) -> Bundle:
         raise Failure(f"{path}: {error}") from error
 
 
-def from_keeper(api: str, token: str | None) -> Callable[[str], Awaitable[Bundle | None]]:
-    """A loader of runs, and of replays that `POST /v1/replays` made, by their ids."""
+def from_keeper(api: str, token: str | None) -> Fetch:
+    """A loader of runs, and of replays and forks that were made over REST with what was wished for of them, by their ids."""
     headers = {"authorization": f"Bearer {token}"} if token else {}
 
-    async def load(name: str) -> Bundle | None:
+    async def load(name: str) -> tuple[Bundle, Wishes] | None:
         async with httpx2.AsyncClient(base_url=f"{api}/v1", headers=headers, timeout=60.0, trust_env=False) as http:
             try:
                 replay = await http.get(f"/replays/{segment(name)}")
-                run = replay.json()["run"] if replay.status_code == 200 else name
-                answer = await http.get(f"/runs/{segment(run)}/bundle")
+                told = replay.json() if replay.status_code == 200 else {"run": name}
+                answer = await http.get(f"/runs/{segment(told['run'])}/bundle")
             except httpx2.HTTPError as error:
                 raise Failure(
                     f"cannot fetch run {name}: the keeper at {api} cannot be reached ({error}); is it running?"
                 ) from error
-            return read(answer.content.splitlines(keepends=True)) if answer.status_code == 200 else None
+            if answer.status_code != 200:
+                return None
+            return read(answer.content.splitlines(keepends=True)), wished(told)
 
     return load

@@ -24,10 +24,11 @@ from proxy.door import DoorConfig
 from proxy.errors import Failure
 from proxy.notes import Notes
 from proxy.recorder import Recorder
-from proxy.recordings import from_file, from_keeper
+from proxy.recordings import Fetch, from_file, from_keeper
 from replay.pacing import parse as pace
-from replay.replays import Load, Replays, Source
+from replay.replays import Replays, Source, Unusable
 from replay.session import Options
+from replay.wishes import dressed
 from store.bundle import Bundle
 from store.datadir import DataDir, DataDirError, opened
 from store.profiles import shipped
@@ -123,28 +124,41 @@ async def _replays(told: Told, redactor: Redactor, profiles: Profiles, notes: No
         allow_unused=wishes.get("allow_unused", False),
         called=wishes.get("called"),
     )
-    load = from_keeper(told["api"], told["token"]) if told["api"] else None
+    fetch = from_keeper(told["api"], told["token"]) if told["api"] else None
+
+    async def load(name: str) -> Source | None:
+        if fetch is None or (found := await fetch(name)) is None:
+            return None
+        return dressed(Source(replay=name, bundle=found[0]), found[1], options, profiles, redactor.text)
+
     if not wishes.get("report"):
         notes.inherit()
     replays = Replays(
         redactor=redactor,
         profiles=profiles,
         options=options,
-        load=load,
+        load=load if fetch else None,
         changed=notes.changed,
         begin=notes.begin,
         now=asyncio.get_running_loop().time,
     )
     adopt = partial(from_file, redactor=redactor, profiles=profiles)
-    sources = _different([await _source(name, wishes.get("id"), load, adopt) for name in told["replay"]])
-    _reached(options.from_step, sources)
+    found = _different([await _source(name, wishes.get("id"), fetch, adopt) for name in told["replay"]])
+    _reached(options.from_step, found)
+    try:
+        sources = [dressed(source, wishes, options, profiles, redactor.text) for source in found]
+    except Unusable as why:
+        raise Failure(f"{wishes.get('overrides_file') or 'the replay cannot be'}: {why}") from why
     await replays.start(sources)
     return replays
 
 
-async def _source(name: str, identity: str | None, load: Load | None, adopt: Callable[[Path], Bundle]) -> Source:
-    bundle = await load(name) if load and not os.path.isfile(name) else await asyncio.to_thread(adopt, Path(name))
-    if bundle is None:
+async def _source(name: str, identity: str | None, fetch: Fetch | None, adopt: Callable[[Path], Bundle]) -> Source:
+    if fetch is None or os.path.isfile(name):
+        bundle = await asyncio.to_thread(adopt, Path(name))
+    elif (found := await fetch(name)) is not None:
+        bundle = found[0]
+    else:
         raise Failure(f"there is no run {name} here and no file of that name; `playhead ls` lists what was recorded")
     return Source(replay=identity or str(bundle.run["id"]), bundle=bundle)
 

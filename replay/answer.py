@@ -6,9 +6,9 @@ itself and leaves the other headers as they stand. Times are nanoseconds after t
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
-from calls.model import Headers
+from calls.model import ChunkKind, Headers
 
 type End = Literal["complete", "cut", "hold"]
 """`complete`: the message ends. `cut`: break the connection there. `hold`: send nothing more and wait for the client to
@@ -27,6 +27,36 @@ class Piece:
 
     at: int
     data: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """A message for the client of a WebSocket, or what becomes of its connection."""
+
+    kind: Literal["text", "binary", "close", "cut", "wait"]
+    """`cut`: break the connection. `wait`: where the client is still there after that time, call `stayed`."""
+
+    data: bytes = b""
+    """A goodbye is its code in two bytes and its reason, or empty."""
+
+    after: int = 0
+    """Nanoseconds after what was said before it, by either side."""
+
+
+class Dialogue(Protocol):
+    """What is said to the client of a WebSocket. Each method gives what to say next, in its order."""
+
+    def begin(self) -> list[Frame]:
+        """It is open."""
+
+    def hear(self, kind: ChunkKind, data: bytes) -> list[Frame]:
+        """The client has said this."""
+
+    def stayed(self) -> list[Frame]:
+        """It has not left."""
+
+    def left(self) -> None:
+        """It is gone without a goodbye."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +87,11 @@ class Answer:
     left: Callable[[], None] | None = None
     """What the engine calls when the client has left before the end went out, unless that is a `hold`."""
 
-    recorded: bool = False
-    """The engine tells the recorder of it: it is part of a run of its own."""
+    recorded: Literal["completed", "refused"] | None = None
+    """As what the engine tells the recorder of it, where it becomes part of a run of its own."""
+
+    dialogue: Dialogue | None = None
+    """What follows a 101."""
 
     @property
     def body(self) -> bytes:

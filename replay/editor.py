@@ -15,13 +15,13 @@ from calls.derive import derived
 from calls.dialects.table import BY_NAME
 from calls.key import Keyed, keyed
 from calls.model import Exchange, Json, Request, Response
+from calls.overrides import Fault, Match, Override, Whole
 from calls.profile import Profiles
 from replay import edits, faults, playback
 from replay.answer import Answer, mark
 from replay.edits import Unfit
 from replay.explain import Asked
 from replay.hooks import Given
-from replay.overrides import Fault, Match, Override, Whole
 from replay.pacing import INSTANT, Pace
 from replay.script import Recorded
 from store.bundle import Bundle, Entry

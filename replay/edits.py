@@ -17,9 +17,9 @@ from calls.dialects.jsonrpc import is_answer
 from calls.json import NotLossless, dumps, parse
 from calls.key import Keyed
 from calls.model import Body, Call, Chunk, Exchange, Json, Response
+from calls.overrides import Arguments, Patch, Text, ToolResult, Whole
 from calls.shape import members
 from replay import places, playback, reframe
-from replay.overrides import Arguments, Patch, Text, ToolResult, Whole
 from replay.places import Spot, Thawed, thawed
 
 type Edit = Whole | Text | Arguments | Patch | ToolResult

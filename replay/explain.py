@@ -111,6 +111,12 @@ def interrupted(asked: Asked) -> Miss:
     )
 
 
+def unusable(run: str | None, why: str) -> Miss:
+    """The miss of a request to a replay that cannot be as it was wished for."""
+    detail = f"{run} cannot answer as it was asked to: {why}."
+    return Miss(replay=run or "none", run=run, reason="unknown_run", detail=detail, fix="make it again without that")
+
+
 def unknown_run(run: str | None, known: Iterable[str]) -> Miss:
     """The miss of a request that names no recording that we have."""
     what = (

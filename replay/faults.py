@@ -12,10 +12,10 @@ from calls.encoding import Undecodable, decode
 from calls.json import dumps
 from calls.key import Keyed
 from calls.model import Body, Chunk, Exchange, Headers, Json, Response, header
+from calls.overrides import Fault
 from replay import playback
 from replay.answer import Answer, Piece
 from replay.edits import Unfit, with_body
-from replay.overrides import Fault
 
 SECOND: Final = 1_000_000_000
 PIECES: Final = 10

@@ -8,18 +8,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from calls.model import Json
+from calls.effects import Effects
+from calls.json import dumps
+from calls.model import Json, Request
+from calls.overrides import Override
 from calls.profile import Profiles
+from calls.route import route_of
+from replay.answer import Answer, Piece, mark
 from replay.editor import Editor, prepared
-from replay.effects import Effects, blocked
 from replay.explain import Asked
 from replay.hooks import Given
-from replay.overrides import Override
 from replay.recording import recording
 from replay.script import Script, Taken
 from store.bundle import Bundle
 
 LISTED: Final = 20
+BLOCKED: Final = 403
 
 
 class BadFork(ValueError):
@@ -79,7 +83,7 @@ class Fork:
             "blocked": self._refused,
             "blocked_calls": list(self._blocked),
         }
-        return report | {"run": self.id, "fork": told, "verdict": self._verdict(report)}
+        return report | {"fork": told, "verdict": self._verdict(report)}
 
     def _verdict(self, report: dict[str, Json]) -> Literal["right", "diverged", "unknown"]:
         asked = any(report[name] for name in ("served", "edited", "live", "missed")) or self._refused
@@ -103,3 +107,31 @@ def forked(
     edited, editor = prepared(bundle, overrides, profiles, until_step=at)
     hook = Fork(id=fork, parent=run, at=at, effects=wanted.effects, editor=editor, later=Script(later))
     return edited, {"until_step": at, "edits": editor, "beyond": hook, "recorded": True}
+
+
+def blocked(request: Request, *, run: str, fork: str) -> Answer:
+    """The answer to what may not go out: a refusal that no SDK retries."""
+    route = route_of(request)
+    asked = f"{route.method} {route.host}{route.path}"
+    detail = (
+        f"{asked} is beyond the recorded part of this fork and may change something at {route.host}, which is no model API;"
+        f" it went nowhere. To let it go out: playhead fork … --allow '{route.method} {route.host}'; to answer it from the"
+        f" record where it is there: --effects serve-recorded."
+    )
+    body = dumps(
+        {
+            "type": "urn:playhead:problem:blocked",
+            "title": "Blocked by the fork's policy for side effects",
+            "status": BLOCKED,
+            "detail": detail,
+            "instance": f"urn:playhead:fork:{fork}",
+            "error": {"type": "fork_blocked", "code": "blocked", "message": detail},
+        }
+    )
+    headers = (
+        ("Content-Type", "application/problem+json"),
+        ("Content-Length", str(len(body))),
+        ("x-should-retry", "false"),
+        mark("miss", run=run),
+    )
+    return Answer(status=BLOCKED, reason="Forbidden", headers=headers, pieces=(Piece(0, body),), recorded="refused")

@@ -19,9 +19,6 @@ from replay.recording import recording
 from replay.session import Options, Rest, Session
 from store.bundle import Bundle
 
-type Load = Callable[[str], Awaitable[Bundle | None]]
-"""The recording of a run or of a replay, by its id; None where there is none."""
-
 _HEAVY = 256 << 10
 
 RESTS_AFTER = 600.0
@@ -36,6 +33,16 @@ class Source:
     """The id of its replay."""
 
     bundle: Bundle
+    options: Options | None = None
+    """Its own, where they are not those of the process."""
+
+
+type Load = Callable[[str], Awaitable[Source | None]]
+"""The recording of a run or of a replay, by its id; None where there is none. Raises Unusable."""
+
+
+class Unusable(ValueError):
+    """A recording cannot answer in the way that was wished for; the message says why."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,7 +74,7 @@ class Replays:
     async def start(self, sources: Iterable[Source]) -> None:
         """Make ready what the process was started with."""
         for source in sources:
-            session = await self._open(source.replay, source.bundle)
+            session = await self._open(source)
             self._by_run.setdefault(session.recording.run, session)
         sessions = list(self._sessions.values())
         self._only = sessions[0] if len(sessions) == 1 else None
@@ -81,7 +88,10 @@ class Replays:
         actor: str | None = None,
     ) -> Answer | None:
         """Answer a raw request. `run` is what our own credentials or header name. None: it goes live."""
-        session = self._only or await self._named(run)
+        try:
+            session = self._only or await self._named(run)
+        except Unusable as why:
+            return miss.answer(explain.unusable(run, str(why)))
         if session is None:
             return self._unknown(run)
         self._asked(session)
@@ -104,7 +114,9 @@ class Replays:
         """Keep of replays that nobody asks only where they stand. What the process was started with stays."""
         given = {session.id for session in self._by_run.values()}
         for replay, session in list(self._sessions.items()):
-            if replay not in given and self.now() - session.asked_at >= RESTS_AFTER:
+            # What was edited or left the record cannot be told from the script alone.
+            settled = session.options.edits is None and session.options.beyond is None
+            if settled and replay not in given and self.now() - session.asked_at >= RESTS_AFTER:
                 self._resting[replay] = session.rest()
                 del self._sessions[replay]
 
@@ -139,21 +151,22 @@ class Replays:
     async def _loaded(self, run: str, load: Load) -> bool:
         arrived = self._loading[run] = asyncio.Event()
         try:
-            bundle = await load(run)
-            if bundle is not None:
-                await self._open(run, bundle)
-            return bundle is not None
+            source = await load(run)
+            if source is not None:
+                await self._open(source)
+            return source is not None
         finally:
             del self._loading[run]
             arrived.set()
 
-    async def _open(self, replay: str, bundle: Bundle) -> Session:
+    async def _open(self, source: Source) -> Session:
         """Keys and digests are made on a thread: a long recording takes a while."""
+        replay, options = source.replay, source.options or self.options
         if replay in self._sessions:
             raise ValueError(f"two recordings were given for {replay}: each replay has one; leave one of them out")
-        first, last = self.options.from_step, self.options.until_step
-        ready = partial(recording, bundle, self.profiles, from_step=first, until_step=last)
-        session = Session(replay, await asyncio.to_thread(ready), self.options, self.changed)
+        first, last = options.from_step, options.until_step
+        ready = partial(recording, source.bundle, self.profiles, from_step=first, until_step=last)
+        session = Session(replay, await asyncio.to_thread(ready), options, self.changed)
         for name, http2 in session.recording.over_http2.items():
             self._spoken[name] = http2 or self._spoken.get(name, False)
         if (rest := self._resting.pop(replay, None)) is not None:

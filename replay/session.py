@@ -1,7 +1,7 @@
 """One replay: a recording, a position in it, and an account of what happened."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -46,6 +46,9 @@ class Options:
 
     recorded: bool = False
     """What is answered becomes part of a run of its own."""
+
+    wishes: Mapping[str, Json] | None = None
+    """What was wished for of this replay (`wishes`), to be told with its report."""
 
     allow_unused: bool = False
     called: str | None = None
@@ -95,7 +98,9 @@ class Session:
             self.changed(self.id)
             raise
         self.changed(self.id)
-        return replace(given, recorded=True) if given and self.options.recorded else given
+        if given and self.options.recorded:
+            return replace(given, recorded=given.recorded or "completed")
+        return given
 
     def abandoned(self) -> None:
         """A client has left before we could look at its request."""
@@ -146,6 +151,8 @@ class Session:
         )
         if self.interrupted:
             told = interrupted(told)
+        if self.options.wishes:
+            told["wishes"] = self.options.wishes
         if self.options.edits:
             told = self.options.edits.reported(told)
         return self.options.beyond.reported(told) if self.options.beyond else told

@@ -7,9 +7,9 @@ import pytest
 
 from calls.events import Gap
 from calls.model import Exchange, Request
+from calls.overrides import BadOverride, listed
 from replay.answer import Answer
 from replay.editor import prepared
-from replay.overrides import BadOverride, listed
 from replay.recording import recording
 from replay.session import Options, Session
 from store.bundle import Bundle

@@ -8,9 +8,9 @@ from calls.derive import derive
 from calls.json import dumps
 from calls.key import keyed
 from calls.model import Exchange, Json, Response
+from calls.overrides import listed
 from replay import edits, faults, reframe
 from replay.edits import Edit, Unfit
-from replay.overrides import listed
 from tests.replay.strategies import JSON, PROFILES, chat, exchange, ok, post, said
 
 FUNCTION: Json = {"name": "refund", "arguments": '{"order":7,"amount":250.10}'}

@@ -9,7 +9,7 @@ import pytest
 from calls.model import Exchange, Json, Request
 from calls.redact import Redactor
 from replay.answer import Answer
-from replay.replays import RESTS_AFTER, Load, Replays, Source, redacted
+from replay.replays import RESTS_AFTER, Load, Replays, Source, Unusable, redacted
 from replay.session import Options
 from store.bundle import Bundle
 from tests.replay.strategies import CHAT, JSON, PROFILES, chat, exchange, post, run_of, said
@@ -44,10 +44,10 @@ def store(*bundles: Bundle) -> tuple[Load, list[str]]:
     """A store of these, and what it was asked for."""
     loaded: list[str] = []
 
-    async def load(name: str) -> Bundle | None:
+    async def load(name: str) -> Source | None:
         loaded.append(name)
         await asyncio.sleep(0)
-        return next((bundle for bundle in bundles if bundle.run["id"] == name), None)
+        return next((Source(replay=name, bundle=bundle) for bundle in bundles if bundle.run["id"] == name), None)
 
     return load, loaded
 
@@ -87,8 +87,8 @@ async def test_without_recordings_of_its_own_the_named_run_comes_from_the_store(
 async def test_a_run_that_the_store_does_not_have_is_a_miss_and_may_come_later():
     bundles: list[Bundle] = []
 
-    async def load(name: str) -> Bundle | None:
-        return bundles[0] if bundles else None
+    async def load(name: str) -> Source | None:
+        return Source(replay=name, bundle=bundles[0]) if bundles else None
 
     replays = await replays_of(load=load)
     assert reason(await asked(replays, "run-1")) == "unknown_run"
@@ -115,10 +115,10 @@ async def test_a_run_is_loaded_once_however_many_ask_at_the_same_time():
 async def test_a_client_that_leaves_while_its_run_is_loaded_takes_nobody_with_it():
     begun, go_on = asyncio.Event(), asyncio.Event()
 
-    async def load(name: str) -> Bundle | None:
+    async def load(name: str) -> Source | None:
         begun.set()
         await go_on.wait()
-        return bundle("run-1")
+        return Source(replay=name, bundle=bundle("run-1"))
 
     replays = await replays_of(load=load)
     async with asyncio.TaskGroup() as group:
@@ -132,7 +132,7 @@ async def test_a_client_that_leaves_while_its_run_is_loaded_takes_nobody_with_it
 
 
 async def test_a_store_that_fails_says_so_to_each_who_asks():
-    async def load(name: str) -> Bundle | None:
+    async def load(name: str) -> Source | None:
         raise OSError("the keeper is gone")
 
     replays = await replays_of(load=load)
@@ -247,8 +247,8 @@ async def test_a_replay_that_rested_goes_on_where_it_was():
 async def test_a_replay_whose_run_changed_while_it_rested_does_not_guess():
     bundles = [bundle("run-1")]
 
-    async def load(name: str) -> Bundle | None:
-        return bundles[-1]
+    async def load(name: str) -> Source | None:
+        return Source(replay=name, bundle=bundles[-1])
 
     replays = await replays_of(load=load)
     assert (await asked(replays, "run-1")).status == 200
@@ -263,3 +263,23 @@ async def test_what_the_process_was_started_with_does_not_rest():
     replays.now = lambda: RESTS_AFTER
     replays.rest()
     assert (await asked(replays, None)).status == 200
+
+
+async def test_a_replay_that_cannot_be_as_it_was_wished_for_says_why():
+    async def load(name: str) -> Source | None:
+        raise Unusable("override 1: there is no step 9")
+
+    answer = await asked(await replays_of(load=load), "run-1")
+    assert reason(answer) == "unknown_run"
+    assert "override 1: there is no step 9" in json.loads(answer.body)["detail"]
+
+
+async def test_a_replay_may_have_options_of_its_own():
+    own = Source(replay="fork-1", bundle=bundle("run-1"), options=Options(recorded=True))
+
+    async def load(name: str) -> Source | None:
+        return own if name == "fork-1" else Source(replay=name, bundle=bundle(name))
+
+    replays = await replays_of(load=load)
+    assert (await asked(replays, "fork-1")).recorded == "completed"
+    assert (await asked(replays, "run-1")).recorded is None

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.overrides import Arguments, BadOverride, Fault, Match, Patch, Text, ToolResult, Whole, listed, parse
+from calls.overrides import Arguments, BadOverride, Fault, Match, Patch, Text, ToolResult, Whole, listed, parse
 
 FILE = """\
 # what if the search had found nothing?

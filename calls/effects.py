@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final, Literal
 
-from calls.json import dumps
 from calls.model import Request
 from calls.route import Route, route_of
-from replay.answer import Answer, Piece, mark
 
 type Policy = Literal["serve-recorded", "block", "allow"]
 
@@ -26,8 +24,6 @@ _HARMLESS: Final = frozenset(
     ("initialize", "ping", "tools", "resources", "prompts", "completion", "logging", "notifications")
 )
 """What the operations of MCP that change nothing begin with; `tools/call` is named `execute_tool`."""
-
-BLOCKED: Final = 403
 
 
 class BadRule(ValueError):
@@ -120,31 +116,3 @@ def _policy(name: str) -> Policy:
     if found is None:
         raise BadRule(f"{name!r} is no policy; known are {', '.join(POLICIES)}")
     return found
-
-
-def blocked(request: Request, *, run: str, fork: str) -> Answer:
-    """The answer to what may not go out: a refusal that no SDK retries."""
-    route = route_of(request)
-    asked = f"{route.method} {route.host}{route.path}"
-    detail = (
-        f"{asked} is beyond the recorded part of this fork and may change something at {route.host}, which is no model API;"
-        f" it went nowhere. To let it go out: playhead fork … --allow '{route.method} {route.host}'; to answer it from the"
-        f" record where it is there: --effects serve-recorded."
-    )
-    body = dumps(
-        {
-            "type": "urn:playhead:problem:blocked",
-            "title": "Blocked by the fork's policy for side effects",
-            "status": BLOCKED,
-            "detail": detail,
-            "instance": f"urn:playhead:fork:{fork}",
-            "error": {"type": "fork_blocked", "code": "blocked", "message": detail},
-        }
-    )
-    headers = (
-        ("Content-Type", "application/problem+json"),
-        ("Content-Length", str(len(body))),
-        ("x-should-retry", "false"),
-        mark("miss", run=run),
-    )
-    return Answer(status=BLOCKED, reason="Forbidden", headers=headers, pieces=(Piece(0, body),))

@@ -1,0 +1,60 @@
+"""What somebody wants of a replay beyond the record, in JSON: overrides, a fork. It comes by a file, over REST, or on a command line.
+
+    {"overrides": [{"step": 2, "text": "…"}, …], "fork": {"at": 3, "effects": ["block"], "allow": ["POST tickets.example.com"]}}
+
+`at` of null is the last step. What is wished for is told in the report, so that whoever takes over a replay knows it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from calls.effects import BadRule, effects
+from calls.model import Json
+from calls.overrides import BadOverride, listed
+from calls.profile import Profiles
+from replay.editor import prepared
+from replay.fork import BadFork, Wanted, forked
+from replay.replays import Source, Unusable
+from replay.session import Options
+
+type Wishes = Mapping[str, Any]
+
+
+def dressed(
+    source: Source, wishes: Wishes, options: Options, profiles: Profiles, clean: Callable[[str], str]
+) -> Source:
+    """The recording as it is wished for. Raises Unusable where that cannot be. `clean` takes secrets out of a text."""
+    entries, fork = _cleaned(wishes.get("overrides") or [], clean), wishes.get("fork")
+    if not entries and fork is None:
+        return source
+    try:
+        overrides = listed(entries)
+        if fork is None:
+            bundle, editor = prepared(source.bundle, overrides, profiles)
+            more: dict[str, Any] = {"edits": editor, "beyond": editor}
+        else:
+            wanted = Wanted(at=fork.get("at"), effects=effects(fork.get("effects") or (), fork.get("allow") or ()))
+            bundle, more = forked(source.bundle, overrides, profiles, wanted, fork=source.replay)
+    except (BadOverride, BadRule, BadFork) as why:
+        raise Unusable(str(why)) from why
+    more["wishes"] = {"overrides": entries, "fork": fork}
+    return replace(source, bundle=bundle, options=replace(options, **more))
+
+
+def _cleaned(value: Any, clean: Callable[[str], str]) -> Any:
+    match value:
+        case str():
+            return clean(value)
+        case Mapping():
+            return {name: _cleaned(one, clean) for name, one in value.items()}
+        case list():
+            return [_cleaned(one, clean) for one in value]
+        case _:
+            return value
+
+
+def wished(report: Mapping[str, Json]) -> Wishes:
+    """What was wished for of a replay, as its report tells it."""
+    told = report.get("wishes")
+    return told if isinstance(told, Mapping) else {}
