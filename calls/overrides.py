@@ -11,6 +11,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import zip_longest
 from typing import Any, Final, Literal
 
 from calls.model import Headers, Json
@@ -140,19 +141,22 @@ class Override:
                 return type(change).__name__.lower()
 
 
+type Lines = Sequence[int | None]
+
+
 def parse(text: str, *, is_json: bool) -> tuple[Override, ...]:
     """The overrides of a file. Raises BadOverride with the line."""
-    content, lines = _json(text) if is_json else _toml(text)
-    return _all(content, lines)
+    return listed(*entries(text, is_json=is_json))
 
 
-def listed(entries: Sequence[Any]) -> tuple[Override, ...]:
-    """The overrides of a list that came as JSON. Raises BadOverride."""
-    return _all(entries, [None] * len(entries))
+def entries(text: str, *, is_json: bool) -> tuple[Sequence[Any], Lines]:
+    """The entries of a file as they stand there, and the line on which each begins. Raises BadOverride."""
+    return _json(text) if is_json else _toml(text)
 
 
-def _all(entries: Sequence[Any], lines: Sequence[int | None]) -> tuple[Override, ...]:
-    places = enumerate(zip(entries, lines, strict=True), 1)
+def listed(entries: Sequence[Any], lines: Lines = ()) -> tuple[Override, ...]:
+    """The overrides of a list of entries. Raises BadOverride."""
+    places = enumerate(zip_longest(entries, lines), 1)
     return tuple(_override(number, line, entry) for number, (entry, line) in places)
 
 
@@ -162,36 +166,36 @@ _HEAD: Final = re.compile(r"\s*\[\[\s*[\"']?override[\"']?\s*\]\]")
 _AS_LIST: Final = 'write each one as a table [[override]] (in JSON: {"override": [{…}, …]})'
 
 
-def _toml(text: str) -> tuple[Sequence[Any], list[int | None]]:
+def _toml(text: str) -> tuple[Sequence[Any], Lines]:
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise BadOverride(f"it is not valid TOML: {error}") from None
-    entries = _entries(content)
-    heads: list[int | None] = [line for line, words in enumerate(text.splitlines(), 1) if _HEAD.match(words)]
-    return entries, heads if len(heads) == len(entries) else [None] * len(entries)
+    found = _entries(content)
+    heads = [line for line, words in enumerate(text.splitlines(), 1) if _HEAD.match(words)]
+    return found, heads if len(heads) == len(found) else ()
 
 
-def _json(text: str) -> tuple[Sequence[Any], list[int | None]]:
+def _json(text: str) -> tuple[Sequence[Any], Lines]:
     try:
         content = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
         raise BadOverride(f"it is not valid JSON: {error}") from None
-    entries = _entries(content)
-    return entries, _lines(text, len(entries))
+    found = _entries(content)
+    return found, _lines(text, len(found))
 
 
-def _lines(text: str, count: int) -> list[int | None]:
+def _lines(text: str, count: int) -> Lines:
     """The line on which each element of the one list begins."""
     begin = re.match(r'\s*\{\s*"override"\s*:\s*\[|\s*\[', text)
-    found: list[int | None] = []
+    found: list[int] = []
     at = begin.end() if begin else len(text)
     decoder = json.JSONDecoder()
     while begin and len(found) < count:
         at += len(text[at:]) - len(text[at:].lstrip(" \t\r\n,"))
         found.append(text.count("\n", 0, at) + 1)
         _, at = decoder.raw_decode(text, at)
-    return found or [None] * count
+    return found
 
 
 def _entries(content: Any) -> Sequence[Any]:

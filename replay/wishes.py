@@ -29,7 +29,7 @@ def dressed(
     if not entries and fork is None:
         return source
     try:
-        overrides = listed(entries)
+        overrides = listed(entries, wishes.get("lines") or ())
         if fork is None:
             bundle, editor = prepared(source.bundle, overrides, profiles)
             more: dict[str, Any] = {"edits": editor, "beyond": editor}

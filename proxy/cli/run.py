@@ -8,6 +8,7 @@ import click
 
 from proxy.cli.common import settings, with_settings
 from proxy.errors import Failure
+from proxy.overrides import overrides_of
 from proxy.record import record
 from proxy.replay import Wanted, replay
 from proxy.up import say_on_stderr, up
@@ -81,6 +82,7 @@ def record_command(
     help="Once a call's answers are used up.",
 )
 @click.option("--allow-unused", is_flag=True, help="Recordings left over are no failure.")
+@click.option("--override", type=click.Path(path_type=Path), metavar="FILE", help="Answer some steps differently.")
 @click.option("--report", type=click.Path(path_type=Path), metavar="FILE", help="Write the report there as JSON.")
 @click.argument("recording", metavar="RUN|BUNDLE|last")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -95,6 +97,7 @@ def replay_command(recording: str, command: tuple[str, ...], report: Path | None
         playhead replay ticket-904.playhead.jsonl -- pytest tests/
     """
     options = {name: flags.pop(name) for name in ("pace", "on_miss", "from_step", "after_last", "allow_unused")}
+    options |= overrides_of(flags.pop("override"))
     wanted = Wanted(recording=recording, report=report, options=options)
     raise click.exceptions.Exit(asyncio.run(replay(settings(**flags), command, wanted)))
 
