@@ -1,20 +1,21 @@
 """The commands that carry recordings about: export and import."""
 
-import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
 from typing import IO, Any
 
 import click
 
+from calls.model import Headers
+from calls.profile import Profiles
 from calls.redact import Redactor
-from proxy.api import Api, meant, segment
+from proxy.api import Api, meant
 from proxy.cli.common import as_json, asking, print_json, settings, user_profiles, with_settings
 from proxy.errors import Failure
+from proxy.export import Search, exported, show_skipped
 from proxy.text import counted, printable
 from store.datadir import DataDirError, opened
 from store.foreign import read
@@ -25,30 +26,41 @@ LONG = 600.0
 """Seconds that the keeper may take to store one file."""
 
 
-@click.command("export", short_help="Write a run as one file that replays anywhere.")
+@click.command("export", short_help="Write a run as one file: a bundle, a VCR cassette or HAR.")
 @with_settings
+@as_json
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Default: standard output.")
-@click.option("--format", "form", type=click.Choice(["bundle"]), default="bundle", help="Default: bundle.")
+@click.option(
+    "--format", "form", type=click.Choice(["bundle", "vcr", "har"]), default="bundle", help="Default: bundle."
+)
+@click.option(
+    "--allow-secret", "allowed", multiple=True, metavar="PLACE", help="Let this place pass; * stands for anything."
+)
+@click.option("--force", is_flag=True, help="Write the file whatever it holds.")
 @click.argument("run", metavar="RUN|last")
-def export_command(run: str, output: Path | None, form: str, **flags: Any) -> None:  # noqa: ARG001 - one form so far
-    """Write a run as one file, which replays and verifies without Playhead's database."""
+def export_command(
+    run: str, output: Path | None, form: str, allowed: tuple[str, ...], force: bool, as_json: bool, **flags: Any
+) -> None:
+    """Write a run as one file.
 
-    def write(api: Api) -> None:
-        pieces = api.raw(f"/runs/{segment(meant(api, run))}/bundle")
-        if output is None:
-            sys.stdout.buffer.writelines(pieces)
-            sys.stdout.buffer.flush()
-            return
-        part = output.with_name(output.name + ".part")
-        with part.open("wb") as file:
-            file.writelines(pieces)
-        part.replace(output)
-        click.echo(f"wrote {output} ({output.stat().st_size:,} bytes)", err=True)
+    A bundle holds all of the run, and replays and verifies without Playhead's database. A VCR cassette (YAML, for VCR.py)
+    and HAR hold whole answers; what they cannot hold is named and left out.
 
+    Before anything is written the run is searched for secrets under the rules of today. If there seems to be one, the
+    places are named (STEP/request/headers/NAME, STEP/response/body/JSON/POINTER) and no file is written.
+    """
+    if as_json and output is None:
+        raise click.UsageError("--json tells of a file: give one with -o FILE.")
     try:
-        asking(flags, write)
+        redactor = _redactor(flags)[0]
+        search = Search(redactor=redactor, allowed=("*",) if force else allowed)
+        made = asking(flags, lambda api: exported(api, meant(api, run), form, search, output))
     except OSError as error:
         raise Failure(f"cannot write {output}: {error.strerror}") from error
+    if as_json:
+        print_json(made.as_json())
+    else:
+        made.show()
 
 
 @click.command("import", short_help="Read bundles, VCR cassettes, HAR and fixtures into the store.")
@@ -56,8 +68,22 @@ def export_command(run: str, output: Path | None, form: str, **flags: Any) -> No
 @as_json
 @click.option("--as", "name", metavar="RUN", help="Give the run this name instead of its own, or its file's.")
 @click.option("--format", "form", type=click.Choice(FORMATS), help="Default: what each file is seen to be.")
+@click.option(
+    "--header",
+    "added",
+    multiple=True,
+    metavar="'NAME: VALUE'",
+    help="Give it to requests that lack it: recorders often leave out headers that answers depend on.",
+)
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE…")
-def import_command(files: tuple[Path, ...], as_json: bool, name: str | None, form: Format | None, **flags: Any) -> None:
+def import_command(
+    files: tuple[Path, ...],
+    as_json: bool,
+    name: str | None,
+    form: Format | None,
+    added: tuple[str, ...],
+    **flags: Any,
+) -> None:
     """Read recordings into the store, each FILE as a run.
 
     A bundle of Playhead's comes in as it is; one that was altered, or is of a newer format, is refused whole. VCR cassettes
@@ -67,7 +93,15 @@ def import_command(files: tuple[Path, ...], as_json: bool, name: str | None, for
     """
     if name and len(files) > 1:
         raise click.UsageError("--as names one run: give one FILE with it.")
-    ways = _ways(flags, dict(zip(files, _names(files), strict=True)), name, form)
+    redactor, profiles = _redactor(flags)
+    ways = _Ways(
+        redactor=redactor,
+        profiles=profiles.digest,
+        names=dict(zip(files, _names(files), strict=True)),
+        name=name,
+        form=form,
+        added=tuple(map(_header, added)),
+    )
     done, failed = asking(flags, lambda api: _each(api, files, ways))
     if as_json:
         print_json([one.as_json() for one in done])
@@ -88,6 +122,7 @@ class _Ways:
     names: Mapping[Path, str]
     name: str | None
     form: Format | None
+    added: Headers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,25 +145,27 @@ class _Imported:
         new = self.run["imported"]
         state = "was here already" if self.run["exchanges"] and not new else f"{counted(new, 'exchange')} imported"
         click.echo(f"{self.file}: run {printable(self.run['id'])}, {state}")
-        for reason, places in groupby(self.skipped, key=lambda one: one.reason):
-            click.echo(f"playhead: skipped {_places([one.place for one in places])}: {printable(reason)}", err=True)
+        show_skipped(self.skipped)
         if self.notes:
             click.echo(f"playhead: {self.form} does not hold all of the wire: {'; '.join(self.notes)}", err=True)
 
 
-def _places(places: list[str]) -> str:
-    return places[0] if len(places) == 1 else f"{places[0]} to {places[-1]} ({len(places)})"
-
-
-def _ways(flags: Mapping[str, Any], names: Mapping[Path, str], name: str | None, form: Format | None) -> _Ways:
+def _redactor(flags: Mapping[str, Any]) -> tuple[Redactor, Profiles]:
+    """What redacts here, as the doors of this data directory do."""
     found = settings(**flags)
     profiles = user_profiles(found)
     try:
         key = opened(found.data).redaction_key()
     except DataDirError as error:
         raise Failure(str(error)) from error
-    redactor = Redactor(key=key, profiles=profiles)
-    return _Ways(redactor=redactor, profiles=profiles.digest, names=names, name=name, form=form)
+    return Redactor(key=key, profiles=profiles), profiles
+
+
+def _header(line: str) -> tuple[str, str]:
+    name, colon, value = line.partition(":")
+    if not colon or not name.strip() or not line.isascii() or not line.isprintable():
+        raise click.UsageError(f"--header {line!r} is no header: write it as 'NAME: VALUE'.")
+    return name.strip(), value.strip()
 
 
 def _names(files: Sequence[Path]) -> list[str]:
@@ -173,7 +210,12 @@ def _imported(api: Api, file: Path, ways: _Ways) -> _Imported:
 
 def _adopted(api: Api, file: Path, source: read.Source, ways: _Ways) -> _Imported:
     """Made a bundle of, on disk and redacted, so that memory does not hold the file twice; then sent as one."""
-    adoption = Adoption(run=ways.name or ways.names[file], redactor=ways.redactor, at=file.stat().st_mtime_ns)
+    adoption = Adoption(
+        run=ways.name or ways.names[file],
+        redactor=ways.redactor,
+        at=file.stat().st_mtime_ns,
+        added=ways.added,
+    )
     with tempfile.TemporaryFile() as content:
         content.writelines(bundle_of(adoption, _told(source, file), ways.profiles, file.name))
         if not adoption.exchanges:

@@ -26,6 +26,9 @@ class Adoption:
     at: int
     """When the first one began where the file does not say, in nanoseconds since the epoch: the file's own time."""
 
+    added: Headers = ()
+    """Headers for requests that lack them, where a recorder left out what keys are made of."""
+
     exchanges: int = 0
     redactions: int = 0
     skipped: list[Skipped] = field(default_factory=list)
@@ -39,7 +42,8 @@ class Adoption:
             if isinstance(one, Skipped):
                 self.skipped.append(one)
             else:
-                self.notes.update(dict.fromkeys(one.notes))
+                for note in dict.fromkeys(one.notes):
+                    self.notes[note] += 1
                 yield self._exchange(one)
 
     def _exchange(self, one: Interaction) -> Exchange:
@@ -47,10 +51,11 @@ class Adoption:
         started_at = self._latest = max(self._latest + 1, one.started_at or self.at)
         # A time that nobody measured is none: the first byte's tells whether any was.
         ended_at = one.ended_at if one.ended_at is not None else 0
+        lacking = tuple(pair for pair in self.added if header(one.request.headers, pair[0]) is None)
         made = Exchange(
             id=self._id(one, started_at),
             run=self.run,
-            request=one.request,
+            request=replace(one.request, headers=(*one.request.headers, *lacking)),
             response=one.response,
             outcome="completed",
             started_at=started_at,

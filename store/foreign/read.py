@@ -52,37 +52,39 @@ def named(path: Path) -> str:
     return re.sub(r"[^A-Za-z0-9._:-]+", "-", stem).strip("-.")[:128] or "imported"
 
 
+_ABSENT: Final = msgspec.Raw(b"")
+
+
 class _Marks(msgspec.Struct):
     """The members by which one JSON document is told from another."""
 
-    log: msgspec.Raw | None = None
-    interactions: msgspec.Raw | None = None
-    http_interactions: msgspec.Raw | None = None
-    requests: msgspec.Raw | None = None
-    request: msgspec.Raw | None = None
-    response: msgspec.Raw | None = None
-    response_json: msgspec.Raw | None = None
+    log: msgspec.Raw = _ABSENT
+    request: msgspec.Raw = _ABSENT
+    response: msgspec.Raw = _ABSENT
+    response_json: msgspec.Raw = _ABSENT
 
 
 _marks = msgspec.json.Decoder(_Marks)
 
 
 def recognized(data: Any) -> Format:
-    """The format of a file by what it holds. Raises NotReadable."""
+    """The format of a file by what it holds."""
     first = _first_line(data)
-    if first[:1] != b"{" and first[:3] != b"\xef\xbb\xbf":
-        return "vcr"
     if first.startswith(b'{"playhead":"bundle"'):
         return "bundle"
-    marks = _marked(first)
-    if marks is not None and (marks.response_json is not None or (marks.response is not None and not marks.request)):
+    if not first.startswith((b"{", b"\xef\xbb\xbf")):
+        return "vcr"
+    line = _marked(first)
+    if line is not None and (line.response_json or (line.response and not _is_object(line.request))):
         return "jsonl"
-    marks = marks if _is_one_line(data, first) else _marked(data)
-    if marks is None:
-        return "jsonl" if _marked(first) is not None else "vcr"
-    if marks.log is not None:
-        return "har"
-    return "vcr"
+    whole = line if len(data) <= len(first) + 2 else _marked(data)
+    if whole is not None:
+        return "har" if whole.log else "vcr"
+    return "vcr" if line is None else "jsonl"
+
+
+def _is_object(value: msgspec.Raw) -> bool:
+    return bytes(value)[:1] == b"{" and b'"method"' in bytes(value)
 
 
 def _first_line(data: Any) -> bytes:
@@ -91,10 +93,6 @@ def _first_line(data: Any) -> bytes:
         start += 1
     end = data.find(b"\n", start)
     return bytes(data[start : end if end >= 0 else len(data)])
-
-
-def _is_one_line(data: Any, first: bytes) -> bool:
-    return len(data) <= len(first) + 2
 
 
 def _marked(data: Any) -> _Marks | None:
