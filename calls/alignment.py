@@ -2,15 +2,15 @@
 
 Each call comes with marks, from the strictest to the loosest: its key, what its request brings that is new, where it
 goes. Calls are paired by the strictest mark first, in order; what stands between two pairs is then paired by the next
-one. Within a stretch a mark counts with how often it was seen there, so that every one is unique and the longest common
-order is a longest increasing sequence: n log n, whatever the runs are like.
+one. The longest common order of two stretches is a longest increasing sequence of the places at which they agree.
 """
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
+from operator import eq
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +33,8 @@ class Pair:
     moved: bool = False
     """The same call, and not where its neighbours are."""
 
+
+_TOO_MANY = 50_000
 
 type _Stretch = tuple[Sequence[int], Sequence[int]]
 """Places of both runs that are still alone, between two pairs."""
@@ -65,17 +67,38 @@ def _level(
             left.append((here, there))
             continue
         pairs += [Pair(here[a], there[b]) for a, b in common]
-        # Numbered anew between the pairs, a repeated mark may find another partner.
+        # Between the pairs a repeated mark may still find a partner.
         cuts = [(-1, -1), *common, (len(here), len(there))]
         waiting += [(here[a + 1 : c], there[b + 1 : d]) for (a, b), (c, d) in pairwise(cuts)]
     return pairs, [(here, there) for here, there in left if here or there]
 
 
 def _common(one: Sequence[Hashable], other: Sequence[Hashable]) -> list[tuple[int, int]]:
-    """The longest common order of two sequences, each mark taken with how often it came before."""
-    places = {mark: place for place, mark in enumerate(_numbered(one))}
-    found = [(places[mark], place) for place, mark in enumerate(_numbered(other)) if mark in places]
-    return _increasing(found)
+    """The longest common order of two sequences. Equal ends are always part of it, and mostly all of it."""
+    before = _agreeing(one, other)
+    after = _agreeing(one[before:][::-1], other[before:][::-1])
+    here, there = one[before : len(one) - after], other[before : len(other) - after]
+    found = _matches(here, there) or _matches(list(_numbered(here)), list(_numbered(there))) or []
+    return [
+        *((n, n) for n in range(before)),
+        *((before + a, before + b) for a, b in _increasing(found)),
+        *((len(one) - n, len(other) - n) for n in range(after, 0, -1)),
+    ]
+
+
+def _agreeing(one: Sequence[Hashable], other: Sequence[Hashable]) -> int:
+    return sum(1 for _ in takewhile(bool, map(eq, one, other)))
+
+
+def _matches(one: Sequence[Hashable], other: Sequence[Hashable]) -> list[tuple[int, int]] | None:
+    """Every place at which the two agree, so ordered that no place is taken twice (Hunt and Szymanski 1977). None where
+    there are too many: marks that repeat are then told apart by how often they were seen before."""
+    places: defaultdict[Hashable, list[int]] = defaultdict(list)
+    for place in reversed(range(len(one))):
+        places[one[place]].append(place)
+    if sum(len(places.get(mark, ())) for mark in other) > _TOO_MANY:
+        return None
+    return [(place, there) for there, mark in enumerate(other) for place in places.get(mark, ())]
 
 
 def _numbered(marks: Iterable[Hashable]) -> Iterator[tuple[Hashable, int]]:
@@ -154,10 +177,10 @@ def _ordered(one: Sequence[Item], other: Sequence[Item], pairs: Sequence[Pair]) 
     partners = {pair.other: pair for pair in pairs}
     rows = [((pair.one or 0, 0, 0), pair) for pair in pairs]
     rows += [((n, 0, 0), Pair(n, None)) for n in range(len(one)) if n not in paired]
-    latest = -1
-    for n in range(len(other)):
+    following = len(one)
+    for n in reversed(range(len(other))):
         if (pair := partners.get(n)) is None:
-            rows.append(((latest, 1, n), Pair(None, n)))
+            rows.append(((following, -1, n), Pair(None, n)))
         elif pair.one is not None and not pair.moved:
-            latest = pair.one
+            following = pair.one
     return [pair for _, pair in sorted(rows, key=lambda row: row[0])]

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from calls.canonical import canonical_parsed, digest
+from calls.json import NotLossless, parse
 from calls.model import Call, Exchange, Json
 from calls.shape import members
 
@@ -37,7 +38,8 @@ def meaning(call: Call) -> Json:
     if call.kind == "model" and (call.text is not None or call.tool_calls):
         asked: list[Json] = [{"name": tool.name, "arguments": tool.arguments} for tool in call.tool_calls]
         said: dict[str, Json] = {"text": call.text, "tool_calls": asked, "finish_reason": call.finish_reason}
-        return said | ({"thoughts": thoughts} if (thoughts := list(_thoughts(call.answer))) else {})
+        said["thoughts"] = list(_thoughts(call.answer))
+        return {name: value for name, value in said.items() if value not in (None, [])}
     return _without_ids(
         call.answer, anew=_ANEW if call.kind == "model" else _BY_PROTOCOL.get(call.dialect, frozenset())
     )
@@ -59,12 +61,16 @@ def words(value: Json) -> set[str]:
     waiting = [value]
     while waiting:
         match waiting.pop():
-            case Mapping() as inner:
-                waiting += inner.values()
+            case Mapping() as named:
+                waiting += named.values()
             case list() | tuple() as items:
                 waiting += items
             case str(text):
-                found.update(word.casefold() for word in _WORD.findall(text))
+                # A tool's result is often passed on as JSON within a text, spelled as the agent likes.
+                if (inner := _json_in(text)) is not None:
+                    waiting.append(inner)
+                else:
+                    found.update(word.casefold() for word in _WORD.findall(text))
             case None | bool():
                 pass
             case number:
@@ -74,6 +80,14 @@ def words(value: Json) -> set[str]:
 
 _BY_PROTOCOL: Final[Mapping[str, frozenset[str]]] = {"mcp": frozenset(("id",)), "a2a": frozenset(("id",))}
 """A message of JSON-RPC has the number of the request that it answers."""
+
+
+def _json_in(text: str) -> Json:
+    """The object or array that a text holds, if it holds one."""
+    try:
+        return parse(text.encode()) if text[:1] in ("{", "[") else None
+    except (NotLossless, UnicodeEncodeError):
+        return None
 
 
 def _without_ids(answer: Json, *, anew: frozenset[str]) -> Json:

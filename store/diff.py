@@ -13,7 +13,8 @@ from typing import Final
 from calls.alignment import Pair, align
 from calls.divergence import Difference
 from calls.model import Exchange
-from store.diff_cause import ROOTS, Cause, Found, Inquiry, Seen, gist_cause, seen
+from store.diff_cause import ROOTS, Cause, Found, Seen, gist_cause, seen
+from store.diff_inquiry import Inquiry
 from store.diff_steps import Gist, Reading, Step, delta, gist, side_shape, step_delta, step_shape, steps
 from store.diff_words import pieces
 from store.shapes import Shape
@@ -87,7 +88,7 @@ class Diff:
             "b": sums[1],
             "delta": delta(*sums),
             "same": all(cause in _EQUAL for cause in causes),
-            "cause": self._verdict(causes),
+            **self._verdicts(causes),
             "counts": dict(Counter(cause or "unexamined" for cause in causes)),
             "equal_prefix": first,
             "pairs": [self._pair_shape(place, causes[place]) for place in range(first, len(causes))],
@@ -105,20 +106,22 @@ class Diff:
         found = self._found.get(place)
         return found.cause if found else self._known(place)
 
-    def _verdict(self, causes: Sequence[Cause | None]) -> Shape | None:
-        """The earliest difference from which others follow; the earliest of all where none follows from any."""
+    def _verdicts(self, causes: Sequence[Cause | None]) -> Shape:
+        """The first difference of its own, and the first from which others follow: where none does, the two are one."""
         leads = Counter(found.follows for found in self._found.values() if found.follows is not None)
         roots = [place for place, cause in enumerate(causes) if cause in ROOTS and self._follows(place) is None]
-        place = next((root for root in roots if leads[root]), roots[0] if roots else None)
+        first = next(iter(roots), None)
+        leading = next((root for root in roots if leads[root]), first)
+        told = {name: self._verdict(at, causes, leads) for name, at in (("first", first), ("cause", leading))}
+        return {**told, "roots": len(roots)}
+
+    def _verdict(
+        self, place: int | None, causes: Sequence[Cause | None], leads: Mapping[int, int]
+    ) -> Shape | None:
         if place is None:
             return None
-        return {
-            "cause": causes[place],
-            **self._numbers(place),
-            "leads_to": leads[place],
-            "others": len(roots) - 1,
-            "words": f"{self._where(place)}: {self._why(place, causes[place])}",
-        }
+        words = f"{self._where(place)}: {self._why(place, causes[place])}"
+        return {"cause": causes[place], **self._numbers(place), "leads_to": leads[place], "words": words}
 
     def _follows(self, place: int) -> int | None:
         found = self._found.get(place)

@@ -45,12 +45,16 @@ def _changed(one: Sequence[str], other: Sequence[str]) -> Iterator[Piece]:
         yield Piece("gone", "".join(one))
         yield Piece("come", "".join(other))
         return
+    gone = come = ""
     for fate, a, b, c, d in SequenceMatcher(None, one, other, autojunk=False).get_opcodes():
-        if fate == "equal":
-            yield Piece("same", "".join(one[a:b]))
+        here, there = "".join(one[a:b]), "".join(other[c:d])
+        if fate == "equal" and any(map(str.isalnum, here)):
+            yield from (Piece("gone", gone), Piece("come", come), Piece("same", here))
+            gone = come = ""
         else:
-            yield Piece("gone", "".join(one[a:b]))
-            yield Piece("come", "".join(other[c:d]))
+            # Blanks and commas between two changed words are no reason to take the two apart.
+            gone, come = gone + here, come + there
+    yield from (Piece("gone", gone), Piece("come", come))
 
 
 def _agreeing(one: Sequence[str], other: Sequence[str]) -> int:
