@@ -14,7 +14,8 @@ from proxy.demo.service import Shell
 
 ROOT = Path(__file__).resolve().parent.parent
 
-BLOCK = re.compile(r"^```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+"""With its language: what is typed has none."""
 
 NOT_HERE = ("git ", "cd ", "./check", "./playhead demo", "docker ", "python -m bench", "pytest ")
 """What a test cannot or need not type: the checks run this test, and the demo has a test of its own."""
@@ -22,7 +23,8 @@ NOT_HERE = ("git ", "cd ", "./check", "./playhead demo", "docker ", "python -m b
 
 def commands(page: str) -> list[str]:
     """The lines of a page's blocks that begin with a prompt, without what follows as an answer."""
-    lines = [line for block in BLOCK.findall((ROOT / page).read_text("utf-8")) for line in block.splitlines()]
+    blocks = [block for language, block in BLOCK.findall((ROOT / page).read_text("utf-8")) if not language]
+    lines = [line for block in blocks for line in block.splitlines()]
     typed = [line.removeprefix("$ ").partition("  # ")[0].strip() for line in lines if line.startswith("$ ")]
     return [line for line in typed if not line.startswith(NOT_HERE)]
 

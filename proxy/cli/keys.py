@@ -3,15 +3,17 @@
 import asyncio
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import click
 
 from calls.calibrate import Agreement, Finding
 from calls.json import dumps
+from proxy.api import Api, meant
 from proxy.calibration import Outcome, calibrated, exchanges, is_file, write
-from proxy.cli.common import as_json, print_json, settings, with_settings
+from proxy.cli.common import as_json, print_json, settings, user_profiles, with_settings
 from proxy.errors import Failure
 from proxy.house import House
 from proxy.settings import Settings
@@ -156,4 +158,114 @@ def _finding(found: Finding) -> dict[str, Any]:
     }
 
 
-COMMANDS = (calibrate_command,)
+@click.command("rekey", short_help="Key stored calls again under the rules in force.")
+@with_settings
+@as_json
+@click.option("--all", "every", is_flag=True, help="All runs.")
+@click.option("--dry-run", is_flag=True, help="Only tell what would become of them.")
+@click.argument("runs", nargs=-1, metavar="[RUN|last]…")
+def rekey_command(runs: tuple[str, ...], every: bool, dry_run: bool, as_json: bool, **flags: Any) -> None:
+    """Key stored calls again under the rules in force: those that come with Playhead and those in playhead.toml.
+
+    Names the recordings that now collide (calls that had keys of their own share one, with different answers: which of them a
+    request is given hangs on the order) and those that part (calls that shared a key no longer do). A run is changed whole or not
+    at all; done twice it is done once. A replay goes by the rules in force in any case: this is for what is stored, searched and
+    exported.
+
+    With --dry-run nothing is changed, and the exit code is 1 where recordings would collide or part.
+
+    \b
+        playhead rekey --all --dry-run
+        playhead rekey last
+    """
+    if bool(runs) == every:
+        raise click.UsageError("Name the runs, or say --all.")
+    found = settings(**flags)
+    wanted = {"dry_run": dry_run, "profiles": user_profiles(found).digest}
+    told = asyncio.run(_rekeyed(found, None if every else runs, wanted, quiet=as_json))
+    end = told.pop()
+    if as_json:
+        print_json({**end, "items": told})
+    else:
+        _show_rekeyed(told, end)
+    if end["failed"]:
+        raise Failure(f"{counted(end['failed'], 'run')} could not be keyed again, and stayed as it was (see above)")
+    raise click.exceptions.Exit(1 if dry_run and (end["collide"] or end["part"]) else 0)
+
+
+async def _rekeyed(
+    found: Settings, runs: tuple[str, ...] | None, wanted: dict[str, Any], *, quiet: bool
+) -> list[dict[str, Any]]:
+    async with House(found) as house:
+        with await house.api() as api:
+            return await asyncio.to_thread(_followed, api, runs, wanted, quiet)
+
+
+def _followed(api: Api, runs: tuple[str, ...] | None, wanted: dict[str, Any], quiet: bool) -> list[dict[str, Any]]:
+    """What was told of each run, and the sums at last; how far it is, on a terminal, meanwhile."""
+    named = None if runs is None else [meant(api, run) for run in runs]
+    told: list[dict[str, Any]] = []
+    with Progress(shown=not quiet and sys.stderr.isatty()) as progress:
+        for line in api.lines("/rekey", {**wanted, "runs": named}):
+            if "done" in line:
+                progress.say(f"run {line['run']}: {counted(line['done'], 'exchange')}")
+            else:
+                told.append(line)
+    if not told or not told[-1].get("end"):
+        raise Failure("the keeper stopped before all was done; what it did is whole: run the command again")
+    return told
+
+
+class Progress:
+    """One line on stderr that is written over, and wiped in the end."""
+
+    def __init__(self, *, shown: bool) -> None:
+        self._shown = shown
+
+    def say(self, words: str) -> None:
+        """Show these words in place of those before."""
+        if self._shown:
+            click.echo(f"\r\x1b[2K{printable(words)}", nl=False, err=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown:
+            click.echo("\r\x1b[2K", nl=False, err=True)
+
+
+def _show_rekeyed(told: list[dict[str, Any]], end: dict[str, Any]) -> None:
+    notable = [run for run in told if run["counts"].get("changed") or run["counts"].get("failed")]
+    if notable:
+        head = ("RUN", "CALLS", "CHANGED", "COLLIDE", "PART")
+        counts = ("calls", "changed", "collide", "part")
+        print_table(head, [(run["run"], *(str(run["counts"].get(name, "-")) for name in counts)) for run in notable])
+        click.echo()
+    for run in told:
+        for words in _words(run):
+            click.echo(f"run {printable(run['run'])}: {words}")
+    would = "would have" if end["dry_run"] else "have"
+    click.echo(
+        f"{counted(end['calls'], 'call')} in {counted(end['runs'], 'run')}: "
+        f"{end['changed']:,} {would} another key, {end['unchanged']:,} the same"
+    )
+
+
+def _words(run: dict[str, Any]) -> Iterator[str]:
+    """What a person must know about a run."""
+    if "failed" in run:
+        yield printable(run["failed"])
+        return
+    for met in run["collide"]:
+        steps = ", ".join(map(str, met["steps"]))
+        yield f"steps {steps} had keys of their own and now share one, with {met['answers']} different answers"
+    for parted in run["part"]:
+        groups = " | ".join(", ".join(map(str, steps)) for steps in parted["steps"])
+        yield f"steps {groups} had one key and now have {len(parted['steps'])}"
+    for kind in ("collide", "part"):
+        if (more := run["counts"][kind] - len(run[kind])) > 0:
+            yield f"and {more} more that {kind}"
+
+
+COMMANDS = (calibrate_command, rekey_command)
