@@ -86,6 +86,9 @@ class DoorConfig:
     upstreams: Mapping[str, str] = field(default_factory=dict)
     """Contact an origin (value) in place of a host, or of a host:port (key)."""
 
+    modes: Mapping[str, Mode] = field(default_factory=dict)
+    """The mode for a host, or for `*.example.com` (all below it), in place of `mode`."""
+
     tunnel: tuple[str, ...] = ()
     """Hosts that pass undecrypted; `*.example.com` means all below it."""
 
@@ -116,6 +119,16 @@ class DoorConfig:
         for origin in (*self.upstreams.values(), *filter(None, [self.reverse])):
             Origin.parse(origin)
 
+    def mode_of(self, host: str) -> Mode:
+        """What is done with what this host is asked."""
+        return (self.own_mode(host) if self.modes else None) or self.mode
+
+    def own_mode(self, host: str) -> Mode | None:
+        """The mode that was given to this host, by its name or to all below a name."""
+        host = host.lower()
+        above = (f"*.{host.split('.', cut)[-1]}" for cut in range(1, host.count(".") + 1))
+        return next((self.modes[name] for name in (host, *above) if name in self.modes), None)
+
 
 def loopback(host: str) -> bool:
     """Whether only this machine reaches a listening address."""
@@ -134,3 +147,6 @@ class Answerer(Protocol):
 
     async def answer(self, request: Request, *, run: str | None, owner: str, actor: str | None = None) -> Answer | None:
         """The answer to one whole, unredacted request without our own headers; None: ask the upstream (auto only)."""
+
+    def passed(self, *, run: str | None) -> None:
+        """A request went to its upstream, because the mode of its host wants it so."""

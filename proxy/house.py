@@ -44,10 +44,11 @@ class House:
             self.data.withdraw("keeper")
         await asyncio.gather(*(keeper.stop() for keeper in self._keepers))
 
-    async def close_doors(self) -> None:
-        """Stop our doors; all that they acknowledged is in their spools."""
-        await asyncio.gather(*(door.stop() for door in self._doors))
+    async def close_doors(self) -> list[int]:
+        """Stop our doors; all that they acknowledged is in their spools. Their exit statuses: 0 where all was well."""
+        ends = await asyncio.gather(*(door.stop() for door in self._doors))
         self._doors.clear()
+        return ends
 
     @property
     def token(self) -> str | None:
@@ -147,6 +148,7 @@ class House:
             "body_limit": s.body_limit,
             "spool_limit": s.spool_limit,
             "upstreams": s.upstreams,
+            "modes": s.host_modes,
             "tunnel": list(s.tunnel.hosts),
             "upstream_proxy": s.upstream_proxy,
             "upstream_ca": str(s.upstream_ca) if s.upstream_ca else None,

@@ -4,6 +4,7 @@ Replay needs no Postgres: a bundle file is replayed as it lies, and a run is fir
 """
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +14,18 @@ import click
 
 from proxy.api import NotFound, meant, segment
 from proxy.errors import Failure
+from proxy.generations import Generations, current
 from proxy.house import House
 from proxy.record import checked, environment
 from proxy.settings import Settings
 from proxy.wrap import present, wrapped
-from replay.report import text
+from replay.report import interrupted, text
 
 DIVERGED = 1
 UNKNOWN = 3
+
+KEPT = 50
+"""Reports of replays that are kept for `playhead why`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +35,13 @@ class Wanted:
     recording: str
     report: Path | None
     options: Mapping[str, Any]
+    hosts: tuple[str, ...] = ()
+    """Who may be asked for real."""
+
+    @property
+    def on_miss(self) -> str:
+        """What becomes of a request that was not recorded: fail, live, or record."""
+        return str(self.options["on_miss"])
 
 
 async def replay(settings: Settings, command: Sequence[str], wanted: Wanted) -> int:
@@ -37,31 +49,58 @@ async def replay(settings: Settings, command: Sequence[str], wanted: Wanted) -> 
     present(command)
     if wanted.report:
         _writable(wanted.report)
+    _warned(wanted)
     async with House(settings) as house:
         identity = f"replay-{house.started}"
         report_file = house.data.replays / f"{identity}.json"
         bundle = await _bundle(house, wanted.recording, house.data.replays / f"{identity}.jsonl")
-        options = {**wanted.options, "id": identity, "report": str(report_file), "called": wanted.recording}
-        # An answer that goes live is somebody's wish here, and no recording: nothing of it is kept.
-        mode = "auto" if wanted.options["on_miss"] == "live" else "replay"
-        door = await house.door(mode=mode, spooled=False, replay=[str(bundle)], replay_options=options)
-        place = {"proxy": f"http://127.0.0.1:{door.ready['port']}", **door.ready}
+        generations = await Generations.begun(house, identity) if wanted.on_miss == "record" else None
         try:
-            code = await wrapped(command, environment(place, identity, house.token, api=None, bypass=False))
+            code, ends = await _answered(house, command, wanted, identity, bundle, report_file)
+            report = _read(report_file)
+            if report is not None and any(ends):
+                report = interrupted(report)
+            _keep(report_file, report, wanted)
+            settled = await generations.settled(bundle, wanted.recording, report, code) if generations else None
         finally:
-            await house.close_doors()
             if bundle.parent == house.data.replays:
                 bundle.unlink()
-    report = _read(report_file)
-    if wanted.report and report is not None:
-        wanted.report.write_text(json.dumps(report, indent=2) + "\n")
-    click.echo(
-        text(report, wanted.recording)
-        if report
-        else "playhead: the replay left no report; nothing can be said about it",
-        err=True,
-    )
-    return code or _verdict(report)
+    _say(report, wanted.recording)
+    if settled is not None:
+        click.echo(f"playhead: {settled.words}", err=True)
+    return code or (0 if settled is not None and settled.whole else _verdict(report))
+
+
+async def _answered(
+    house: House, command: Sequence[str], wanted: Wanted, identity: str, bundle: Path, report_file: Path
+) -> tuple[int, list[int]]:
+    """Run the command before a door that answers it; its exit code and the door's."""
+    recording = wanted.on_miss == "record"
+    options = {**wanted.options, "id": identity, "report": str(report_file), "called": wanted.recording}
+    options |= {"on_miss": "live" if recording else wanted.on_miss, "listed": recording}
+    # An answer that goes live is somebody's wish here: nothing of it is kept unless it is to be recorded.
+    mode = "replay" if wanted.on_miss == "fail" else "auto"
+    modes = {**house.settings.host_modes, **dict.fromkeys(wanted.hosts, "passthrough")}
+    door = await house.door(mode=mode, spooled=recording, replay=[str(bundle)], replay_options=options, modes=modes)
+    place = {"proxy": f"http://127.0.0.1:{door.ready['port']}", **door.ready}
+    try:
+        code = await wrapped(command, environment(place, identity, house.token, api=None, bypass=False))
+    finally:
+        ends = await house.close_doors()
+    return code, ends
+
+
+def _warned(wanted: Wanted) -> None:
+    """Say it where a build is about to ask the world: nobody sits there to see that it does."""
+    if os.environ.get("CI", "").lower() in ("", "0", "false") or (wanted.on_miss == "fail" and not wanted.hosts):
+        return
+    what = f"whatever {wanted.recording} lacks" if wanted.on_miss != "fail" else ", ".join(wanted.hosts)
+    click.echo(f"playhead: CI is set, and {what} is asked for real (--on-miss, --allow-host)", err=True)
+
+
+def _say(report: Mapping[str, Any] | None, recording: str) -> None:
+    words = "playhead: the replay left no report; nothing can be said about it"
+    click.echo(text(report, recording) if report else words, err=True)
 
 
 def _writable(report: Path) -> None:
@@ -84,10 +123,10 @@ async def _bundle(house: House, recording: str, place: Path) -> Path:
     run = checked(meant(api, recording))
     try:
         with place.open("wb") as file:
-            for piece in api.raw(f"/runs/{segment(run)}/bundle"):
+            for piece in api.raw(f"/runs/{segment(current(api, run))}/bundle"):
                 file.write(piece)
     except NotFound as error:
-        place.unlink()
+        place.unlink(missing_ok=True)
         raise Failure(f"there is no run {run} here; `playhead ls` lists what was recorded") from error
     return place
 
@@ -97,8 +136,20 @@ def _read(path: Path) -> dict[str, Any] | None:
         report: dict[str, Any] = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return None
-    path.unlink()
     return report
+
+
+def _keep(path: Path, report: Mapping[str, Any] | None, wanted: Wanted) -> None:
+    """Keep the report for whoever asks why, and where the user wants it."""
+    if report is None:
+        return
+    told = json.dumps({**report, "called": wanted.recording}, indent=2) + "\n"
+    path.write_text(told)
+    if wanted.report:
+        wanted.report.write_text(told)
+    # The names tell the time: older ones sort first.
+    for old in sorted(path.parent.glob("replay-*.json"))[:-KEPT]:
+        old.unlink(missing_ok=True)
 
 
 def _verdict(report: Mapping[str, Any] | None) -> int:

@@ -63,15 +63,31 @@ class Settings(BaseSettings):
     connect_ports: Annotated[tuple[int, ...], NoDecode] = Field((80, 443), description="ports that agents may reach")
     allow_private: bool = Field(False, description="let agents reach private and loopback addresses through the proxy")
     upstreams: dict[str, str] = Field(default_factory=dict, description="contact another origin in place of a host")
+    modes: dict[str, Mode] = Field(
+        default_factory=dict, description="the mode for a host (api.example.com, or *.example.com) in place of `mode`"
+    )
+    allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="hosts that may be asked for real in replay, unrecorded: as modes has it with passthrough"
+    )
     tunnel: Tunnel = Tunnel()
     profile: tuple[dict[str, Any], ...] = Field((), description="how requests to an API become keys (docs/keys.md)")
     config: Path | None = Field(None, description="the file that was read")
 
-    @field_validator("replay", "connect_ports", mode="before")
+    @field_validator("replay", "connect_ports", "allowed_hosts", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         """From the environment a list comes as words."""
         return value.replace(",", " ").split() if isinstance(value, str) else value
+
+    @field_validator("modes")
+    @classmethod
+    def _hosts(cls, value: dict[str, Mode]) -> dict[str, Mode]:
+        return {host.lower(): mode for host, mode in value.items()}
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _lowered(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(host.lower() for host in value)
 
     @field_validator("upstreams")
     @classmethod
@@ -89,9 +105,22 @@ class Settings(BaseSettings):
             raise ValueError(f"listening on {self.listen} lets other machines in: set a token (PLAYHEAD_TOKEN) first")
         if self.replay and self.mode not in ("replay", "auto"):
             raise ValueError(f"mode {self.mode} answers nothing from recordings: add --mode replay to --replay")
+        if wrong := next((f"{host} = {mode!r}" for host, mode in self.modes.items() if not self._fits(mode)), None):
+            raise ValueError(
+                f"modes: {wrong}, but mode {self.mode} answers nothing from recordings: start with --mode replay or auto"
+            )
         if self.workers > 1 and self.mode in ("replay", "auto"):
             raise ValueError(f"mode {self.mode} keeps its position in one process: use --workers 1")
         return self
+
+    def _fits(self, mode: Mode) -> bool:
+        """Whether a host may have this mode beside the others."""
+        return mode in ("record", "passthrough") or self.mode in ("replay", "auto")
+
+    @property
+    def host_modes(self) -> dict[str, Mode]:
+        """The mode for each host that has one of its own."""
+        return {**dict.fromkeys(self.allowed_hosts, "passthrough"), **self.modes}
 
 
 def _origin(text: str) -> str:

@@ -68,12 +68,15 @@ async def _serve(told: Told, stop: asyncio.Event) -> None:
     profiles = shipped(told["profiles_toml"])
     redactor = Redactor(key=data.redaction_key(), profiles=profiles)
     with _spool(told, data) as spool:
-        recorder = _recorder(told, spool, redactor) if spool and told["mode"] in ("record", "auto") else None
+        recorder = _recorder(told, spool, redactor) if spool and {"record", "auto"} & _modes(told) else None
         notes = _notes(told, data, spool)
-        replays = await _replays(told, redactor, profiles, notes) if told["mode"] in ("replay", "auto") else None
+        config = _config(told, authority, stop)
+        replays = (
+            await _replays(told, config, redactor, profiles, notes) if told["mode"] in ("replay", "auto") else None
+        )
         async with asyncio.TaskGroup() as group:
             beside = [group.create_task(work) for work in (notes.keep(replays), _resting(replays))] if replays else []
-            await mitm.run(_config(told, authority, stop), recorder, replays, lambda port: _ready(port, authority))
+            await mitm.run(config, recorder, replays, lambda port: _ready(port, authority))
             for task in beside:
                 task.cancel()
         if replays:
@@ -81,6 +84,11 @@ async def _serve(told: Told, stop: asyncio.Event) -> None:
             notes.close()
         if recorder:
             await recorder.settled()
+
+
+def _modes(told: Told) -> set[str]:
+    """Every mode that some host has here."""
+    return {told["mode"], *told["modes"].values()}
 
 
 @contextmanager
@@ -114,7 +122,7 @@ async def _resting(replays: Replays) -> None:
         replays.rest()
 
 
-async def _replays(told: Told, redactor: Redactor, profiles: Profiles, notes: Notes) -> Replays:
+async def _replays(told: Told, config: DoorConfig, redactor: Redactor, profiles: Profiles, notes: Notes) -> Replays:
     wishes = told["replay_options"]
     options = Options(
         pace=pace(wishes.get("pace", "instant")),
@@ -122,6 +130,8 @@ async def _replays(told: Told, redactor: Redactor, profiles: Profiles, notes: No
         after_last=wishes.get("after_last", "miss"),
         from_step=wishes.get("from_step") or 1,
         allow_unused=wishes.get("allow_unused", False),
+        own_mode=config.own_mode,
+        listed=wishes.get("listed", False),
         called=wishes.get("called"),
     )
     fetch = from_keeper(told["api"], told["token"]) if told["api"] else None
@@ -190,6 +200,7 @@ def _config(told: Told, authority: Authority, stop: asyncio.Event) -> DoorConfig
         reuse_port=told["reuse_port"],
         reverse=told["reverse"],
         upstreams=told["upstreams"],
+        modes=told["modes"],
         tunnel=tuple(told["tunnel"]),
         upstream_proxy=told["upstream_proxy"],
         upstream_ca=told["upstream_ca"],

@@ -102,6 +102,12 @@ class Replays:
             raise
         return await session.answer(request, actor)
 
+    def passed(self, *, run: str | None) -> None:
+        """A request went to its upstream, because the mode of its host wants it so. It is counted where it belongs."""
+        session = self._only or self._sessions.get(run or "") or self._by_run.get(run or "")
+        if session is not None:
+            session.passed()
+
     def report(self, replay: str) -> dict[str, Json]:
         """The report of a replay, so far."""
         return self._resting[replay].report if replay in self._resting else self._sessions[replay].report()

@@ -13,7 +13,7 @@ from replay.script import Taken
 
 type Verdict = Literal["right", "diverged", "unknown"]
 
-LISTED = 20
+LISTED = 50
 """Misses, left-over recordings and text lines that are listed. The counts are always whole."""
 
 DRIFTS = 1000
@@ -27,6 +27,9 @@ class Tally:
     missed: int = 0
     live: int = 0
     edited: int = 0
+    allowed: int = 0
+    """Requests to hosts that may be asked for real. They are no part of the replay."""
+
     ambiguous: int = 0
     strict: int = 0
     """Of those served: the request was the recorded one in all that it said."""
@@ -38,6 +41,9 @@ class Tally:
     drifted: int = 0
     drift: list[Json] = field(default_factory=list)
     """[{call, pointers}] of the first `DRIFTS` answers that drifted."""
+
+    answered_by: list[Json] = field(default_factory=list)
+    """Ids of the exchanges that answered, where a report is to name them."""
 
     misses: list[Json] = field(default_factory=list)
     """The first `LISTED` requests that were missed or went live."""
@@ -96,6 +102,7 @@ def report(
         "first_divergence": first,
         "verdict": verdict(tally, unused, allow_unused=allow_unused),
         "recorded": recorded,
+        "allowed": tally.allowed,
         "strict": tally.strict,
         "semantic": tally.served - tally.strict,
         "again": tally.again,
@@ -105,6 +112,7 @@ def report(
         "left_over": left_over,
         "allow_unused": allow_unused,
         "interrupted": False,
+        **({"answered_by": list(tally.answered_by)} if tally.answered_by else {}),
     }
 
 
@@ -144,9 +152,9 @@ def _headline(report: Mapping[str, Any]) -> str:
 
 
 def _counts(report: Mapping[str, Any]) -> str:
-    shown = ["served", "missed", "live", "edited", "unused", "ambiguous"]
+    shown = ["served", "missed", "live", "edited", "unused", "ambiguous", "allowed"]
     always = {"served", "missed", "live", "unused"}
-    counts = ", ".join(f"{report[name]} {name}" for name in shown if report[name] or name in always)
+    counts = ", ".join(f"{report[name]} {name}" for name in shown if name in always or report.get(name))
     return f"{counts}; the recording has {report['recorded']}"
 
 

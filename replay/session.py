@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from typing import Literal
+from urllib.parse import urlsplit
 
 from calls.key import keyed, raw_digest
 from calls.model import Exchange, Json, Request
@@ -33,6 +34,9 @@ class Options:
 
     pace: Pace = INSTANT
     on_miss: Literal["fail", "live"] = "fail"
+    own_mode: Callable[[str], str | None] = lambda _host: None
+    """The mode of a host that has one of its own: `replay` never lets its requests go, `auto` does."""
+
     after_last: Policy = "miss"
     from_step: int = 1
     """Exchanges before this step are not expected."""
@@ -49,6 +53,9 @@ class Options:
 
     wishes: Mapping[str, Json] | None = None
     """What was wished for of this replay (`wishes`), to be told with its report."""
+
+    listed: bool = False
+    """The report names every exchange that answered (`answered_by`)."""
 
     allow_unused: bool = False
     called: str | None = None
@@ -88,7 +95,7 @@ class Session:
             run=self.recording.run,
             actor=actor,
             called=self.options.called,
-            live=self.options.on_miss == "live",
+            live=self._may_go(request),
         )
         try:
             given = await self._found(asked)
@@ -101,6 +108,15 @@ class Session:
         if given and self.options.recorded:
             return replace(given, recorded=given.recorded or "completed")
         return given
+
+    def passed(self) -> None:
+        """A request went to a host that may be asked for real."""
+        self._tally.allowed += 1
+        self.changed(self.id)
+
+    def _may_go(self, request: Request) -> bool:
+        own = self.options.own_mode(urlsplit(request.url).hostname or "")
+        return self.options.on_miss == "live" if own is None else own == "auto"
 
     def abandoned(self) -> None:
         """A client has left before we could look at its request."""
@@ -172,7 +188,7 @@ class Session:
         if fit.drift:
             self._tally.differed(recorded.exchange.id, fit.drift)
         if fit.misfit:
-            return self._refused(explain.incomplete(asked, recorded, fit.misfit))
+            return self._refused(asked, explain.incomplete(asked, recorded, fit.misfit))
         return self._given(asked, taken, fit)
 
     def _given(self, asked: Asked, taken: Taken, fit: Fit) -> Answer | None:
@@ -181,9 +197,11 @@ class Session:
         if (edited := self._edited(asked, recorded, fit.exchange)) is not None:
             return edited
         if recorded.lacking:
-            return self._refused(explain.incomplete(asked, recorded, recorded.lacking))
+            return self._refused(asked, explain.incomplete(asked, recorded, recorded.lacking))
         tier: Tier = "strict" if fit.strict else "semantic"
         self._tally.hit(taken, tier, reframed=fit.reframed)
+        if self.options.listed:
+            self._tally.answered_by.append(recorded.exchange.id)
         stands = mark("replayed", run=asked.run, step=recorded.step, match=tier, reframed=fit.reframed)
         given = playback.answer(fit.exchange, self.options.pace, stands)
         if given.end == "hold":
@@ -220,10 +238,11 @@ class Session:
         """A thread looks for the nearest recorded call: in a long recording that takes a while."""
         turn = list(islice(self._script.unplayed(), _TURN))
         group = self._script.recorded(key, asked.actor)
-        return self._refused(await asyncio.to_thread(explain.unanswered, asked, self.recording, key, group, turn))
+        why = await asyncio.to_thread(explain.unanswered, asked, self.recording, key, group, turn)
+        return self._refused(asked, why)
 
-    def _refused(self, why: Miss) -> Answer | None:
-        live = self.options.on_miss == "live"
+    def _refused(self, asked: Asked, why: Miss) -> Answer | None:
+        live = asked.live
         self._tally.miss(miss.noted(why), live=live)
         return None if live else miss.answer(why)
 

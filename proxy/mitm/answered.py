@@ -68,8 +68,18 @@ class Answered(Relayed):
         else:
             yield from self.play()
 
-    def start(self, _event: RequestHeaders) -> CommandGenerator[None]:
-        """Collect the request: it is answered when it is whole."""
+    @property
+    def _relays(self) -> bool:
+        return self.visit.engine.config.mode_of(self.asked.target.host) in ("record", "passthrough")
+
+    def start(self, event: RequestHeaders) -> CommandGenerator[None]:
+        """Collect the request: it is answered when it is whole. A host with another mode is relayed as if we were not here."""
+        if self._relays:
+            answerer = self.visit.engine.answerer
+            assert answerer is not None
+            answerer.passed(run=self.asked.named)
+            yield from super().start(event)
+            return
         if "100-continue" in self.flow.request.headers.get("expect", "").lower():
             # Nobody else will ask for the body.
             interim = http.Response(b"HTTP/1.1", 100, b"Continue", http.Headers(), None, None, 0.0, None)
@@ -110,11 +120,8 @@ class Answered(Relayed):
         yield waiting
         if isinstance(waiting.result, Answer):
             self._body.clear()
-            if waiting.result.recorded:
-                self.begin_tape()
-                self._tell_request(body)
             yield from self.give(waiting.result)
-        elif self.visit.engine.contacts_nobody:
+        elif self.visit.engine.config.mode_of(asked.target.host) == "replay":
             detail = "nobody answered this request, and no upstream may be asked in replay"
             yield from self.refuse(Problem(502, "not_answered", detail))
         else:
@@ -126,18 +133,17 @@ class Answered(Relayed):
         if problem := self.visit.engine.refusal(self.asked.target):
             yield from self.refuse(problem, "refused")
             return
-        self._tell_request(body)
+        for chunk in body.chunks:
+            self.tape.data("request", body.data[chunk.offset : chunk.offset + chunk.size])
+        self.tape.ended("request", as_text(self.flow.request.trailers))
         self.flow.request.headers.pop("expect", None)
         self.server_state = self.response_head
         yield from self.send_whole()
 
-    def _tell_request(self, body: Body) -> None:
-        for chunk in body.chunks:
-            self.tape.data("request", body.data[chunk.offset : chunk.offset + chunk.size])
-        self.tape.ended("request", as_text(self.flow.request.trailers))
-
     def mark(self, response: http.Response) -> None:
-        """Say that this comes from the upstream."""
+        """Say that this comes from the upstream, where it might have come from a recording."""
+        if self._relays:
+            return
         name, value = mark("live", run=self.asked.identity.run)
         response.headers[name] = value
 
@@ -153,7 +159,7 @@ class Answered(Relayed):
         if answer.status:
             self._plan.append((answer.at, lambda: self._send_head(answer)))
         for piece in answer.pieces:
-            self._plan.append((piece.at, lambda data=piece.data: self._send_piece(answer, data)))  # type: ignore[misc]
+            self._plan.append((piece.at, lambda data=piece.data: self._send_piece(data)))  # type: ignore[misc]
         self._plan.append((answer.end_at, lambda: self._send_end(answer)))
         yield from self.play()
 
@@ -183,20 +189,11 @@ class Answered(Relayed):
         response = self._response(answer)
         self.flow.response = response
         empty = not answer.pieces and not answer.trailers and answer.end == "complete"
-        if answer.recorded:
-            self.tape.response(answer.status, answer.reason, answer.http_version, answer.headers)
-            if empty and not (yield from self._told(answer)):
-                return
         yield self.to_client(ResponseHeaders(self.stream_id, response, end_stream=empty))
 
-    def _send_piece(self, answer: Answer, data: bytes) -> CommandGenerator[None]:
+    def _send_piece(self, data: bytes) -> CommandGenerator[None]:
         if self.flow.request.method == "HEAD":
             return
-        if answer.recorded:
-            self.tape.data("response", data)
-            # Its length may say that it is the last one.
-            if len(self._plan) == 1 and answer.end == "complete" and not (yield from self._told(answer)):
-                return
         yield self.to_client(ResponseData(self.stream_id, data))
         self._sent += len(data)
         if self._sent > BURST and len(self._plan) > 1:
@@ -207,26 +204,13 @@ class Answered(Relayed):
         if answer.end == "hold":
             yield from self._hold(answer)
         elif answer.end == "cut":
-            self.tape.closed("server_closed", "cut as it was recorded, or as an override says")
             yield from self.cut()
-        elif (yield from self._told(answer)):
+        else:
             if answer.trailers:
                 fields = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.trailers]
                 yield self.to_client(ResponseTrailers(self.stream_id, http.Headers(fields)))
             yield self.to_client(ResponseEndOfMessage(self.stream_id))
             yield from self.leave()
-
-    def _told(self, answer: Answer) -> CommandGenerator[bool]:
-        """What becomes part of a run is kept before its end goes out. False where it could not be, and had to."""
-        if not answer.recorded or not self.tape.open:
-            return True
-        self.tape.ended("response", answer.trailers)
-        self.tape.closed(answer.recorded)
-        if (yield from self.kept()):
-            return True
-        self._plan.clear()
-        yield from self.give_up("the answer could not be recorded")
-        return False
 
     def leave(self) -> CommandGenerator[None]:
         """Nothing more happens here."""
@@ -251,7 +235,6 @@ class Answered(Relayed):
     def _stayed(self, answer: Answer) -> CommandGenerator[None]:
         instead = answer.stayed() if answer.stayed is not None else None
         if instead is None or answer.status:
-            self.tape.closed("timed_out", "the client waited for longer than is told here")
             yield from self.cut()
             return
         yield from self.give(instead)

@@ -101,7 +101,10 @@ class Relayed(Stream):
                 headers=asked.headers,
             )
 
-        self.tape = Tape(self.visit.engine.recorder, asked.identity.run, begin)
+        # In passthrough there is no recorder; a single host may have that mode, too.
+        engine = self.visit.engine
+        recorder = None if engine.config.mode_of(asked.target.host) == "passthrough" else engine.recorder
+        self.tape = Tape(recorder, asked.identity.run, begin)
 
     def relay(self, event: RequestHeaders) -> CommandGenerator[None]:
         """Take in a short request whole; let a long one, or one of unknown length, go on as it comes."""

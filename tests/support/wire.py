@@ -228,12 +228,16 @@ class ScriptedAnswerer:
         self._answers = list(answers)
         self._alpn = alpn
         self.asked: list[tuple[Request, str | None, str]] = []
+        self.passing: list[str | None] = []
         self.actors: list[str | None] = []
 
     async def answer(self, request: Request, *, run: str | None, owner: str, actor: str | None = None) -> Answer | None:
         self.asked.append((request, run, owner))
         self.actors.append(actor)
         return self._answers.pop(0)
+
+    def passed(self, *, run: str | None) -> None:
+        self.passing.append(run)
 
     def alpn(self, authority: str) -> tuple[str, ...] | None:
         return self._alpn

@@ -15,6 +15,7 @@ from replay.answer import Answer, Piece
 from tests.support.h2wire import Peer, StreamBroken
 from tests.support.wire import Door, MemoryRecorder, ScriptedAnswerer, answering, connected, opened, whole
 
+LIVE = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlive"
 ASK = b"GET http://nowhere.invalid/x HTTP/1.1\r\nHost: nowhere.invalid\r\n\r\n"
 
 
@@ -277,9 +278,8 @@ async def test_a_body_that_is_expected_is_asked_for_by_us(tmp_path: Path) -> Non
 
 async def test_what_is_not_recorded_goes_live_in_auto(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
-    ok = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlive"
     async with (
-        answering(ok) as upstream,
+        answering(LIVE) as upstream,
         opened(
             tmp_path,
             recorder,
@@ -300,9 +300,8 @@ async def test_what_is_not_recorded_goes_live_in_auto(tmp_path: Path) -> None:
 
 
 async def test_nothing_goes_live_in_replay(tmp_path: Path) -> None:
-    ok = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlive"
     async with (
-        answering(ok) as upstream,
+        answering(LIVE) as upstream,
         opened(
             tmp_path, None, ScriptedAnswerer(None), upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}
         ) as door,
@@ -313,11 +312,55 @@ async def test_nothing_goes_live_in_replay(tmp_path: Path) -> None:
     assert (response.status_code, response.json()["error"]["code"]) == (502, "not_answered")
 
 
+@pytest.mark.parametrize("name", ["api.test", "*.test"])
+async def test_a_host_that_may_be_asked_is_asked_in_replay_and_nobody_else(tmp_path: Path, name: str) -> None:
+    answerer = ScriptedAnswerer(whole(b"recorded"))
+    async with answering(LIVE) as upstream:
+        origin = f"http://127.0.0.1:{upstream.port}"
+        async with (
+            opened(
+                tmp_path,
+                None,
+                answerer,
+                upstreams={"api.test": origin, "api.example": origin},
+                modes={name: "passthrough"},
+            ) as door,
+            httpx.AsyncClient(proxy=door.proxy("run-1"), verify=door.tls) as client,
+        ):
+            allowed = await client.get("https://api.test/x")
+            other = await client.get("https://api.example/x")
+    assert (allowed.status_code, other.text) == (200, "recorded")
+    assert "playhead" not in allowed.headers
+    assert (upstream.connections, answerer.passing, len(answerer.asked)) == (1, ["run-1"], 1)
+
+
+async def test_a_host_that_must_be_replayed_does_not_go_live_in_auto(tmp_path: Path) -> None:
+    recorder = MemoryRecorder()
+    async with (
+        answering(LIVE) as upstream,
+        opened(
+            tmp_path,
+            recorder,
+            ScriptedAnswerer(None),
+            mode="auto",
+            upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"},
+            modes={"api.test": "replay"},
+        ) as door,
+        httpx.AsyncClient(proxy=door.proxy(), verify=door.tls) as client,
+    ):
+        response = await client.get("https://api.test/x")
+        assert upstream.connections == 0
+    assert response.json()["error"]["code"] == "not_answered"
+
+
 class _Broken:
     """An answerer with a fault."""
 
     async def answer(self, request: Request, *, run: str | None, owner: str, actor: str | None = None) -> Answer | None:
         raise RuntimeError("a fault of ours")
+
+    def passed(self, *, run: str | None) -> None:
+        raise AssertionError("nobody has a mode of its own here")
 
 
 async def test_an_answerer_that_fails_ends_the_connection(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,144 @@
+"""A replay that records what is missing: a new generation of its run, which takes effect only when it is whole.
+
+What goes live is recorded as a run of its own. When the command has ended well and nothing of it failed or was cut, that
+and what answered from the record become the next generation, in one step: a bundle file is replaced, a run in the store
+is given a label that names the run to replay in its place. Else the run stays as it was.
+"""
+
+import asyncio
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from calls.redact import Redactor
+from proxy.api import Api, NotFound, segment
+from proxy.errors import Failure
+from proxy.house import House
+from proxy.text import counted
+from replay.generation import flaw, generation, kept
+from store.bundle import Bundle, load, write
+from store.derived import deriver
+from store.profiles import shipped
+
+LABEL = "playhead.generation"
+"""On a run: the run that is replayed in its place."""
+
+OF = "playhead.generation-of"
+"""On a run: what it was recorded for."""
+
+_NUMBERED = re.compile(r"(?P<run>.*):g(?P<number>\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What became of it, in a sentence for the person."""
+
+    words: str
+    whole: bool
+
+
+def current(api: Api, run: str) -> str:
+    """The run that is replayed where this one is named: its newest generation, or itself."""
+    labels = api.get(f"/runs/{segment(run)}")["labels"] or {}
+    return str(labels.get(LABEL, run))
+
+
+def following(run: str, newest: str) -> str:
+    """The name of the next generation. Raises Failure where there is no room for it."""
+    found = _NUMBERED.fullmatch(newest)
+    name = f"{run}:g{int(found['number']) + 1 if found else 2}"
+    if len(name) > 128:
+        raise Failure(f"run {run} has too long a name for another generation; export it, and import it --as another")
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Generations:
+    """The recording of what one replay lacks."""
+
+    house: House
+    api: Api
+    candidate: str
+
+    @classmethod
+    async def begun(cls, house: House, replay: str) -> Self:
+        """Make ready to record beside a replay."""
+        return cls(house, await house.api(), replay)
+
+    async def settled(
+        self, bundle: Path, recording: str, report: Mapping[str, Any] | None, code: int
+    ) -> Settled | None:
+        """Let what was recorded take effect, or say why not. None where nothing had to be recorded."""
+        if report is None or not report["live"]:
+            return None
+        new = await self._recorded()
+        if why := _unfit(report, code, new):
+            return Settled(f"nothing was replaced: {why}; what went out is kept as run {self.candidate}", whole=False)
+        old = await asyncio.to_thread(load, bundle)
+        exchanges = [*kept(old, set(report.get("answered_by", ())), unused=report["allow_unused"]), *new.exchanges]
+        profiles = shipped(self.house.profiles_toml())
+        derive = deriver(profiles, Redactor(key=self.house.data.redaction_key()).text)
+        path = Path(recording)
+        # Nobody else waits for this loop.
+        name = None if path.is_file() else following(*_names(old))  # noqa: ASYNC240
+        made = await asyncio.to_thread(generation, old.run, profiles.digest, exchanges, derive, name=name)
+        told = f"{counted(report['live'], 'new call')} beside {report['served']} that answered"
+        if name is None:
+            _replaced(path, made)
+            return Settled(f"{path} now holds {told}; prove it with: playhead replay {path} -- CMD", whole=True)
+        self._promoted(made, name)
+        return Settled(f"generation {name} holds {told}; it answers from now on", whole=True)
+
+    async def _recorded(self) -> Bundle:
+        """What went out, once all of it is in."""
+        # Its door has ended; the keeper may still be reading what it left.
+        await asyncio.to_thread(self.api.get, f"/runs/{segment(self.candidate)}/calls", settled="true", limit=1)
+        place = self.house.data.replays / f"{self.candidate}.live.jsonl"
+        try:
+            with place.open("wb") as file:
+                file.writelines(self.api.raw(f"/runs/{segment(self.candidate)}/bundle"))
+            return await asyncio.to_thread(load, place)
+        finally:
+            place.unlink()
+
+    def _promoted(self, made: Bundle, name: str) -> None:
+        """First all of it, then the one label that makes it count."""
+        run = name.rpartition(":")[0]
+        self.api.post(f"/import?as={segment(name)}", content=b"".join(write(made)))
+        self.api.patch(f"/runs/{segment(name)}", {"labels": {OF: run}})
+        self.api.patch(f"/runs/{segment(run)}", {"labels": {LABEL: name}})
+        try:
+            self.api.delete(f"/runs/{segment(self.candidate)}")
+        except NotFound:
+            pass
+
+
+def _unfit(report: Mapping[str, Any], code: int, new: Bundle) -> str | None:
+    """Why the new generation is not whole; None where it is."""
+    if code:
+        return f"the command ended with {code}"
+    if report["missed"] or report["interrupted"]:
+        return "the replay did not come to a good end"
+    if len(new.entries) != report["live"]:
+        return f"of {report['live']} calls that went out {len(new.entries)} were recorded"
+    return flaw(new)
+
+
+def _names(old: Bundle) -> tuple[str, str]:
+    """A run, and the newest generation of it."""
+    newest = str(old.run["id"])
+    found = _NUMBERED.fullmatch(newest)
+    return (found["run"] if found else newest), newest
+
+
+def _replaced(path: Path, made: Bundle) -> None:
+    """The file is the old one or the new one, whenever we are killed."""
+    part = path.with_name(f".{path.name}.part")
+    with part.open("wb") as file:
+        file.writelines(write(made))
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
