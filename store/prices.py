@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from calls.json import dumps
-from calls.model import Call, Exchange, Json, Usage
+from calls.model import Call, Exchange, Json, Usage, header
 from calls.shape import members, some
 
 if TYPE_CHECKING:
@@ -30,6 +30,9 @@ LARGEST: Final = Decimal(10) ** 9
 
 FREE: Final = frozenset(("count_tokens", "moderation"))
 """Operations that ask a model and cost nothing."""
+
+RECORDED: Final = "record"
+"""In place of a version, where the answer came from a recording: it was paid for once."""
 
 TOLD: Final = "provider"
 """In place of a version, where the provider told the cost itself (OpenRouter, in `usage.cost`)."""
@@ -70,13 +73,15 @@ class Cost:
 
     usd: Decimal
     prices: str
-    """`genai-prices/0.2.3`: the tables' version; or `provider`."""
+    """`genai-prices/0.2.3`: the tables' version; or `provider`, or `record`."""
 
 
 def cost(exchange: Exchange, call: Call) -> Cost | None:
     """What the call cost; None where nobody can know."""
     if call.kind != "model" or call.pending is not None:
         return None
+    if is_recorded(exchange):
+        return Cost(usd=Decimal(0), prices=RECORDED)
     if call.operation in FREE:
         return Cost(usd=Decimal(0), prices=version())
     answer = members(call.answer)
@@ -93,6 +98,12 @@ def cost(exchange: Exchange, call: Call) -> Cost | None:
     context = (some(answer.get("service_tier")) or "", some(members(answer.get("usage")).get("speed")) or "")
     usd = _priced(service, flavors, tuple(models), dumps(told_usage), call.usage, context, minute)
     return None if usd is None else Cost(usd=usd, prices=version())
+
+
+def is_recorded(exchange: Exchange) -> bool:
+    """Whether the answer came from a recording, as in the prefix of a fork: then it bears our own mark."""
+    mark = header(exchange.response.headers, "playhead") if exchange.response else None
+    return mark is not None and mark.partition(";")[0] in ("replayed", "edited")
 
 
 @cache

@@ -72,13 +72,23 @@ class Runs:
         items = [run_shape(row, stats[row["id"]], now) for row in found[:limit]]
         return Page(items, following(found, limit))
 
-    async def put(self, run: str, now: int, name: str | None = None, labels: Mapping[str, str] | None = None) -> None:
-        """Make a run, or open it again; a name and labels that are given are added to what it has."""
+    async def put(
+        self,
+        run: str,
+        now: int,
+        name: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        *,
+        parent: str | None = None,
+        forked_at: int | None = None,
+    ) -> None:
+        """Make a run, or open it again; what is given is added to what it has."""
         fresh = {"project": self._project, "id": run, "incarnation": uuid.uuid4(), "name": _name(name)}
+        fresh |= {"parent": parent, "forked_at": forked_at}
         times = {"started_at": now, "newest_at": now, "active_at": now}
         made = insert(runs).values(**fresh, **times, labels=_labels(labels or {}))
         kept = {
-            "name": func.coalesce(made.excluded.name, runs.c.name),
+            **{column: func.coalesce(made.excluded[column], runs.c[column]) for column in ("name", "parent", "forked_at")},
             "labels": runs.c.labels.concat(made.excluded.labels),
             "active_at": func.greatest(runs.c.active_at, now),
             "ended_at": None,

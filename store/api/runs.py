@@ -8,12 +8,12 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Response
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, ConfigDict, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from calls.events import Gap
 from calls.model import Exchange
 from store.api.answers import Json, page
-from store.api.asked import At, Limit, RunId, TheFilters, WhenSettled, settle
+from store.api.asked import RUN_ID, At, Limit, RunId, TheFilters, WhenSettled, settle
 from store.api.desk import Desk, TheDesk
 from store.api.problems import unknown
 from store.bundle import Entry, Writer, told
@@ -31,6 +31,11 @@ class Put(BaseModel):
     model_config = ConfigDict(extra="forbid")
     name: Name | None = None
     labels: dict[Name, Name] = {}
+    parent: Annotated[str, StringConstraints(pattern=RUN_ID)] | None = None
+    """The run that it is a fork of…"""
+
+    forked_at: Annotated[int, Field(ge=0, le=1 << 30)] | None = None
+    """…and the step it left from."""
 
 
 class Patch(BaseModel):
@@ -62,7 +67,7 @@ async def get_run(desk: TheDesk, run: RunId, settled: WhenSettled) -> Response:
 async def put_run(desk: TheDesk, run: RunId, wanted: Put | None = None) -> Response:
     """A name and labels are added to what it has."""
     wanted = wanted or Put()
-    await desk.runs.put(run, desk.now(), wanted.name, wanted.labels)
+    await desk.runs.put(run, desk.now(), wanted.name, wanted.labels, parent=wanted.parent, forked_at=wanted.forked_at)
     return Json(await shape(desk, run))
 
 
