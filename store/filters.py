@@ -55,7 +55,7 @@ class Filters:
 
     incomplete: bool | None = None
     q: str | None = None
-    """Part of a run's id, name or labels, or of a call's model, host or operation."""
+    """Part of a run's id, name or labels, or of a call's model, host, operation, answer or arguments of tools."""
 
 
 def of_runs(filters: Filters) -> Iterator[ColumnElement[bool]]:
@@ -148,5 +148,5 @@ def _in_run(wanted: str) -> tuple[ColumnElement[bool], ...]:
 
 
 def _in_call(wanted: str) -> tuple[ColumnElement[bool], ...]:
-    columns = (calls.c.model_requested, calls.c.model_returned, calls.c.host, calls.c.operation)
+    columns = (calls.c.model_requested, calls.c.model_returned, calls.c.host, calls.c.operation, calls.c.said)
     return tuple(column.icontains(wanted, autoescape=True) for column in columns)

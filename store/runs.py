@@ -33,7 +33,7 @@ from store.database import Database
 from store.filters import Cursor, Filters, of_runs, page
 from store.folds import Folds, among, folds
 from store.rows import clean
-from store.shapes import NO_STATS, Shape, run_shape
+from store.shapes import NO_STATS, Shape, ns_of, run_shape
 from store.tables import calls, exchanges, gaps, parts, replays, runs
 
 LONGEST_LABEL = 1000
@@ -88,7 +88,10 @@ class Runs:
         times = {"started_at": now, "newest_at": now, "active_at": now}
         made = insert(runs).values(**fresh, **times, labels=_labels(labels or {}))
         kept = {
-            **{column: func.coalesce(made.excluded[column], runs.c[column]) for column in ("name", "parent", "forked_at")},
+            **{
+                column: func.coalesce(made.excluded[column], runs.c[column])
+                for column in ("name", "parent", "forked_at")
+            },
             "labels": runs.c.labels.concat(made.excluded.labels),
             "active_at": func.greatest(runs.c.active_at, now),
             "ended_at": None,
@@ -117,6 +120,23 @@ class Runs:
         async with self._database.transaction() as connection:
             changed = await connection.execute(update(runs).where(*self._is(run)).values(changes))
             return _count(changed) > 0
+
+    async def adopt(self, run: str, told: Mapping[str, Any], end: int, latest: int) -> None:
+        """Take what a bundle says of its run and no exchange in it says: when it began and ended, what it was forked from.
+        Where it says nothing, or a time after `latest`, it ended with its last exchange, at `end`."""
+        times = (ns_of(told.get(name)) for name in ("started_at", "ended_at"))
+        began, ended = (ns if ns is not None and 0 <= ns <= latest else None for ns in times)
+        is_open = "ended_at" in told and told["ended_at"] is None
+        parent, step = told.get("parent"), told.get("forked_at")
+        changes = {
+            "started_at": runs.c.started_at if began is None else func.least(runs.c.started_at, began),
+            "active_at": func.greatest(runs.c.newest_at, end),
+            "ended_at": None if is_open else end if ended is None else ended,
+            "parent": clean(parent, LONGEST_LABEL) if isinstance(parent, str) else None,
+            "forked_at": step if type(step) is int and 0 <= step < 1 << 31 else None,
+        }
+        async with self._database.transaction() as connection:
+            await connection.execute(update(runs).where(*self._is(run)).values(changes))
 
     async def delete(self, run: str) -> bool:
         """Delete a run with all that was recorded of it. Whether there was one."""

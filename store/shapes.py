@@ -1,6 +1,7 @@
 """Rows and values in the shapes of the contract: what `/v1` answers with. Pure."""
 
 import datetime as dt
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -13,6 +14,8 @@ from store.rows import body_digest, digest_text
 
 IDLE = 30 * 60 * 1_000_000_000
 """A run that showed no sign of life for so many nanoseconds has ended; a later request opens it again."""
+
+_RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", re.ASCII)
 
 type Shape = dict[str, Any]
 
@@ -32,6 +35,17 @@ def rfc3339(ns: int) -> str:
     seconds, rest = divmod(ns, 1_000_000_000)
     whole = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=seconds, microseconds=rest // 1000)
     return f"{whole:%Y-%m-%dT%H:%M:%S.%f}Z"
+
+
+def ns_of(text: object) -> int | None:
+    """The wall time that `rfc3339` wrote; None for anything else."""
+    if not isinstance(text, str) or not _RFC3339.fullmatch(text):
+        return None
+    try:
+        since = dt.datetime.fromisoformat(text) - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    except ValueError:
+        return None
+    return since // dt.timedelta(microseconds=1) * 1000
 
 
 def milliseconds(ns: int | None) -> float | None:

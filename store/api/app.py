@@ -5,7 +5,8 @@ from importlib.metadata import version
 
 from fastapi import Depends, FastAPI
 
-from store.api import calls, diff, exchanges, health, imports, manual, problems, replays, runs
+from store.api import calls, diff, exchanges, health, imports, manual, problems, rekey, replays, runs
+from store.api.asked import understood
 from store.api.desk import Desk
 from store.api.guard import Guard, Tokens
 
@@ -18,6 +19,7 @@ ROUTERS = (
     ("/v1", exchanges.router),
     ("/v1", replays.router),
     ("/v1", imports.router),
+    ("/v1", rekey.router),
 )
 
 
@@ -27,7 +29,7 @@ def create(desk: Desk, tokens: Sequence[str]) -> FastAPI:
     app = FastAPI(
         title="Playhead",
         version=version("playhead"),
-        dependencies=[Depends(known.admit)],
+        dependencies=[Depends(known.admit), Depends(understood)],
         # FastAPI's own pages load scripts from elsewhere, and its routes know no dependencies.
         openapi_url=None,
         docs_url=None,

@@ -1,11 +1,13 @@
 """What a request may ask, checked before anything is looked up: names, filters, pages."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
-from fastapi import Depends, Path, Query
+from fastapi import Depends, Path, Query, Request
+from fastapi.dependencies.models import Dependant
 
 from store.api.desk import TheDesk
 from store.api.problems import Problem
@@ -29,7 +31,7 @@ type RunId = Annotated[str, Path(pattern=RUN_ID, description="1 to 128 of the ch
 type Limit = Annotated[int, Query(ge=1, le=500, description="how many items at most")]
 type Next = Annotated[str | None, Query(max_length=500, pattern=_TEXT, description="`next` of the page before")]
 type Text = Annotated[str | None, Query(min_length=1, max_length=500, pattern=_TEXT)]
-type Time = Annotated[str | None, Query(pattern=_TIME, description="RFC 3339 with its offset")]
+type Time = Annotated[str | None, Query(max_length=100, pattern=_TEXT, description="RFC 3339 with its offset")]
 type Labels = Annotated[list[str], Query(description="NAME=VALUE, or NAME for any value; may be repeated")]
 type Status = Annotated[str | None, Query(pattern=_STATUS, description="429, or 4xx")]
 
@@ -92,10 +94,28 @@ def _ns(name: str, text: str | None) -> int | None:
     if text is None:
         return None
     try:
+        if not re.fullmatch(_TIME, text):
+            raise ValueError(text)
         time = datetime.fromisoformat(text.replace(" ", "+")).astimezone(UTC)
     except (ValueError, OverflowError):
-        raise Problem(422, "invalid_request", f"{name}={text} is no day and time that there is") from None
+        detail = f"{name}={text} is no time; write a day and time with its offset, such as 2026-11-21T18:30:00Z"
+        raise Problem(422, "invalid_request", detail) from None
     return min((time - _EPOCH) // timedelta(microseconds=1) * 1000, _LAST)
+
+
+def understood(request: Request) -> None:
+    """The dependency of every route: refuse what no route of ours understands. A misspelt filter would filter nothing."""
+    allowed = set(_query(request.scope["route"].dependant))
+    if strange := sorted(set(request.query_params) - allowed):
+        what = f"takes {', '.join(sorted(allowed))}" if allowed else "takes none"
+        detail = f"{request.url.path} knows no query parameter {strange[0][:80]!r}; it {what}"
+        raise Problem(400, "unknown_parameter", detail, known=sorted(allowed))
+
+
+def _query(dependant: Dependant) -> Iterator[str]:
+    yield from (field.alias for field in dependant.query_params)
+    for each in dependant.dependencies:
+        yield from _query(each)
 
 
 def _labels(given: list[str]) -> dict[str, str | None]:

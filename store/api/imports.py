@@ -135,7 +135,8 @@ async def _store(desk: Desk, run: str, bundle: Bundle) -> None:
     await ingest.put((), bundle.gaps)
     labels = bundle.run.get("labels")
     await desk.runs.put(run, desk.now(), _text(bundle.run.get("name")), _texts(labels) if labels else None)
-    await desk.runs.patch(run, ended_at=max(map(_end, bundle.exchanges), default=desk.now()))
+    end = max(map(_end, bundle.exchanges), default=desk.now())
+    await desk.runs.adopt(run, bundle.run, end, desk.now() + DAY * 1_000_000)
 
 
 def _kept(desk: Desk, batch: Sequence[Exchange]) -> list[Kept]:

@@ -1,5 +1,7 @@
 """The interface described by itself: OpenAPI for programs, and one page for people that loads nothing from anywhere."""
 
+import base64
+import hashlib
 from html import escape
 from typing import Any
 
@@ -10,12 +12,42 @@ from store.api.answers import Json
 
 router = APIRouter(tags=["manual"])
 
+_STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 72rem; margin: 2rem auto; padding: 0 1rem }
+h1 { font-size: 1.5rem }
+h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; text-transform: capitalize }
+table { border-collapse: collapse; width: 100% }
+th, td { text-align: left; vertical-align: top; padding: .35rem .75rem .35rem 0; border-bottom: 1px solid #ddd }
+th { font-weight: 600 }
+code { font: 14px/1.5 ui-monospace, monospace; overflow-wrap: anywhere }
+td:nth-child(2) { color: #666; width: 22rem }
+@media (prefers-color-scheme: dark) {
+  body { color: #ddd; background: #181818 }
+  a { color: #8ab4f8 }
+  th, td { border-color: #444 }
+  td:nth-child(2) { color: #999 }
+}
+"""
+
+_ALLOWED = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+_POLICY = (
+    f"default-src 'none'; style-src 'sha256-{_ALLOWED}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""The one style sheet is allowed by its digest; nothing else is, whatever found its way into the page."""
+
 _PAGE = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>Playhead's REST interface</title>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>Playhead's REST interface</title><style>{style}</style></head><body>
 <h1>Playhead's REST interface</h1>
-<p>Lists are {{"items": […], "next": cursor or null}}; errors are problem details (RFC 9457). For programs: <a href="openapi.json">openapi.json</a>.</p>
+<p>Lists are <code>{{"items": […], "next": cursor or null}}</code>; errors are problem details (RFC 9457); times are
+RFC 3339. For programs: <a href="openapi.json">openapi.json</a>.</p>
+{sections}
+</body></html>
+"""
+
+_SECTION = """<h2>{name}</h2>
 <table>
-<tr><th align="left">request<th align="left">query<th align="left">what it does
+<tr><th>request<th>query<th>what it does
 {rows}
 </table>
 """
@@ -29,10 +61,16 @@ async def openapi(request: Request) -> Response:
 
 @router.get("/docs", include_in_schema=False)
 async def docs(request: Request) -> Response:
-    """Every route in one table."""
+    """Every route, one table for each noun."""
     paths: dict[str, dict[str, Any]] = request.app.openapi()["paths"]
-    rows = [_row(method, path, told) for path, methods in paths.items() for method, told in methods.items()]
-    return HTMLResponse(_PAGE.format(rows="\n".join(rows)))
+    sections: dict[str, list[str]] = {}
+    for path, methods in paths.items():
+        for method, told in methods.items():
+            noun = (told.get("tags") or ["other"])[0]
+            sections.setdefault(noun, []).append(_row(method, path, told))
+    tables = [_SECTION.format(name=escape(noun), rows="\n".join(rows)) for noun, rows in sections.items()]
+    page = _PAGE.format(style=_STYLE, sections="".join(tables))
+    return HTMLResponse(page, headers={"content-security-policy": _POLICY})
 
 
 def _row(method: str, path: str, told: dict[str, Any]) -> str:

@@ -38,11 +38,11 @@ async def post_replay(desk: TheDesk, wanted: Wanted) -> Response:
             f" start `playhead up --mode replay`, or run: playhead replay {wanted.run} -- COMMAND"
         )
         raise Problem(409, "not_replaying", detail)
-    await shape(desk, wanted.run)
+    recorded = (await shape(desk, wanted.run))["exchanges"]
     name = wanted.id or f"replay-{secrets.token_hex(8)}"
     if await desk.runs.replay(name) is not None:
         raise Problem(409, "replay_exists", f"there is a replay {name} already; choose another id, or give none")
-    report = _begun(name, wanted.run)
+    report = _begun(name, wanted.run, recorded)
     await Ingest(desk.database).put((), replays=[ReplayNoted(name, json.dumps(report).encode())])
     return Json(report, 201, {"location": f"/v1/replays/{name}"})
 
@@ -56,8 +56,18 @@ async def get_replay(desk: TheDesk, replay: RunId, settled: WhenSettled) -> Resp
     return Json(json.loads(report) | settled.told)
 
 
-def _begun(replay: str, run: str) -> dict[str, object]:
-    """The report of a replay of which nothing was asked yet."""
-    counts = dict.fromkeys(("served", "missed", "live", "edited", "ambiguous"), 0)
-    unasked: dict[str, object] = {"unused": None, "drift": [], "first_divergence": None, "verdict": "unknown"}
-    return {"id": replay, "run": run, **counts, **unasked}
+def _begun(replay: str, run: str, recorded: int) -> dict[str, object]:
+    """The report of a replay of which nothing was asked yet, with every member that the door's reports have."""
+    counts = ("served", "missed", "live", "edited", "ambiguous", "strict", "semantic", "again", "reframed", "drifted")
+    return {
+        "id": replay,
+        "run": run,
+        "recorded": recorded,
+        "unused": recorded,
+        **dict.fromkeys(counts, 0),
+        **{name: [] for name in ("drift", "misses", "left_over")},
+        "first_divergence": None,
+        "verdict": "unknown",
+        "allow_unused": False,
+        "interrupted": False,
+    }

@@ -1,0 +1,151 @@
+"""What a caller may ask and how wrong questions are told; what is found by words; what travels with a bundle."""
+
+import base64
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replay.report import Tally, report
+from store.bundle import Bundle, read, write
+from store.database import Database
+from store.shapes import ns_of, rfc3339
+from tests.store.house import House, imported, is_problem, opened
+
+CONTRACT = {
+    *("id", "run", "served", "missed", "unused", "live", "edited", "ambiguous", "drift", "first_divergence", "verdict")
+}
+SAID = "In Reykjavík it rains"
+
+
+async def found(house: House, path: str, **query: str) -> list[dict[str, Any]]:
+    answer = await house.api.get(f"/v1/{path}", params=query)
+    assert answer.status_code == 200, answer.text
+    items: list[dict[str, Any]] = answer.json()["items"]
+    return items
+
+
+async def test_what_a_model_said_and_what_it_asked_of_tools_is_found(tmp_path: Path, database: Database) -> None:
+    async with opened(tmp_path, database) as house:
+        run = (await imported(house))["id"]
+        for words in (SAID, "IT RAINS", '"city":"Reykjavík"', "weather {", "gpt-4o", run[3:9]):
+            assert [one["id"] for one in await found(house, "runs", q=words)] == [run], words
+        assert [call["step"] for call in await found(house, "calls", q=SAID)] == [3]
+        assert [call["step"] for call in await found(house, "calls", q='{"city"')] == [1]
+        for words in ("Oslo", "%", "_ain", "reykjavik"):
+            assert await found(house, "runs", q=words) == [], words
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [("/v1/runs?modle=gpt-5", "modle"), ("/v1/runs/x?settle=true", "settle"), ("/healthz?verbose", "verbose")],
+)
+async def test_a_parameter_that_we_do_not_know_is_refused_by_name(
+    tmp_path: Path, database: Database, path: str, name: str
+) -> None:
+    async with opened(tmp_path, database) as house:
+        told = is_problem(await house.api.get(path), 400, "unknown_parameter")
+        assert repr(name) in told["detail"]
+        assert told["known"] == sorted(told["known"])
+        if "runs?" in path:
+            assert {"model", "since", "q", "cursor"} <= set(told["known"])
+            assert "model, provider" in told["detail"]
+
+
+@pytest.mark.parametrize("text", ["garbage", "2026-02-30T00:00:00Z", "2026-01-01T00:00:00", "\ud7ff", " "])
+async def test_a_time_that_is_none_is_told_in_one_sentence(tmp_path: Path, database: Database, text: str) -> None:
+    async with opened(tmp_path, database) as house:
+        told = is_problem(await house.api.get("/v1/runs", params={"since": text}), 422, "invalid_request")
+        assert told["detail"] == (
+            f"since={text} is no time; write a day and time with its offset, such as 2026-11-21T18:30:00Z"
+        )
+
+
+async def test_the_first_report_of_a_replay_has_all_that_later_ones_have(tmp_path: Path, database: Database) -> None:
+    later = report(Tally(), replay="r", run="x", recorded=3, left_over=[], unused=3, allow_unused=False)
+    async with opened(tmp_path, database, mode="auto") as house:
+        run = (await imported(house))["id"]
+        first = (await house.api.post("/v1/replays", json={"run": run, "id": "r"})).json()
+        assert first == {name: later[name] for name in first} | {"run": run, "verdict": "unknown"}
+        assert first.keys() >= CONTRACT
+        assert (await house.api.get("/v1/replays/r")).json() == first
+
+
+async def exported(house: House, run: str) -> bytes:
+    answer = await house.api.get(f"/v1/runs/{run}/bundle")
+    assert answer.status_code == 200
+    return answer.content
+
+
+async def test_a_bundle_that_was_imported_is_exported_as_the_same_bytes(tmp_path: Path, database: Database) -> None:
+    async with opened(tmp_path, database) as house:
+        run = (await imported(house))["id"]
+        for change in ({}, {"pinned": True, "labels": {"a": "b"}}, {"ended": True}, {"name": "the umbrella"}):
+            assert (await house.api.patch(f"/v1/runs/{run}", json=change)).status_code == 200
+            before = await exported(house, run)
+            assert (await house.api.delete(f"/v1/runs/{run}")).status_code == 204
+            await imported(house, before)
+            assert await exported(house, run) == before
+
+
+async def test_what_only_a_run_says_of_itself_travels(tmp_path: Path, database: Database) -> None:
+    async with opened(tmp_path, database) as house:
+        run = (await imported(house))["id"]
+        bundle = read((await exported(house, run)).splitlines(keepends=True))
+        await house.api.delete(f"/v1/runs/{run}")
+        began = "2026-11-21T22:00:00.000001Z"
+        told = await imported(house, told_otherwise(bundle, started_at=began, parent="first-try", forked_at=2))
+        assert (told["started_at"], told["parent"], told["forked_at"]) == (began, "first-try", 2)
+        before = await exported(house, run)
+        await house.api.delete(f"/v1/runs/{run}")
+        await imported(house, before)
+        assert await exported(house, run) == before
+
+
+@pytest.mark.parametrize("time", ["9999-01-01T00:00:00.000000Z", "soon", 7, "1969-01-01T00:00:00.000000Z"])
+async def test_what_cannot_be_is_not_believed(tmp_path: Path, database: Database, time: Any) -> None:
+    async with opened(tmp_path, database) as house:
+        first = await imported(house)
+        bundle = read((await exported(house, first["id"])).splitlines(keepends=True))
+        await house.api.delete(f"/v1/runs/{first['id']}")
+        told = await imported(house, told_otherwise(bundle, started_at=time, ended_at=time, forked_at=-1, parent=7))
+        assert (told["started_at"], told["ended_at"]) == (first["started_at"], told["active_at"])
+        assert (told["parent"], told["forked_at"]) == (None, None)
+
+
+def told_otherwise(bundle: Bundle, **told: Any) -> bytes:
+    changed = Bundle(run={**bundle.run, **told}, profiles=bundle.profiles, entries=bundle.entries, gaps=bundle.gaps)
+    return b"".join(write(changed))
+
+
+@given(st.integers(0, (1 << 63) - 1))
+def test_a_time_is_read_as_it_was_written(ns: int) -> None:
+    assert ns_of(rfc3339(ns)) == ns // 1000 * 1000
+
+
+@given(st.text() | st.none() | st.integers() | st.from_regex(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", fullmatch=True))
+def test_any_text_is_a_time_or_none(text: Any) -> None:
+    found_ns = ns_of(text)
+    assert found_ns is None or rfc3339(found_ns) == text or found_ns < 0
+
+
+async def test_the_page_for_people_is_styled_by_nothing_but_its_own_sheet(tmp_path: Path, database: Database) -> None:
+    async with opened(tmp_path, database) as house:
+        answer = await house.api.get("/docs")
+        sheet = re.search(r"<style>(.*?)</style>", answer.text, re.DOTALL)
+        assert sheet
+        digest = base64.b64encode(hashlib.sha256(sheet[1].encode()).digest()).decode()
+        policy = answer.headers["content-security-policy"]
+        assert f"style-src 'sha256-{digest}'" in policy
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert " style=" not in answer.text
+        paths = json.loads((await house.api.get("/openapi.json")).content)["paths"]
+        for path, methods in paths.items():
+            for method in methods:
+                assert f"<code>{method.upper()} {path}</code>" in answer.text
