@@ -48,12 +48,12 @@ async def replay(settings: Settings, command: Sequence[str], wanted: Wanted) -> 
     """The command's exit code; where it is 0 and the replay was not right, 1, or 3 where that cannot be told."""
     present(command)
     if wanted.report:
-        _writable(wanted.report)
+        writable(wanted.report)
     _warned(wanted)
     async with House(settings) as house:
         identity = f"replay-{house.started}"
         report_file = house.data.replays / f"{identity}.json"
-        bundle = await _bundle(house, wanted.recording, house.data.replays / f"{identity}.jsonl")
+        bundle = await fetched(house, wanted.recording, house.data.replays / f"{identity}.jsonl")
         generations = await Generations.begun(house, identity) if wanted.on_miss == "record" else None
         try:
             code, ends = await _answered(house, command, wanted, identity, bundle, report_file)
@@ -68,7 +68,7 @@ async def replay(settings: Settings, command: Sequence[str], wanted: Wanted) -> 
     _say(report, wanted.recording)
     if settled is not None:
         click.echo(f"playhead: {settled.words}", err=True)
-    return code or (0 if settled is not None and settled.whole else _verdict(report))
+    return code or (0 if settled is not None and settled.whole else verdict(report))
 
 
 async def _answered(
@@ -103,7 +103,7 @@ def _say(report: Mapping[str, Any] | None, recording: str) -> None:
     click.echo(text(report, recording) if report else words, err=True)
 
 
-def _writable(report: Path) -> None:
+def writable(report: Path) -> None:
     """Raise Failure where the report cannot be written, before the command has done its work for nothing."""
     try:
         with report.open("a"):
@@ -112,7 +112,7 @@ def _writable(report: Path) -> None:
         raise Failure(f"cannot write the report {report}: {error.strerror}; name another file") from error
 
 
-async def _bundle(house: House, recording: str, place: Path) -> Path:
+async def fetched(house: House, recording: str, place: Path) -> Path:
     """The recording as a bundle file: as it lies, or fetched from the store."""
     path = Path(recording)
     if path.is_file():
@@ -152,6 +152,7 @@ def _keep(path: Path, report: Mapping[str, Any] | None, wanted: Wanted) -> None:
         old.unlink(missing_ok=True)
 
 
-def _verdict(report: Mapping[str, Any] | None) -> int:
+def verdict(report: Mapping[str, Any] | None) -> int:
+    """The exit code that a report means."""
     verdict = report["verdict"] if report else "unknown"
     return {"right": 0, "diverged": DIVERGED}.get(verdict, UNKNOWN)

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from proxy.cli import compare, files, ground, keys, look, run
+from proxy.cli import compare, files, fork, ground, keys, look, run
 from proxy.cli.common import OwnFailure
 from proxy.errors import Failure
 
@@ -31,7 +31,15 @@ def playhead() -> None:
     """
 
 
-for command in (*run.COMMANDS, *look.COMMANDS, *compare.COMMANDS, *keys.COMMANDS, *files.COMMANDS, *ground.COMMANDS):
+for command in (
+    *run.COMMANDS,
+    *fork.COMMANDS,
+    *look.COMMANDS,
+    *compare.COMMANDS,
+    *keys.COMMANDS,
+    *files.COMMANDS,
+    *ground.COMMANDS,
+):
     playhead.add_command(command)
 
 

@@ -68,3 +68,11 @@ def user_profiles(found: Settings) -> Profiles:
         return shipped(text)
     except BadProfile as error:
         raise Failure(f"{found.config}: {error}") from error
+
+
+def pairs(labels: tuple[str, ...]) -> dict[str, str]:
+    """Labels as they were given, k=v."""
+    split = [label.partition("=") for label in labels]
+    if wrong := next((label for label, (_, sign, _) in zip(labels, split, strict=True) if not sign), None):
+        raise click.UsageError(f"--label {wrong} is not of the form key=value")
+    return {name: value for name, _, value in split}

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from proxy.cli.common import settings, with_settings
+from proxy.cli.common import pairs, settings, with_settings
 from proxy.errors import Failure
 from proxy.overrides import overrides_of
 from proxy.record import record
@@ -64,7 +64,7 @@ def record_command(
         playhead record -- python agent.py
         playhead record --run ticket-904 --label team=support -- pytest tests/
     """
-    code = asyncio.run(record(settings(**flags), command, run=run_id, labels=_pairs(labels), quiet=quiet))
+    code = asyncio.run(record(settings(**flags), command, run=run_id, labels=pairs(labels), quiet=quiet))
     raise click.exceptions.Exit(code)
 
 
@@ -72,7 +72,13 @@ def record_command(
 @with_settings
 @click.option("--pace", type=click.Choice(["instant", "recorded"]), default="instant", help="Default: instant.")
 @click.option(
-    "--on-miss", type=click.Choice(["fail", "live"]), default="fail", help="Default: fail, with an explanation."
+    "--on-miss",
+    type=click.Choice(["fail", "live", "record"]),
+    default="fail",
+    help="Default: fail, with an explanation. record: ask for real, and let what came back whole become the run's new generation.",
+)
+@click.option(
+    "--allow-host", "hosts", multiple=True, metavar="HOST", help="Let this host (or *.HOST) be asked for real."
 )
 @click.option("--from-step", type=click.IntRange(min=1), metavar="N", help="Leave out what was recorded before step N.")
 @click.option(
@@ -86,11 +92,13 @@ def record_command(
 @click.option("--report", type=click.Path(path_type=Path), metavar="FILE", help="Write the report there as JSON.")
 @click.argument("recording", metavar="RUN|BUNDLE|last")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def replay_command(recording: str, command: tuple[str, ...], report: Path | None, **flags: Any) -> None:
+def replay_command(
+    recording: str, command: tuple[str, ...], report: Path | None, hosts: tuple[str, ...], **flags: Any
+) -> None:
     """Run COMMAND and answer every call it makes from a recording, with the network cut.
 
     Exits with COMMAND's code; where COMMAND succeeded and the replay did not (a miss, a divergence, a recording left over)
-    with 1, and with 3 where that cannot be told.
+    with 1, and with 3 where that cannot be told. What was missed, and what would mend it: playhead why.
 
     \b
         playhead replay last -- python agent.py
@@ -98,15 +106,8 @@ def replay_command(recording: str, command: tuple[str, ...], report: Path | None
     """
     options = {name: flags.pop(name) for name in ("pace", "on_miss", "from_step", "after_last", "allow_unused")}
     options |= overrides_of(flags.pop("override"))
-    wanted = Wanted(recording=recording, report=report, options=options)
+    wanted = Wanted(recording=recording, report=report, options=options, hosts=hosts)
     raise click.exceptions.Exit(asyncio.run(replay(settings(**flags), command, wanted)))
-
-
-def _pairs(labels: tuple[str, ...]) -> dict[str, str]:
-    pairs = [label.partition("=") for label in labels]
-    if wrong := next((label for label, (_, sign, _) in zip(labels, pairs, strict=True) if not sign), None):
-        raise click.UsageError(f"--label {wrong} is not of the form key=value")
-    return {name: value for name, _, value in pairs}
 
 
 COMMANDS = (up_command, record_command, replay_command)

@@ -1,0 +1,186 @@
+"""`playhead fork RUN --from K -- CMD` and `playhead resume RUN -- CMD`: the first steps from the record, then a run of its own.
+
+The child holds all that its agent was answered, also what came from the record, so that it can be shown, compared and
+replayed like any other run, when its parent is long gone.
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+import click
+
+from proxy.api import Api, NotFound, meant, segment
+from proxy.environ import user_proxy
+from proxy.errors import Failure
+from proxy.house import LOOPBACK, House
+from proxy.ports import free
+from proxy.record import checked, environment, new_run
+from proxy.replay import fetched, verdict, writable
+from proxy.settings import Settings
+from proxy.text import counted, printable
+from proxy.wrap import present, wrapped
+
+SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which fork."""
+
+    recording: str
+    at: int | None
+    """The last step from the record; None: the last that there is."""
+
+    run: str | None
+    """What the child is to be called."""
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    effects: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    allow_unused: bool = False
+    report: Path | None = None
+
+
+async def fork(settings: Settings, command: Sequence[str], wanted: Wanted) -> int:
+    """The command's exit code; where it is 0 and the prefix was not followed, or an override not met, 1."""
+    present(command)
+    if wanted.report:
+        writable(wanted.report)
+    child = checked(wanted.run) if wanted.run else new_run(time.time())
+    async with House(settings) as house:
+        port = free(LOOPBACK, 0)
+        api = await house.api(port)
+        _unused(api, child)
+        name = f"fork-{house.started}"
+        bundle = await fetched(house, wanted.recording, house.data.replays / f"{name}.jsonl")
+        report_file = house.data.replays / f"{name}.json"
+        try:
+            door = await house.door(**_door(house, wanted, child, bundle, report_file, port))
+            api.put(f"/runs/{segment(child)}", _parentage(api, wanted))
+            place = {"proxy": f"http://{LOOPBACK}:{door.ready['port']}", **door.ready}
+            code = await wrapped(command, environment(place, child, house.token, api=api.url, bypass=True))
+        finally:
+            await house.close_doors()
+            if bundle.parent == house.data.replays:
+                bundle.unlink()
+        report = _taken(report_file)
+        ended = await _ended(house, child, report)
+    if wanted.report and report is not None:
+        wanted.report.write_text(json.dumps(report, indent=2) + "\n")
+    click.echo("\n".join(summary(ended, report, wanted.recording)), err=True)
+    return code or verdict(report)
+
+
+def _unused(api: Api, child: str) -> None:
+    """Raise Failure where there is such a run: two stories under one name would be none."""
+    try:
+        api.get(f"/runs/{segment(child)}")
+    except NotFound:
+        return
+    raise Failure(f"there is a run {child} already; name the fork otherwise with --run, or let it have a name of ours")
+
+
+def _door(
+    house: House, wanted: Wanted, child: str, bundle: Path, report_file: Path, api_port: int
+) -> Mapping[str, Any]:
+    """What the door is told beside its settings."""
+    fork = {"at": wanted.at, "effects": list(wanted.effects), "allow": list(wanted.allow)}
+    options = {
+        **wanted.overrides,
+        "id": child,
+        "on_miss": "fail",
+        "allow_unused": wanted.allow_unused,
+        "report": str(report_file),
+        "called": wanted.recording,
+        "fork": fork,
+    }
+    return {
+        "mode": "auto",
+        "own_addresses": [(LOOPBACK, api_port)],
+        "upstream_proxy": house.settings.upstream_proxy or user_proxy(os.environ),
+        "replay": [str(bundle)],
+        "replay_options": options,
+    }
+
+
+def _parentage(api: Api, wanted: Wanted) -> Mapping[str, Any]:
+    """What is known of the child before it begins: a file tells whose run it is only to the door."""
+    said: dict[str, Any] = {"labels": dict(wanted.labels)}
+    if not Path(wanted.recording).is_file():
+        said["parent"] = meant(api, wanted.recording)
+    if wanted.at is not None:
+        said["forked_at"] = wanted.at
+    return said
+
+
+def _taken(path: Path) -> dict[str, Any] | None:
+    """The report that the door has left."""
+    try:
+        report: dict[str, Any] = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    path.unlink()
+    return report
+
+
+async def _ended(house: House, child: str, report: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """The child as the store has it, when all of it is there."""
+    api = await house.api()
+    if report is not None:
+        fork = report["fork"]
+        api.put(f"/runs/{segment(child)}", {"parent": fork["parent"], "forked_at": fork["forked_at"]})
+    api.get(f"/runs/{segment(child)}", settled="true")
+    ended: Mapping[str, Any] = api.patch(f"/runs/{segment(child)}", {"ended": True})
+    return ended
+
+
+def summary(run: Mapping[str, Any], report: Mapping[str, Any] | None, recording: str) -> Iterator[str]:
+    """What became of it, for a person, with what to do next."""
+    if report is None:
+        yield f"playhead: the fork {printable(run['id'])} left no report; nothing can be said about it"
+        return
+    fork = report["fork"]
+    name, at = printable(run["id"]), fork["forked_at"]
+    steps = "nothing" if at == 0 else "step 1" if at == 1 else f"steps 1 to {at}"
+    yield f"playhead: forked {name} from {fork['parent']}: {steps} from the record, then live"
+    yield f"          {_counts(run, report)}"
+    yield from _overrides(report)
+    if report["unused"]:
+        left = ", ".join(f"step {one['step']} ({one['asked']})" for one in report["left_over"][:SHOWN])
+        yield f"          not asked for: {left}{' and more' if report['unused'] > SHOWN else ''}"
+    for one in report["misses"][:SHOWN]:
+        yield f"          missed: {one['detail']}"
+    for one in fork["blocked_calls"][:SHOWN]:
+        yield f"          blocked: {one['asked']}: it may change something there; let it out with --allow"
+    yield f"          look: playhead show {name}    compare: playhead diff {quote(recording)} {name}"
+    yield f"          replay: playhead replay {name} -- COMMAND"
+
+
+def _counts(run: Mapping[str, Any], report: Mapping[str, Any]) -> str:
+    """What was free, and what was paid for."""
+    free = report["served"] + report["edited"]
+    edited = f", {report['edited']} of them edited" if report["edited"] else ""
+    cost = run["cost_usd"] if run["cost_usd"] is not None else run["known_cost_usd"]
+    unknown = "" if run["cost_usd"] is not None else f" and {run['unpriced']} without a known price"
+    facts = [
+        f"{counted(free, 'call')} answered free of charge{edited}",
+        f"{report['live']} live (${cost or 0:.6f}{unknown})",
+    ]
+    if report["fork"]["blocked"]:
+        facts.append(f"{report['fork']['blocked']} blocked")
+    if report["missed"]:
+        facts.append(f"{report['missed']} missed")
+    return ", ".join(facts)
+
+
+def _overrides(report: Mapping[str, Any]) -> Iterator[str]:
+    for one in report.get("overrides", ()):
+        if not one["answered"]:
+            yield f"          override {one['override']} ({one['what']} at {one['where']}) was not met: nothing asked for it"
