@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from calls.events import Gap
+from calls.meaning import meaning_digest
 from calls.model import Call, Exchange
 from store.blobs import pack
 from store.filing import trace_of
@@ -24,6 +25,9 @@ LONGEST_NAME = 200
 """Of what is indexed (hosts, models): an entry of an index holds no more than a third of a page."""
 
 LONGEST_REASON = 1000
+
+ANSWER_DIGEST = 16
+"""Bytes of the digest of what an answer says: it is compared, and proves nothing."""
 
 ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 """What can be an exchange's id."""
@@ -120,6 +124,8 @@ def call_row(kept: Kept, call: Call, project: str) -> tuple[object, ...]:
         _names(gives(call)),
         _names(takes(call)),
         clean(said(call)) or None,
+        _name(call.system_fingerprint),
+        digest_bytes(meaning_digest(exchange, call))[:ANSWER_DIGEST] if exchange.response else None,
     )
 
 
@@ -194,10 +200,11 @@ INSERT_CALL = """
 INSERT INTO calls (
     project, id, run, started_at, kind, provider, dialect, operation, host, status, outcome, model_requested,
     model_returned, tools, finish_reason, input_tokens, output_tokens, cached_tokens, reasoning_tokens, streamed,
-    complete, key, profile, cost_usd, prices, polls, pending, gives, takes, said
+    complete, key, profile, cost_usd, prices, polls, pending, gives, takes, said,
+    fingerprint, answer
 ) VALUES (
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25,
-    $26, $27, $28, $29, $30
+    $26, $27, $28, $29, $30, $31, $32
 ) ON CONFLICT DO NOTHING
 """
 

@@ -132,6 +132,8 @@ calls = Table(
     Column("gives", ARRAY(Text)),  # ids that the answer makes: of the tool calls that it asks for, of a response…
     Column("takes", ARRAY(Text)),  # …and those that the request hands back: by these, calls follow one another
     Column("said", Text),  # the beginning of the answer's text, and what it asks of tools: to be searched
+    Column("fingerprint", Text),  # what the provider says of the model's set-up
+    Column("answer", LargeBinary),  # digest of what the answer says (`calls.meaning`), cut to 16 bytes
     _key("id"),
     # A run's calls in step order, and whether a run has a call of some kind.
     Index(None, "project", "run", "started_at", "id"),
@@ -141,6 +143,12 @@ calls = Table(
     Index(None, "project", "host", "started_at"),
     Index(None, "project", "model_requested", "started_at", postgresql_where=text("model_requested IS NOT NULL")),
     Index("calls_failed_idx", "project", "started_at", postgresql_where=text("status >= 400")),
+    # Who answered for whom, and when: grouped without a look at the rows themselves.
+    Index(
+        "calls_models_idx",
+        *("project", "provider", "model_requested", "model_returned", "fingerprint", "started_at", "id"),
+        postgresql_where=text("kind = 'model' AND status < 300"),
+    ),
     postgresql_partition_by="RANGE (id)",
     comment="What an exchange meant, as far as it is filtered or summed by. Derived; the rest is derived when it is read.",
 )
