@@ -120,6 +120,9 @@ class Answered(Relayed):
         yield waiting
         if isinstance(waiting.result, Answer):
             self._body.clear()
+            if waiting.result.recorded:
+                self.begin_tape()
+                self._tell_request(body)
             yield from self.give(waiting.result)
         elif self.visit.engine.config.mode_of(asked.target.host) == "replay":
             detail = "nobody answered this request, and no upstream may be asked in replay"
@@ -133,12 +136,15 @@ class Answered(Relayed):
         if problem := self.visit.engine.refusal(self.asked.target):
             yield from self.refuse(problem, "refused")
             return
-        for chunk in body.chunks:
-            self.tape.data("request", body.data[chunk.offset : chunk.offset + chunk.size])
-        self.tape.ended("request", as_text(self.flow.request.trailers))
+        self._tell_request(body)
         self.flow.request.headers.pop("expect", None)
         self.server_state = self.response_head
         yield from self.send_whole()
+
+    def _tell_request(self, body: Body) -> None:
+        for chunk in body.chunks:
+            self.tape.data("request", body.data[chunk.offset : chunk.offset + chunk.size])
+        self.tape.ended("request", as_text(self.flow.request.trailers))
 
     def mark(self, response: http.Response) -> None:
         """Say that this comes from the upstream, where it might have come from a recording."""
@@ -159,7 +165,7 @@ class Answered(Relayed):
         if answer.status:
             self._plan.append((answer.at, lambda: self._send_head(answer)))
         for piece in answer.pieces:
-            self._plan.append((piece.at, lambda data=piece.data: self._send_piece(data)))  # type: ignore[misc]
+            self._plan.append((piece.at, lambda data=piece.data: self._send_piece(answer, data)))  # type: ignore[misc]
         self._plan.append((answer.end_at, lambda: self._send_end(answer)))
         yield from self.play()
 
@@ -189,11 +195,20 @@ class Answered(Relayed):
         response = self._response(answer)
         self.flow.response = response
         empty = not answer.pieces and not answer.trailers and answer.end == "complete"
+        if answer.recorded:
+            self.tape.response(answer.status, answer.reason, answer.http_version, answer.headers)
+            if empty and not (yield from self._told(answer)):
+                return
         yield self.to_client(ResponseHeaders(self.stream_id, response, end_stream=empty))
 
-    def _send_piece(self, data: bytes) -> CommandGenerator[None]:
+    def _send_piece(self, answer: Answer, data: bytes) -> CommandGenerator[None]:
         if self.flow.request.method == "HEAD":
             return
+        if answer.recorded:
+            self.tape.data("response", data)
+            # Its length may say that it is the last one.
+            if len(self._plan) == 1 and answer.end == "complete" and not (yield from self._told(answer)):
+                return
         yield self.to_client(ResponseData(self.stream_id, data))
         self._sent += len(data)
         if self._sent > BURST and len(self._plan) > 1:
@@ -204,13 +219,26 @@ class Answered(Relayed):
         if answer.end == "hold":
             yield from self._hold(answer)
         elif answer.end == "cut":
+            self.tape.closed("server_closed", "cut as it was recorded, or as an override says")
             yield from self.cut()
-        else:
+        elif (yield from self._told(answer)):
             if answer.trailers:
                 fields = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.trailers]
                 yield self.to_client(ResponseTrailers(self.stream_id, http.Headers(fields)))
             yield self.to_client(ResponseEndOfMessage(self.stream_id))
             yield from self.leave()
+
+    def _told(self, answer: Answer) -> CommandGenerator[bool]:
+        """What becomes part of a run is kept before its end goes out. False where it could not be, and had to."""
+        if not answer.recorded or not self.tape.open:
+            return True
+        self.tape.ended("response", answer.trailers)
+        self.tape.closed(answer.recorded)
+        if (yield from self.kept()):
+            return True
+        self._plan.clear()
+        yield from self.give_up("the answer could not be recorded")
+        return False
 
     def leave(self) -> CommandGenerator[None]:
         """Nothing more happens here."""
@@ -235,6 +263,7 @@ class Answered(Relayed):
     def _stayed(self, answer: Answer) -> CommandGenerator[None]:
         instead = answer.stayed() if answer.stayed is not None else None
         if instead is None or answer.status:
+            self.tape.closed("timed_out", "the client waited for longer than is told here")
             yield from self.cut()
             return
         yield from self.give(instead)
