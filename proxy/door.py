@@ -64,6 +64,9 @@ class Limits:
     idle: float = 600.0
     """How long a client may keep a connection on which nothing is under way."""
 
+    head: float = 30.0
+    """How long a client may take for the head of a request, or for a handshake."""
+
     silence: float | None = None
     """How long an upstream may say nothing while it is asked. None: as long as the client waits."""
 

@@ -7,6 +7,7 @@ that changes its mind (DNS rebinding) or an address in disguise (`0xA9FEA9FE`, `
 import asyncio
 import ipaddress
 import socket
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from proxy.mitm.problem import Problem
@@ -58,14 +59,18 @@ class Destinations:
 
     async def connect(self, host: str, port: int, *, checked: bool = True) -> Streams:
         """A connection to one of the addresses behind a name. Raises Problem."""
+        return await self.reach(host, port, lambda address: asyncio.open_connection(address, port), checked=checked)
+
+    async def reach[T](self, host: str, port: int, opened: Callable[[str], Awaitable[T]], *, checked: bool = True) -> T:
+        """What `opened` makes of one of the addresses behind a name. Raises Problem."""
         try:
             async with asyncio.timeout(self.timeout):
-                return await self._connect(host, port, checked=checked)
+                return await self._reach(host, port, opened, checked=checked)
         except TimeoutError as error:
             detail = f"{host}:{port} did not accept a connection within {self.timeout:g} s; is it up and reachable from here?"
             raise Problem(504, "connect_timed_out", detail) from error
 
-    async def _connect(self, host: str, port: int, *, checked: bool) -> Streams:
+    async def _reach[T](self, host: str, port: int, opened: Callable[[str], Awaitable[T]], *, checked: bool) -> T:
         addresses = await _resolved(host, port)
         refusals = {address: self.by_address(host, address, port) for address in addresses} if checked else {}
         allowed = [address for address in addresses if refusals.get(address) is None]
@@ -76,7 +81,7 @@ class Destinations:
             try:
                 # Not the whole time for the first address: an unreachable IPv6 must leave some for IPv4.
                 async with asyncio.timeout(self.timeout / left):
-                    return await asyncio.open_connection(str(address), port)
+                    return await opened(str(address))
             except TimeoutError as error:
                 if left == 1:
                     raise

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import ClassVar
 from urllib.parse import unquote, urlsplit
 
+from proxy.ca import roots_file
 from proxy.door import Answerer, DoorConfig, Origin
+from proxy.errors import Failure
 from proxy.mitm.destinations import Destinations
 from proxy.mitm.problem import Problem
 from proxy.mitm.tape import Recorder
@@ -130,3 +132,34 @@ class Engine:
         if contact.scheme == "http":
             return b"http/1.1"
         return self.alpn.get((contact.host, contact.port))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """A tunnel that another engine has begun."""
+
+    host: str
+    port: int
+    given: tuple[str, str] | None
+    """Run and token."""
+
+    opened: bool
+    """Whether what it carries is HTTP; else it is still to be found out."""
+
+    secure: bool = False
+    """Whether that came by TLS, which is the transport's."""
+
+    name: str | None = None
+    """What the client called the host in its handshake."""
+
+
+def trusted(config: DoorConfig) -> Path:
+    """A file with all roots that upstreams may use. Raises Failure where one of them cannot be read."""
+    try:
+        return roots_file(config.authority, [Path(config.upstream_ca)] if config.upstream_ca else [])
+    except OSError as error:
+        if config.upstream_ca is None:
+            raise
+        raise Failure(
+            f"the private CA file {config.upstream_ca} cannot be read ({error.strerror}); correct upstream_ca"
+        ) from error

@@ -24,7 +24,7 @@ from mitmproxy.tls import ClientHelloData, TlsData
 from proxy.mitm import http1, http2, quicker, tls
 from proxy.mitm.admission import asked_in_tunnel, authorize, credentials, sound
 from proxy.mitm.answered import Answered
-from proxy.mitm.engine import Engine
+from proxy.mitm.engine import Begun, Engine
 from proxy.mitm.opaque import Opaque
 from proxy.mitm.problem import Fault, Problem
 from proxy.mitm.relayed import Relayed
@@ -102,6 +102,17 @@ class Stack:
             return modes.HttpUpstreamProxy(context)
         return modes.HttpProxy(context)
 
+    def resumed(self, visit: Visit, begun: Begun) -> Layer:
+        """The first layer of a connection that another engine has begun."""
+        context = Context(visit.client, self.engine.options)  # type: ignore[arg-type]  # theirs, cheaper
+        context.server.address = (begun.host, begun.port)
+        if not begun.opened:
+            return NextLayer(context)
+        if begun.secure:
+            context.server.tls = visit.client.tls = True
+            visit.client.sni, visit.client.alpn = begun.name, b"http/1.1"
+        return Http(context, HTTPMode.transparent, visit)
+
     def run(self, visit: Visit, hook: commands.StartHook) -> None:
         """Answer a hook."""
         match hook:
@@ -125,7 +136,7 @@ class Stack:
 
     def _next(self, visit: Visit, undecided: NextLayer) -> Layer | None:
         context, data = undecided.context, undecided.data_client()  # type: ignore[no-untyped-call]
-        if len(context.layers) == 1:
+        if visit.tunnel is None and len(context.layers) == 1:
             return self._first(visit, context, data)
         if visit.tunnel is not None and self.engine.tunnelled(visit.tunnel):
             return Opaque(context, visit, f"{visit.tunnel} is on the tunnel list and passed undecrypted")

@@ -3,18 +3,16 @@
 import asyncio
 import socket
 from collections.abc import Callable
-from pathlib import Path
 
 from mitmproxy.proxy.mode_specs import ProxyMode
 from mitmproxy.utils.asyncio_utils import set_eager_task_factory
 
-from proxy.ca import roots_file
 from proxy.door import Answerer, DoorConfig
 from proxy.errors import Failure
-from proxy.mitm.engine import Engine
+from proxy.mitm.engine import Begun, Engine, trusted
 from proxy.mitm.layers import Stack, install
 from proxy.mitm.tape import Recorder
-from proxy.mitm.visit import Visit
+from proxy.mitm.visit import Guard, Visit
 
 BACKLOG = 1024
 
@@ -30,17 +28,15 @@ class Service:
         self.config = config
         self._recorder = recorder
         self._answerer = answerer
-        self._visits: set[Visit] = set()
-        self._empty = asyncio.Event()
-        self._empty.set()
 
     async def run(self, ready: Callable[[int], None]) -> None:
         """Serve until the configuration's `stop` is set."""
-        install()
-        trust = _trust(self.config)
+        engine = Engine(
+            config=self.config, recorder=self._recorder, answerer=self._answerer, trust=trusted(self.config)
+        )
+        visits = Visits(engine)
         with set_eager_task_factory():
-            engine = Engine(config=self.config, recorder=self._recorder, answerer=self._answerer, trust=trust)
-            server = await self._listen(engine)
+            server = await self._listen(visits)
             try:
                 host, port = server.sockets[0].getsockname()[:2]
                 engine.listening(host, port)
@@ -48,56 +44,79 @@ class Service:
                 await self.config.stop.wait()
             finally:
                 server.close()
-                await self._let_go()
+                await visits.let_go(self.config.limits.grace)
 
-    async def _listen(self, engine: Engine) -> asyncio.Server:
-        stack, mode = Stack(engine), _mode(engine)
-
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            _keepalive(writer)
-            visit = Visit(engine, stack, mode, reader, writer)
-            self._visits.add(visit)
-            self._empty.clear()
-            try:
-                await visit.handle_client()
-            finally:
-                self._visits.discard(visit)
-                if not self._visits:
-                    self._empty.set()
-
+    async def _listen(self, visits: "Visits") -> asyncio.Server:
         host, port = self.config.host, self.config.port
         try:
             return await asyncio.start_server(
-                serve, host, port, reuse_port=self.config.reuse_port or None, backlog=BACKLOG
+                visits.serve, host, port, reuse_port=self.config.reuse_port or None, backlog=BACKLOG
             )
         except OSError as error:
             raise Failure(
                 f"cannot listen on {host}:{port}: {error.strerror}; choose another port (0 takes a free one) or address"
             ) from error
 
-    async def _let_go(self) -> None:
+
+class Visits:
+    """The connections of one engine, which come from its own door or from another engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        install()
+        self._engine = engine
+        self._stack, self._mode = Stack(engine), _mode(engine)
+        self._visits: set[Visit] = set()
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve a new connection until its client is gone."""
+        _keepalive(writer)
+        await self._served(Visit(self._engine, self._stack, self._mode, reader, writer))
+
+    async def resume(self, transport: asyncio.Transport, data: bytes, begun: Begun | None) -> None:
+        """Serve a connection from which `data` was read already. Its TLS, if any, is the transport's."""
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(loop=loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        visit = Visit(
+            self._engine, self._stack, self._mode, reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+        )
+        if begun is not None:
+            visit.given, visit.tunnel = begun.given, begun.host
+            visit.layer = Guard(self._stack.resumed(visit, begun), visit)  # type: ignore[assignment]
+
+        def begin() -> None:
+            reader.feed_data(data)
+            transport.resume_reading()
+
+        # Not before `handle_client` stands: tasks are eager, and it would read on before it knows its own reader.
+        loop.call_soon(begin)
+        await self._served(visit)
+
+    async def _served(self, visit: Visit) -> None:
+        self._visits.add(visit)
+        self._empty.clear()
+        try:
+            await visit.handle_client()
+        finally:
+            self._visits.discard(visit)
+            if not self._visits:
+                self._empty.set()
+
+    async def let_go(self, grace: float) -> None:
         """Requests in flight may end, for a while."""
         for visit in list(self._visits):
             visit.leave()
         try:
-            async with asyncio.timeout(self.config.limits.grace):
+            async with asyncio.timeout(grace):
                 await self._empty.wait()
         except TimeoutError:
             for visit in list(self._visits):
                 visit.stop()
             await self._empty.wait()
-
-
-def _trust(config: DoorConfig) -> Path:
-    """A file with all roots that upstreams may use."""
-    try:
-        return roots_file(config.authority, [Path(config.upstream_ca)] if config.upstream_ca else [])
-    except OSError as error:
-        if config.upstream_ca is None:
-            raise
-        raise Failure(
-            f"the private CA file {config.upstream_ca} cannot be read ({error.strerror}); correct upstream_ca"
-        ) from error
 
 
 def _mode(engine: Engine) -> ProxyMode:

@@ -12,13 +12,18 @@ from typing import Any, Literal
 import trustme
 
 from calls.model import ChunkKind, Headers, Outcome, Request
-from proxy import mitm
+from proxy import lane, mitm
 from proxy.ca import ensure
 from proxy.door import Answerer, DoorConfig, Limits
 from replay.answer import Answer, Piece
 
 type Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 type Side = Literal["request", "response"]
+
+ENGINES = {"mitmproxy": mitm, "lane": lane}
+
+engine = "mitmproxy"
+"""The engine under test; `tests/proxy/mitm/conftest.py` runs every test with each."""
 
 
 @cache
@@ -285,7 +290,7 @@ async def opened(
     config = DoorConfig(authority=ensure(directory / "keys"), **(told | settings))
     ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     async with asyncio.TaskGroup() as group:
-        group.create_task(mitm.run(config, recorder, answerer, ready.set_result))
+        group.create_task(ENGINES[engine].run(config, recorder, answerer, ready.set_result))
         try:
             yield Door(await ready, config)
         finally:

@@ -184,6 +184,7 @@ async def test_a_request_for_us_and_not_through_us_is_told_so(tmp_path: Path) ->
     assert (got, problem["error"]["code"]) == (400, "not_a_proxy_request")
 
 
+@pytest.mark.engine("mitmproxy")
 async def test_a_crash_of_a_layer_ends_the_connection_and_the_recording(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -208,6 +209,7 @@ async def test_a_crash_of_a_layer_ends_the_connection_and_the_recording(
     assert "a connection was given up" in caplog.text
 
 
+@pytest.mark.engine("mitmproxy")
 async def test_a_hook_that_fails_ends_the_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

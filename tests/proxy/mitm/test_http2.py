@@ -45,7 +45,7 @@ async def _speaking(handler: object, *, acknowledge: bool = True) -> AsyncIterat
 async def _asking(door: Door, upstream: Upstream, *, acknowledge: bool = True) -> AsyncIterator[tuple[Peer, str]]:
     """An HTTP/2 client of that upstream, through the door."""
     authority = f"localhost:{upstream.port}"
-    reader, writer = await connected(door, authority, alpn=("h2", "http/1.1"))
+    reader, writer = await connected(door, authority, alpn=("h2",))
     try:
         yield Peer(reader, writer, client=True, acknowledge=acknowledge), authority
     finally:
@@ -80,6 +80,7 @@ async def test_a_call_over_http_2_is_relayed_and_recorded(tmp_path: Path) -> Non
     assert (told.body("request"), told.outcome) == (b"asked", "completed")
 
 
+@pytest.mark.engine("mitmproxy")
 async def test_a_client_gets_the_protocol_of_the_upstream(tmp_path: Path) -> None:
     ok = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
     async with (
@@ -101,6 +102,7 @@ async def _answer_all(peer: Peer) -> None:
         peer.respond(stream, OK, [b"ok"])
 
 
+@pytest.mark.engine("mitmproxy")
 async def test_what_an_upstream_speaks_is_asked_once(tmp_path: Path) -> None:
     async with _speaking(_answer_all) as upstream, opened(tmp_path, MemoryRecorder(), **_open(upstream)) as door:
         for expected in (1, 1, 1):

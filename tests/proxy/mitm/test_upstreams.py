@@ -127,6 +127,7 @@ async def test_a_certificate_that_is_not_valid_is_never_accepted(
     assert recorder.only.outcome == "server_closed"
 
 
+@pytest.mark.engine("mitmproxy")
 async def test_a_failed_handshake_is_tried_again_for_the_next_request(tmp_path: Path) -> None:
     """The first one is made before the client's own, to learn the upstream's protocol."""
     upstream = Upstream()

@@ -1,0 +1,212 @@
+"""Who asks, and whom: what the lane takes. Everything else, refusals included, is the other engine's.
+
+Nothing here answers with a reason: where it returns None, the connection goes to mitmproxy with all its bytes, which
+either speaks what we do not, or says what is wrong with it.
+"""
+
+import base64
+import binascii
+import hmac
+import ipaddress
+import re
+from typing import Final, NamedTuple
+
+from calls.model import Headers
+from proxy.door import Origin
+from proxy.identity import RUN, Credentials, Identity, identify
+from proxy.lane.heads import Fields, Framing, RequestHead, framing, texts, without
+from proxy.lane.upstream import Way
+from proxy.mitm.engine import Engine
+from proxy.mitm.heads import HEAD_LINES
+
+_NAMES_US: Final = ("credentials", "x-playhead-run")
+"""Where a run may be named for us; what an agent tells others never selects a recording."""
+
+_PORT: Final = re.compile(r":[0-9]{1,5}\Z")
+_AUTHORITY: Final = re.compile(rb"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})")
+_ABSOLUTE: Final = re.compile(rb"(?i:http)://([A-Za-z0-9._-]+)(?::([0-9]{1,5}))?((?:[/?].*)?)")
+_PREFIX: Final = re.compile(rb"/~([A-Za-z0-9._:-]{1,128})(?:~([^/?]*))?(?=[/?]|$)")
+_DROPPED: Final = frozenset({b"proxy-authorization", b"proxy-connection"})
+
+
+class Asked(NamedTuple):
+    """A request that may go on."""
+
+    target: Origin
+    """Who was asked. The record, the Host header and the rules speak of it."""
+
+    way: Way
+    """How that is reached."""
+
+    method: str
+    url: str
+    headers: Headers
+    """Without our own."""
+
+    identity: Identity
+    named: str | None
+    """The run, where the client named it to us."""
+
+    head: bytes
+    """What the upstream gets."""
+
+    framing: Framing
+    expects: bool
+    """Whether the client waits for a 100 before it sends its body."""
+
+    bound: bool
+    """Whether its authentication is that of a connection, which nobody else may use then."""
+
+
+class Tunnel(NamedTuple):
+    """What a CONNECT has told."""
+
+    host: str
+    port: int
+    given: Credentials
+
+
+def connected(head: RequestHead, engine: Engine) -> Tunnel | None:
+    """The tunnel that this CONNECT asks for."""
+    authority = _AUTHORITY.fullmatch(head.target)
+    named = framing(head.fields)
+    if authority is None or named.length or named.chunked or len(head.fields) > HEAD_LINES:
+        return None
+    given = credentials(head.fields)
+    if not _authorized(given, engine):
+        return None
+    tunnel = Tunnel(authority[1].decode().strip("[]").lower(), int(authority[2]), given)
+    target = Origin("https", tunnel.host, tunnel.port)
+    barred = engine.answerer is None and engine.refusal(target) is not None
+    return None if barred or engine.tunnelled(tunnel.host) else tunnel
+
+
+def in_tunnel(tunnel: Tunnel, name: str | None, *, secure: bool) -> Origin:
+    """Whom requests in a tunnel are for: its host, or, where that is an address, the name of the TLS handshake."""
+    host = name if name and _is_address(tunnel.host) else tunnel.host
+    return Origin("https" if secure else "http", host.lower(), tunnel.port)
+
+
+def asked(head: RequestHead, engine: Engine, owner: str, tunnel: Tunnel | None, within: Origin | None) -> Asked | None:
+    """What a request asks for; `within` is whom its tunnel is for."""
+    frame = framing(head.fields)
+    if frame.odd or len(head.fields) > HEAD_LINES or head.method == b"CONNECT":
+        return None
+    names = [name.lower() for name, _ in head.fields]
+    if names.count(b"host") != 1 or b"upgrade" in names or b"http2-settings" in names:
+        return None
+    place = _tunnelled(head, tunnel, within, names) if tunnel and within else _placed(head, engine)
+    if place is None:
+        return None
+    if within is None:
+        head = _readdressed(head, place, names)
+    headers = texts(head.fields)
+    identity = identify(headers, place.given, owner)
+    expects = _value(head, names, b"expect")
+    if identity.wrong or (expects is not None and expects.lower() != b"100-continue"):
+        return None
+    return Asked(
+        place.target,
+        _way(engine, place.target, tunnel),
+        head.method.decode(),
+        f"{place.target}{place.path.decode('latin-1')}",
+        identity.headers,
+        identity,
+        next((value for source, value in identity.evidence if source in _NAMES_US), None),
+        head.raw if identity.headers is headers else _without_ours(head, names),
+        frame,
+        expects is not None,
+        (_value(head, names, b"authorization") or b"")[:9].lower().startswith((b"ntlm", b"negotiate")),
+    )
+
+
+def _way(engine: Engine, target: Origin, tunnel: Tunnel | None) -> Way:
+    contact = engine.contact(target)
+    name = contact.host if contact.scheme == "https" else None
+    if contact is target and tunnel is not None:
+        return Way(tunnel.host, tunnel.port, name)
+    return Way(contact.host, contact.port, name)
+
+
+class _Place(NamedTuple):
+    """Whom a request is for, and by whose leave."""
+
+    target: Origin
+    path: bytes
+    given: Credentials
+
+
+def _tunnelled(head: RequestHead, tunnel: Tunnel, within: Origin, names: list[bytes]) -> _Place | None:
+    host = (_value(head, names, b"host") or b"").decode("latin-1")
+    # Not the port: Node writes `:80` into requests over connections that it did not make itself.
+    if host != within.authority and _PORT.sub("", host).strip("[]").lower().rstrip(".") != within.host.rstrip("."):
+        return None
+    return _Place(within, head.target, tunnel.given) if head.target.startswith(b"/") else None
+
+
+def _placed(head: RequestHead, engine: Engine) -> _Place | None:
+    """Outside of a tunnel: by the path's prefix in front of one origin, else by the absolute form."""
+    given = credentials(head.fields)
+    if engine.reverse is None:
+        found = _ABSOLUTE.fullmatch(head.target)
+        if found is None or not _authorized(given, engine):
+            return None
+        path = found[3] if found[3].startswith(b"/") else b"/" + found[3]
+        return _Place(Origin("http", found[1].decode().lower(), int(found[2] or 80)), path, given)
+    path = head.target
+    if prefix := _PREFIX.match(path):
+        given = prefix[1].decode(), (prefix[2] or b"").decode("latin-1")
+        path = path[prefix.end() :]
+        path = path if path.startswith(b"/") else b"/" + path
+    if not path.startswith(b"/") or not _authorized(given, engine):
+        return None
+    return _Place(engine.reverse, path, given)
+
+
+def _readdressed(head: RequestHead, place: _Place, names: list[bytes]) -> RequestHead:
+    """The head as its upstream wants it: the path alone, and in Host whom it is for."""
+    lines = head.raw.split(b"\r\n")
+    lines[0] = b"%b %b HTTP/1.1" % (head.method, place.path)
+    at, authority = names.index(b"host"), place.target.authority.encode()
+    fields = head.fields
+    if fields[at][1] != authority:
+        fields = [*fields[:at], (b"Host", authority), *fields[at + 1 :]]
+        lines[at + 1] = b"Host: " + authority
+    return RequestHead(b"\r\n".join(lines), head.method, place.path, fields)
+
+
+def _without_ours(head: RequestHead, names: list[bytes]) -> bytes:
+    ours = {name for name in names if name.startswith(b"x-playhead-")} | _DROPPED
+    return without(head.raw, head.fields, frozenset(ours))
+
+
+def _value(head: RequestHead, names: list[bytes], name: bytes) -> bytes | None:
+    return head.fields[names.index(name)][1] if name in names else None
+
+
+def credentials(fields: Fields) -> Credentials:
+    """What the client tells us, and only us."""
+    encoded = next((value for name, value in fields if name.lower() == b"proxy-authorization"), b"")
+    kind, _, encoded = encoded.partition(b" ")
+    if kind.lower() != b"basic":
+        return None
+    try:
+        user, _, password = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError):
+        return None
+    return user, password
+
+
+def _authorized(given: Credentials, engine: Engine) -> bool:
+    token = engine.config.token
+    if token is not None and not hmac.compare_digest((given[1] if given else "").encode(), token.encode()):
+        return False
+    return not given or not given[0] or RUN.fullmatch(given[0]) is not None
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,247 @@
+"""One request that is answered in the upstream's place, piece by piece and at its times, without any connection."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Final
+
+from calls.model import Body as Whole
+from calls.model import Chunk, Request
+from proxy.door import Answerer
+from proxy.lane.admission import Asked
+from proxy.lane.exchange import Desk, Exchange
+from proxy.lane.framing import Chunked, Sized
+from proxy.lane.relay import Relay
+from proxy.mitm.problem import Problem
+from replay.answer import Answer
+
+BURST: Final = 64 << 10
+"""How much goes out in one write."""
+
+# RFC 9110 7.6.1, and what this side of the wire decides by itself.
+HOP_BY_HOP: Final = frozenset(
+    {
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+
+type Step = Callable[[], None]
+
+
+class Answered(Exchange):
+    """One request and the answer that somebody else gives to it; without one it goes live, where that is allowed."""
+
+    def __init__(self, desk: Desk, asked: Asked, answerer: Answerer, owner: str, live: Callable[[], Relay]) -> None:
+        super().__init__(desk, asked)
+        self._answerer = answerer
+        self._owner = owner
+        self._live = live
+        self._body: Chunked | Sized | None = None
+        self._raw: list[bytes] = []
+        self._data = bytearray()
+        self._chunks: list[Chunk] = []
+        self._began = time.monotonic_ns()
+        self._plan: deque[tuple[int, Step]] = deque()
+        self._unsent = bytearray()
+        self._given_at = 0
+        self._chunked = False
+        self._closes = False
+        self._alarm: asyncio.TimerHandle | None = None
+        self._waiting = False
+        """Whether what is to go out has to be kept first."""
+
+        self._lacking: Callable[[], None] | None = None
+        """What to call when the client leaves before it was sent all of the answer."""
+
+    def start(self) -> None:
+        frame = self.asked.framing
+        self._body = Chunked() if frame.chunked else Sized(frame.length) if frame.length else None
+        if self._body is None:
+            self._ask()
+        elif self.asked.expects:
+            # Nobody else will ask for the body.
+            self.desk.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def feed(self, data: bytes) -> bytes:
+        assert self._body is not None
+        cut = self._body.feed(data)
+        for piece in cut.pieces:
+            if piece:
+                self._chunks.append(Chunk(time.monotonic_ns() - self._began, len(self._data), len(piece)))
+                self._data += piece
+        self._raw += [cut.go, cut.end or b""]
+        if len(self._data) > self.engine.config.limits.answered_request:
+            detail = "the request is larger than what can be looked up in a recording"
+            self.refuse(Problem(413, "request_too_large", detail))
+        elif cut.end is not None:
+            self._ask()
+        return cut.rest
+
+    def _ask(self) -> None:
+        self.asking = False
+        self.desk.later(self._answer())
+
+    async def _answer(self) -> None:
+        asked = self.asked
+        request = Request(
+            method=asked.method,
+            url=asked.url,
+            http_version="HTTP/1.1",
+            headers=asked.headers,
+            body=Whole(data=bytes(self._data), chunks=tuple(self._chunks), size=len(self._data)),
+            trailers=self._body.trailers if self._body else (),
+        )
+        actor = asked.identity.actor
+        answer = await self._answerer.answer(request, run=asked.named, owner=self._owner, actor=actor)
+        if self.over:
+            if answer is not None and answer.left is not None:
+                answer.left()
+        elif answer is not None:
+            self._recorded(answer)
+            self._give(answer)
+        elif self.engine.config.mode_of(asked.target.host) == "replay":
+            detail = "nobody answered this request, and no upstream may be asked in replay"
+            self.refuse(Problem(502, "not_answered", detail))
+        else:
+            self.over = True
+            self._live().resend(b"".join(self._raw), self._pieces(), request.trailers)
+
+    def _recorded(self, answer: Answer) -> None:
+        """Tell the request, where the answer becomes part of a run of its own."""
+        if answer.recorded:
+            self.begin_tape()
+            for piece in self._pieces():
+                self.tape.data("request", piece)
+            self.tape.ended("request", self._body.trailers if self._body else ())
+
+    def _pieces(self) -> list[bytes]:
+        return [bytes(self._data[chunk.offset : chunk.offset + chunk.size]) for chunk in self._chunks]
+
+    # Giving an answer
+
+    def _give(self, answer: Answer) -> None:
+        """Lay out the answer in time, and begin."""
+        if answer.dialogue is not None:
+            answer.dialogue.left()
+            detail = "this was recorded as a WebSocket, and is asked for as something else; ask for it as one"
+            self.refuse(Problem(426, "websocket_recorded", detail))
+            return
+        self._given_at = time.monotonic_ns()
+        self._lacking = answer.left
+        if answer.status:
+            self._plan.append((answer.at, lambda: self._head(answer)))
+        if self.asked.method != "HEAD":
+            for piece in answer.pieces:
+                self._plan.append((piece.at, lambda data=piece.data: self._piece(answer, data)))  # type: ignore[misc]
+        self._plan.append((answer.end_at, lambda: self._end(answer)))
+        self._play()
+
+    def _play(self) -> None:
+        """Send what is due, then wait: for its time, or for the client to take what it got."""
+        self._alarm = None
+        while self._plan and not (self.over or self.desk.full or self._waiting):
+            at, step = self._plan[0]
+            early = self._given_at + at - time.monotonic_ns() if at else 0
+            if early > 0:
+                self._flush()
+                self._alarm = asyncio.get_running_loop().call_later(early / 1e9, self._play)
+                return
+            self._plan.popleft()
+            if len(self._plan) == 1:
+                # What follows is the end: a client that leaves now has had all of it.
+                self._lacking = None
+            step()
+            if len(self._unsent) > BURST:
+                self._flush()
+        self._flush()
+
+    def _flush(self) -> None:
+        if self._unsent and not self.over and not self._waiting:
+            self.desk.write(bytes(self._unsent))
+            self._unsent.clear()
+
+    def room(self, *, full: bool) -> None:
+        if not full and self._alarm is None:
+            self._play()
+
+    def _kept(self, answer: Answer, *, last: bool) -> None:
+        """What becomes part of a run is kept before its end goes out: hold the rest back until it is."""
+        if not (answer.recorded and last and self.tape.open):
+            return
+        self._flush()
+        self.tape.ended("response", answer.trailers)
+        self.tape.closed(answer.recorded)
+        if not self.kept_now():
+            self._waiting = True
+            self.desk.later(self._kept_later())
+
+    async def _kept_later(self) -> None:
+        if await self.tape.kept():
+            self._waiting = False
+            self._play()
+        elif not self.over:
+            self.cut()
+
+    def _head(self, answer: Answer) -> None:
+        """The answer's head, with the framing that belongs to this connection."""
+        fields = [(name, value) for name, value in answer.headers if name.lower() not in HOP_BY_HOP]
+        sized = any(name.lower() == "content-length" for name, _ in fields)
+        bodiless = self.asked.method == "HEAD" or answer.status in (204, 304)
+        old = answer.http_version == "HTTP/1.0"
+        self._closes = old
+        self._chunked = not (sized or bodiless or old)
+        if self._chunked:
+            fields.append(("Transfer-Encoding", "chunked"))
+        reason = answer.reason or (HTTPStatus(answer.status).phrase if answer.status in set(HTTPStatus) else "")
+        lines = [f"HTTP/1.{0 if old else 1} {answer.status} {reason}", *(f"{name}: {value}" for name, value in fields)]
+        if answer.recorded:
+            self.tape.response(answer.status, answer.reason, answer.http_version, answer.headers)
+        self._kept(answer, last=len(self._plan) == 1 and answer.end == "complete")
+        self._unsent += ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+
+    def _piece(self, answer: Answer, data: bytes) -> None:
+        if answer.recorded:
+            self.tape.data("response", data)
+            # Its length may say that it is the last one.
+            self._kept(answer, last=len(self._plan) == 1 and answer.end == "complete")
+        self._unsent += b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
+
+    def _end(self, answer: Answer) -> None:
+        match answer.end:
+            case "hold":
+                self._plan.append((answer.end_at + answer.patience, lambda: self._stayed(answer)))
+            case "cut":
+                self._flush()
+                self.tape.closed("server_closed", "cut as it was recorded, or as an override says")
+                self.cut()
+            case _:
+                if self._chunked:
+                    trailers = "".join(f"{name}: {value}\r\n" for name, value in answer.trailers)
+                    self._unsent += b"0\r\n" + trailers.encode("latin-1") + b"\r\n"
+                self._flush()
+                self.finish(keep=False, closes=self._closes)
+
+    def _stayed(self, answer: Answer) -> None:
+        instead = answer.stayed() if answer.stayed is not None else None
+        if instead is None or answer.status:
+            self._flush()
+            self.tape.closed("timed_out", "the client waited for longer than is told here")
+            self.cut()
+        else:
+            self._give(instead)
+
+    def release(self, *, keep: bool) -> None:  # noqa: ARG002 - there is nothing to keep
+        if self._alarm is not None:
+            self._alarm.cancel()
+        lacking, self._lacking = self._lacking, None
+        if lacking is not None:
+            lacking()

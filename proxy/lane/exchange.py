@@ -1,0 +1,152 @@
+"""What the lane does with every request: tell it, answer in the upstream's place where that is due, and end it."""
+
+from collections.abc import Coroutine
+from typing import Any, Protocol
+
+from calls.model import Outcome
+from proxy.lane.admission import Asked
+from proxy.mitm.engine import Engine
+from proxy.mitm.problem import Problem
+from proxy.mitm.tape import Recorder, Recording, Tape
+
+
+class Desk(Protocol):
+    """The client's connection, as its exchanges see it."""
+
+    engine: Engine
+    full: bool
+    """Whether the client takes no more for now."""
+
+    def write(self, data: bytes) -> None:
+        """Send to the client."""
+
+    def hold(self, *, full: bool) -> None:
+        """Read no more of the request for now, or go on: its taker is full."""
+
+    def go_on(self) -> None:
+        """The exchange takes in more of its request again."""
+
+    def over(self, *, closes: bool, lingers: bool) -> None:
+        """The exchange is through. `closes`: so is the connection. `lingers`: it is, but read on for a while, so that the
+        client gets to see what we wrote."""
+
+    def cut(self) -> None:
+        """Break the connection off, so that the client sees that something is lacking."""
+
+    def later(self, work: Coroutine[Any, Any, None]) -> None:
+        """Have this done; a fault in it ends the connection."""
+
+
+class Exchange:
+    """One request, until it is through."""
+
+    def __init__(self, desk: Desk, asked: Asked) -> None:
+        self.desk = desk
+        self.asked = asked
+        self.engine = desk.engine
+        self.tape = _SILENT
+        self.asking = True
+        """Whether more of the request is to come."""
+
+        self.over = False
+
+    # What the client's connection tells
+
+    @property
+    def accepts(self) -> bool:
+        """Whether it takes in its request just now."""
+        return self.asking
+
+    def start(self) -> None:
+        """Begin."""
+        raise NotImplementedError
+
+    def feed(self, data: bytes) -> bytes:
+        """More of the request, which is not over; return what does not belong to it. Raises Malformed."""
+        raise NotImplementedError
+
+    def room(self, *, full: bool) -> None:
+        """The client takes no more for now, or more again."""
+
+    def overdue(self, now: float) -> None:
+        """Look at the time."""
+
+    def abandon(self, outcome: Outcome, why: str) -> None:
+        """The client is gone, or something of ours has failed."""
+        if not self.over:
+            self.over = True
+            self.tape.closed(outcome, why)
+            self.release(keep=False)
+
+    def release(self, *, keep: bool) -> None:
+        """Let go of what the exchange holds."""
+
+    # What all of them do
+
+    def begin_tape(self) -> None:
+        """From here on, what happens is told."""
+        asked = self.asked
+
+        def begin(recorder: Recorder) -> Recording:
+            return recorder.begin(
+                run=asked.identity.run,
+                run_evidence=asked.identity.evidence,
+                step=asked.identity.step,
+                actor=asked.identity.actor,
+                method=asked.method,
+                url=asked.url,
+                http_version="HTTP/1.1",
+                headers=asked.headers,
+            )
+
+        recorder = None if self.engine.config.mode_of(asked.target.host) == "passthrough" else self.engine.recorder
+        self.tape = Tape(recorder, asked.identity.run, begin)
+
+    def kept_now(self) -> bool:
+        """Whether nothing has to be waited for."""
+        return not self.tape.guarded or self.tape.kept_now()
+
+    def refuse(self, problem: Problem, outcome: Outcome = "refused") -> None:
+        """Answer in the upstream's place, and say in the record that it was us."""
+        headers = problem.headers if not self.asking else (*problem.headers, ("Connection", "close"))
+        body = problem.body if self.asked.method != "HEAD" else b""
+        self.tape.response(problem.status, problem.reason, "HTTP/1.1", headers)
+        self.tape.data("response", body)
+        self.tape.ended("response")
+        self.tape.closed(outcome, problem.detail)
+        fields = "".join(f"{name}: {value}\r\n" for name, value in headers)
+        whole = f"HTTP/1.1 {problem.status} {problem.reason}\r\n{fields}\r\n".encode() + body
+        if self.kept_now():
+            self._refused(whole)
+        else:
+            self.desk.later(self._refused_later(whole))
+
+    async def _refused_later(self, whole: bytes) -> None:
+        await self.tape.kept()
+        self._refused(whole)
+
+    def _refused(self, whole: bytes) -> None:
+        if not self.over:
+            self.desk.write(whole)
+            self.finish(keep=False)
+
+    def finish(self, *, keep: bool, closes: bool = False) -> None:
+        """The answer is out. What is still to come of the request is swallowed."""
+        self.over = True
+        self.tape.closed("refused", "the exchange was given up")
+        self.release(keep=keep and not self.asking)
+        self.desk.over(closes=closes or self.asked.framing.closes, lingers=self.asking)
+
+    def cut(self) -> None:
+        """Break off on both sides."""
+        self.over = True
+        self.tape.closed("refused", "the exchange was given up")
+        self.release(keep=False)
+        self.desk.cut()
+
+
+def _nobody(_: Recorder) -> Recording:
+    raise AssertionError("there is no recorder")
+
+
+_SILENT = Tape(None, "", _nobody)

@@ -1,0 +1,155 @@
+"""Where a body ends, and what of it is payload. The bytes themselves go on as they came, framing and all.
+
+Feeding is incremental: what is only half of a size line or of an end waits for the rest of it; all else may go on at once,
+but for what completes the message, which is given apart.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol
+
+from calls.model import Headers
+
+LINE: Final = 4096
+"""No size line is longer, with its extensions."""
+
+TRAILERS: Final = 64 << 10
+
+# RFC 9112 7.1. Old servers pad with blanks; a request that does could mean something else to whom it goes to.
+_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[\t -~\x80-\xff]*)?")
+_PADDED: Final = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[\t -~\x80-\xff]*)?")
+_TRAILER: Final = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([\t -~\x80-\xff]*?)[ \t]*")
+
+
+class Malformed(ValueError):
+    """These bytes are no body of this kind."""
+
+
+class Cut(NamedTuple):
+    """Some bytes, taken apart."""
+
+    go: bytes
+    """May go on."""
+
+    pieces: Sequence[bytes]
+    """The payload."""
+
+    end: bytes | None
+    """Completes the message; None where it is not complete yet."""
+
+    rest: bytes = b""
+    """Does not belong to it."""
+
+
+class Body(Protocol):
+    """A body that is being read."""
+
+    trailers: Headers
+
+    def feed(self, data: bytes) -> Cut:
+        """Take in what comes next. Raises Malformed."""
+
+
+class Sized:
+    """A body of known length, which is not 0."""
+
+    __slots__ = ("_left",)
+    trailers: Headers = ()
+
+    def __init__(self, length: int) -> None:
+        self._left = length
+
+    def feed(self, data: bytes) -> Cut:
+        left = self._left - len(data)
+        self._left = max(left, 0)
+        if left > 0:
+            return Cut(data, (data,), None)
+        if left == 0:
+            return Cut(b"", (data,), data)
+        end = data[:left]
+        return Cut(b"", (end,), end, data[left:])
+
+
+class UntilClosed:
+    """A body that ends with its connection."""
+
+    __slots__ = ()
+    trailers: Headers = ()
+
+    def feed(self, data: bytes) -> Cut:
+        return Cut(data, (data,), None)
+
+
+class Chunked:
+    """A body in chunks, each of which is a piece of its own."""
+
+    __slots__ = ("_closing", "_left", "_size", "_tail", "trailers")
+
+    def __init__(self, *, padded: bool = False) -> None:
+        self._size = _PADDED if padded else _SIZE
+        self._tail = b""
+        self._left = 0
+        self._closing = False
+        """Whether the line's end behind a chunk's data is due."""
+        self.trailers: Headers = ()
+
+    def feed(self, data: bytes) -> Cut:
+        if self._tail:
+            data, self._tail = self._tail + data, b""
+        pieces: list[bytes] = []
+        at, size = 0, len(data)
+        while at < size:
+            if self._left:
+                piece = data[at : at + self._left]
+                pieces.append(piece)
+                at += len(piece)
+                self._left -= len(piece)
+                self._closing = not self._left
+            elif self._closing:
+                if not data.startswith(b"\r\n", at):
+                    if data[at:] != b"\r":
+                        raise Malformed("a chunk is longer than it said")
+                    break
+                self._closing = False
+                at += 2
+            else:
+                line = data.find(b"\r\n", at)
+                if line < 0:
+                    if size - at > LINE:
+                        raise Malformed("an endless size line")
+                    break
+                self._left = self._sized(data, at, line)
+                if not self._left:
+                    return self._last(data, at, line, pieces)
+                at = line + 2
+        if at == size:
+            return Cut(data, pieces, None)
+        self._tail = data[at:]
+        return Cut(data[:at], pieces, None)
+
+    def _sized(self, data: bytes, at: int, end: int) -> int:
+        found = self._size.fullmatch(data, at, end)
+        if found is None:
+            raise Malformed("what should be a chunk's size is none")
+        return int(found[1], 16)
+
+    def _last(self, data: bytes, at: int, line: int, pieces: list[bytes]) -> Cut:
+        """The chunk of size 0, and the trailers behind it."""
+        if data.startswith(b"\r\n", line + 2):
+            end = line + 4
+        else:
+            end = data.find(b"\r\n\r\n", line + 2) + 4
+            if end < 4:
+                if len(data) - line > TRAILERS:
+                    raise Malformed("endless trailers")
+                self._tail = data[at:]
+                return Cut(data[:at], pieces, None)
+            self.trailers = _trailers(data[line + 2 : end - 4])
+        return Cut(data[:at], pieces, data[at:end], data[end:])
+
+
+def _trailers(lines: bytes) -> Headers:
+    found = [_TRAILER.fullmatch(line) for line in lines.split(b"\r\n")]
+    if None in found:
+        raise Malformed("what should be a trailer is none")
+    return tuple((field[1].decode("latin-1"), field[2].decode("latin-1")) for field in found if field)

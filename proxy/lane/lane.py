@@ -1,0 +1,143 @@
+"""What all connections of one lane share: listening, whom they may reach, what hands them over, and stopping in order."""
+
+import asyncio
+import importlib
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+from proxy.door import Answerer, DoorConfig
+from proxy.errors import Failure
+from proxy.lane.client import Client
+from proxy.lane.tls import Leaves
+from proxy.lane.upstream import Upstreams
+from proxy.mitm.engine import Begun, Engine, trusted
+from proxy.mitm.tape import Recorder
+
+if TYPE_CHECKING:
+    from proxy.mitm.service import Visits
+
+BACKLOG: Final = 1024
+
+LOOK: Final = 1.0
+"""Seconds between two looks at what is overdue."""
+
+
+class Lane:
+    """One listening door."""
+
+    def __init__(self, config: DoorConfig, recorder: Recorder | None, answerer: Answerer | None) -> None:
+        if config.mode == "record" and recorder is None:
+            raise ValueError("recording needs a recorder")
+        if config.mode in ("replay", "auto") and answerer is None:
+            raise ValueError(f"mode {config.mode} needs an answerer")
+        self.config = config
+        self.engine = Engine(config=config, recorder=recorder, answerer=answerer, trust=trusted(config))
+        self.upstreams = Upstreams(str(self.engine.trust))
+        self.leaves = Leaves(config.authority)
+        self.went: Counter[str] = Counter()
+        """How many connections each engine has got."""
+
+        self._clients: set[Client] = set()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._others: Visits | None = None
+        self._loading = asyncio.Lock()
+        self._group: asyncio.TaskGroup
+
+    async def run(self, ready: Callable[[int], None]) -> None:
+        """Serve until the configuration's `stop` is set."""
+        loop = asyncio.get_running_loop()
+        before = loop.get_task_factory()
+        loop.set_task_factory(asyncio.eager_task_factory)
+        try:
+            async with asyncio.TaskGroup() as self._group:
+                server = await self._listen()
+                try:
+                    host, port = server.sockets[0].getsockname()[:2]
+                    self.engine.listening(host, port)
+                    ready(port)
+                    looking = self._group.create_task(self._look())
+                    await self.config.stop.wait()
+                    looking.cancel()
+                finally:
+                    server.close()
+                    await self._let_go()
+        finally:
+            loop.set_task_factory(before)
+
+    async def _listen(self) -> asyncio.Server:
+        host, port = self.config.host, self.config.port
+        try:
+            return await asyncio.get_running_loop().create_server(
+                lambda: Client(self), host, port, reuse_port=self.config.reuse_port or None, backlog=BACKLOG
+            )
+        except OSError as error:
+            raise Failure(
+                f"cannot listen on {host}:{port}: {error.strerror}; choose another port (0 takes a free one) or address"
+            ) from error
+
+    async def _look(self) -> None:
+        limits = self.config.limits
+        shortest = min(limits.idle, limits.head, limits.silence or LOOK)
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(min(LOOK, shortest / 4))
+            now = loop.time()
+            for client in list(self._clients):
+                client.overdue(now)
+            self.upstreams.sweep()
+
+    async def _let_go(self) -> None:
+        """Requests in flight may end, for a while."""
+        grace = self.config.limits.grace
+        for client in list(self._clients):
+            client.leave()
+        try:
+            async with asyncio.timeout(grace):
+                if self._others is not None:
+                    await self._others.let_go(grace)
+                await self._empty.wait()
+        except TimeoutError:
+            for client in list(self._clients):
+                client.stop()
+            if self._others is not None:
+                await self._others.let_go(0)
+            await self._empty.wait()
+        self.upstreams.close()
+
+    # For connections
+
+    def arrived(self, client: Client) -> None:
+        """One more."""
+        self._clients.add(client)
+        self._empty.clear()
+
+    def departed(self, client: Client) -> None:
+        """One less."""
+        self._clients.discard(client)
+        if not self._clients:
+            self._empty.set()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Have this done, while the door is open."""
+        self._group.create_task(work)
+
+    def hand_over(self, transport: asyncio.Transport, data: bytes, begun: Begun | None) -> None:
+        """Let mitmproxy go on with a connection, from these bytes on."""
+        transport.pause_reading()
+        self.went["mitmproxy"] += 1
+        self.spawn(self._handed_over(transport, data, begun))
+
+    async def _handed_over(self, transport: asyncio.Transport, data: bytes, begun: Begun | None) -> None:
+        others = await self._mitmproxy()
+        if not transport.is_closing():
+            await others.resume(transport, data, begun)
+
+    async def _mitmproxy(self) -> "Visits":
+        """The other engine. It takes a second to load, which is spent only where it is needed."""
+        async with self._loading:
+            if self._others is None:
+                service = await asyncio.to_thread(importlib.import_module, "proxy.mitm.service")
+                self._others = service.Visits(self.engine)
+        return self._others

@@ -1,0 +1,372 @@
+"""One request and its response, relayed and recorded. Bytes go on as they came.
+
+The request's head is kept before anything of it goes on; a short body goes with it, a long one piece by piece. Response
+pieces go on as they come. Only what completes a message waits until all that came before it is kept.
+"""
+
+import time
+from collections.abc import Iterable
+from typing import Final
+
+from calls.model import Headers, Outcome
+from proxy.lane.admission import Asked
+from proxy.lane.exchange import Desk, Exchange
+from proxy.lane.framing import Body, Chunked, Malformed, Sized, UntilClosed
+from proxy.lane.heads import END, Framing, ResponseHead, framing, response_head, texts, without
+from proxy.lane.upstream import Lender, Upstream
+from proxy.mitm.problem import Problem
+from replay.answer import mark
+
+HEAD_BYTES: Final = 1 << 20
+
+_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_ALT_SVC: Final = frozenset({b"alt-svc"})
+
+
+class Relay(Exchange):
+    """One request on its way to an upstream and back."""
+
+    def __init__(self, desk: Desk, asked: Asked, upstreams: Lender) -> None:
+        super().__init__(desk, asked)
+        self._upstreams = upstreams
+        self._upstream: Upstream | None = None
+        self._request: Body | None = None
+        self._collected: list[bytes] = []
+        self._streams = False
+        """Whether the request goes on piece by piece."""
+
+        self._unread = b""
+        """A response's head, as far as it is there."""
+
+        self._response: Body | None = None
+        self._unsent = b""
+        """What goes out with the next piece."""
+
+        self._answered = False
+        """Whether all of the response has come."""
+
+        self._answering = True
+        """Whether any of it is still to be sent."""
+
+        self._keeps = True
+        """Whether the upstream keeps the connection."""
+
+        self._closes = False
+        self._heard = 0.0
+        self.live = False
+        """Whether the client is told that this is no recording."""
+
+    # The request
+
+    @property
+    def accepts(self) -> bool:
+        return self.asking and (not self._streams or self._upstream is not None)
+
+    def start(self) -> None:
+        self.begin_tape()
+        if problem := self.engine.refusal(self.asked.target):
+            self.refuse(problem, "refused")
+            return
+        frame, limit = self.asked.framing, self.engine.config.limits.buffered_request
+        self._request = Chunked() if frame.chunked else Sized(frame.length) if frame.length else None
+        if self._request is None:
+            self._whole()
+        elif self.asked.expects or frame.chunked or (frame.length or 0) > limit:
+            self._streams = True
+            self._forward()
+
+    def resend(self, body: bytes, pieces: Iterable[bytes], trailers: Headers) -> None:
+        """Relay a request of which all is there."""
+        self.asking = False
+        self.begin_tape()
+        if problem := self.engine.refusal(self.asked.target):
+            self.refuse(problem, "refused")
+            return
+        for piece in pieces:
+            self.tape.data("request", piece)
+        self.tape.ended("request", trailers)
+        self._collected.append(body)
+        self._forward()
+
+    def feed(self, data: bytes) -> bytes:
+        assert self._request is not None
+        cut = self._request.feed(data)
+        for piece in cut.pieces:
+            self.tape.data("request", piece)
+        if not self._streams:
+            self._collected.append(cut.go if cut.end is None else cut.go + cut.end)
+            if cut.end is not None:
+                self._whole()
+            return cut.rest
+        if cut.go and self._upstream is not None:
+            self._upstream.write(cut.go)
+        if cut.end is not None:
+            self._end_request(cut.end)
+        return cut.rest
+
+    def _whole(self) -> None:
+        self.asking = False
+        self.tape.ended("request")
+        self._forward()
+
+    def _end_request(self, end: bytes) -> None:
+        """The last of it goes on when all of it is kept."""
+        assert self._request is not None
+        self.asking = False
+        self.tape.ended("request", self._request.trailers)
+        if not self._answering:
+            self.tape.closed("completed")
+        if self.kept_now():
+            self._send_end(end)
+        else:
+            self.desk.later(self._send_end_later(end))
+
+    async def _send_end_later(self, end: bytes) -> None:
+        if not await self.tape.kept():
+            self._give_up("the request could not be recorded")
+        elif not self.over:
+            self._send_end(end)
+
+    def _send_end(self, end: bytes) -> None:
+        if self._upstream is not None:
+            self._upstream.write(end)
+        if not self._answering:
+            self.finish(keep=self._keeps, closes=self._closes)
+
+    def _forward(self) -> None:
+        """Once the request is kept, send it to an upstream."""
+        if not self.kept_now():
+            self.desk.later(self._forward_later(kept=False))
+        elif upstream := self._upstreams.lend(self.asked.way, repeatable=self._repeatable()):
+            self._send(upstream)
+        else:
+            self.desk.later(self._forward_later(kept=True))
+
+    async def _forward_later(self, *, kept: bool) -> None:
+        if not kept and not await self.tape.kept():
+            detail = "the request could not be recorded, and on_record_failure is refuse: it went nowhere"
+            self.refuse(Problem(503, "not_recorded", detail), "refused")
+            return
+        # Nothing is asked for a client that left while we waited.
+        if self.over:
+            return
+        try:
+            upstream = self._upstreams.lend(self.asked.way, repeatable=self._repeatable())
+            upstream = upstream or await self._upstreams.connect(self.asked.way)
+        except Problem as problem:
+            if not self.over:
+                timed_out: Outcome = "timed_out" if problem.status == 504 else "server_closed"
+                self.refuse(problem, "refused" if problem.status == 403 else timed_out)
+            return
+        self._send(upstream)
+
+    def _repeatable(self) -> bool:
+        return self.asked.method in _SAFE and not self._streams
+
+    def _send(self, upstream: Upstream) -> None:
+        if self.over:
+            upstream.drop()
+            return
+        self._upstream = upstream
+        self._heard = time.monotonic()
+        upstream.bound = upstream.bound or self.asked.bound
+        upstream.lend(self)
+        if self.desk.full:
+            upstream.read(on=False)
+        upstream.write(b"".join([self.asked.head, *self._collected]))
+        if self._streams:
+            self.desk.go_on()
+        elif not self._repeatable():
+            self._collected.clear()
+
+    # The response
+
+    def answer(self, data: bytes) -> None:
+        """The upstream says something."""
+        self._heard = time.monotonic()
+        if self._answered:
+            self._keeps = False
+        elif self._response is not None:
+            self._body(self._response, data)
+        else:
+            self._head(self._unread + data if self._unread else data)
+
+    def _head(self, data: bytes) -> None:
+        while (end := data.find(END)) >= 0:
+            head = response_head(data[: end + 4])
+            data = data[end + 4 :]
+            if head is None or head.status == 101:
+                self._malformed("no sound head" if head is None else "a switch of protocols that nobody asked for")
+                return
+            if head.status >= 200:
+                self._begin(head, data)
+                return
+            self.desk.write(head.raw)
+        self._unread = data
+        if len(data) > HEAD_BYTES:
+            self._malformed("its head is too large")
+
+    def _begin(self, head: ResponseHead, data: bytes) -> None:
+        frame = framing(head.fields)
+        if frame.odd or (frame.chunked and head.version == "1.0"):
+            self._malformed("its framing is ambiguous or invalid")
+            return
+        self._unread = b""
+        raw, fields = head.raw, head.fields
+        # Else the client would leave for QUIC, past us.
+        if b"alt-svc" in raw.lower():
+            raw = without(raw, fields, _ALT_SVC)
+            fields = [field for field in fields if field[0].lower() not in _ALT_SVC]
+        self.tape.response(head.status, head.reason, f"HTTP/{head.version}", texts(fields))
+        if self.live:
+            raw = raw[:-2] + "{}: {}\r\n\r\n".format(*mark("live", run=self.asked.identity.run)).encode()
+        if head.status == 401 and self._upstream is not None and _by_connection(head):
+            self._upstream.bound = True
+        self._closes = self._closes or frame.closes or head.version == "1.0"
+        self._keeps = self._keeps and not self._closes and not self.asked.framing.closes
+        self._response = _body_of(head.status, self.asked.method, frame)
+        if self._response is None:
+            self._end(b"", raw, data)
+            return
+        if isinstance(self._response, UntilClosed):
+            self._closes, self._keeps = True, False
+        self._unsent = raw
+        self._body(self._response, data)
+
+    def _body(self, body: Body, data: bytes) -> None:
+        try:
+            cut = body.feed(data)
+        except Malformed:
+            self.broken(ragged=True)
+            return
+        for piece in cut.pieces:
+            if piece:
+                self.tape.data("response", piece)
+        go = self._unsent + cut.go if self._unsent else cut.go
+        self._unsent = b""
+        if cut.end is not None:
+            self._end(go, cut.end, cut.rest)
+        elif go:
+            self.desk.write(go)
+
+    def _end(self, before: bytes, end: bytes, surplus: bytes = b"") -> None:
+        """The last of it goes on when all of it is kept."""
+        self._answered = True
+        # Nobody asked for more: what comes behind can only be an attack or a mistake.
+        self._keeps = self._keeps and not surplus
+        self.tape.ended("response", self._response.trailers if self._response else ())
+        if not self.asking:
+            self.tape.closed("completed")
+        if self.kept_now():
+            self._done(before + end)
+            return
+        if before:
+            self.desk.write(before)
+        self.desk.later(self._end_later(end))
+
+    async def _end_later(self, end: bytes) -> None:
+        if not await self.tape.kept():
+            self._give_up("the response could not be recorded")
+        elif not self.over:
+            self._done(end)
+
+    def _done(self, data: bytes) -> None:
+        if data:
+            self.desk.write(data)
+        self._answering = False
+        gone = self._upstream is None or self._upstream.gone or not self._keeps
+        if not self.asking:
+            self.finish(keep=self._keeps, closes=self._closes)
+        elif gone:
+            self.tape.closed("completed")
+            self.finish(keep=False, closes=True)
+
+    # Ends
+
+    def broken(self, *, ragged: bool) -> None:
+        """The upstream is gone."""
+        if self.over:
+            return
+        self._keeps = False
+        if self._answered:
+            if not self._answering and self.asking:
+                self.tape.closed("completed")
+                self.finish(keep=False, closes=True)
+        elif isinstance(self._response, UntilClosed) and not ragged:
+            self._end(b"", b"")
+        elif self._may_ask_again():
+            self._upstream = None
+            self._unread = b""
+            self._keeps = True
+            self.desk.later(self._forward_later(kept=True))
+        else:
+            self.tape.closed("server_closed", "the upstream broke off before its response was complete")
+            if self._unsent:
+                self.desk.write(self._unsent)
+            self.cut()
+
+    def _may_ask_again(self) -> bool:
+        """A connection that had waited and was closed meanwhile: only what may be asked twice is asked again."""
+        untouched = self._response is None and not self._unread
+        return untouched and self._repeatable() and self._upstream is not None and self._upstream.used > 1
+
+    def _malformed(self, fault: str) -> None:
+        if self._upstream is not None:
+            self._upstream.drop()
+        self.refuse(Problem(502, "upstream_malformed", f"the upstream's response is malformed: {fault}"))
+
+    def _give_up(self, why: str) -> None:
+        if not self.over:
+            self.tape.closed("refused", why)
+            self.cut()
+
+    def overdue(self, now: float) -> None:
+        """The upstream may have been silent for too long. What the client still sends counts as silence too."""
+        silence = self.engine.config.limits.silence
+        if silence is None or self._upstream is None or self._answered or self._heard + silence > now:
+            return
+        why = f"the upstream was silent for {silence:g} s"
+        self._upstream.drop()
+        if self._response is None:
+            self.refuse(Problem(504, "upstream_silent", why), "timed_out")
+        else:
+            self.tape.closed("timed_out", why)
+            self.cut()
+
+    def room(self, *, full: bool) -> None:
+        if self._upstream is not None:
+            self._upstream.read(on=not full)
+
+    def full(self, *, full: bool) -> None:
+        """The upstream takes no more for now, or more again."""
+        self.desk.hold(full=full)
+
+    def release(self, *, keep: bool) -> None:
+        upstream, self._upstream = self._upstream, None
+        if upstream is None:
+            return
+        self.desk.hold(full=False)
+        if not keep or upstream.gone:
+            upstream.drop()
+            return
+        upstream.read(on=True)
+        upstream.give_back()
+        self._upstreams.returned(upstream)
+
+
+def _body_of(status: int, method: str, frame: Framing) -> Body | None:
+    """How a response's body is read; None where it has none."""
+    if method == "HEAD" or status in (204, 304):
+        return None
+    if frame.chunked:
+        return Chunked(padded=True)
+    if frame.length is None:
+        return UntilClosed()
+    return Sized(frame.length) if frame.length else None
+
+
+def _by_connection(head: ResponseHead) -> bool:
+    return any(
+        name.lower() == b"www-authenticate" and value.lower().startswith((b"ntlm", b"negotiate"))
+        for name, value in head.fields
+    )
