@@ -1,0 +1,226 @@
+"""What becomes of real traffic, and what it costs: `python -m bench.keys [--quick] [--json] [--rounds N] [--show]`.
+
+Every exchange of the shared corpus is routed, keyed and derived; the answers that came as streams are judged by the official
+SDKs, as the tests do. Times are CPU of this process, the least of all rounds for each exchange, off any event loop.
+"""
+
+import argparse
+import gc
+import json
+import statistics
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+from bench.figures import machine
+from calls.derive import derived
+from calls.key import keyed, raw_digest
+from calls.model import Call, Exchange
+from store.profiles import shipped
+from tests.calls import test_cloud_sdks, test_openai_sdks, test_sdks
+from tests.calls.judging import differences, said
+from tests.calls.recorded import exchange
+from tests.support.corpus import Recorded, cassettes
+
+PROFILES = shipped()
+
+MEGABYTE = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One exchange of the corpus and what was made of it."""
+
+    cassette: str
+    recorded: Recorded
+    exchange: Exchange
+    call: Call
+    strict: str
+
+    @property
+    def size(self) -> int:
+        """Bytes of both bodies, as they crossed the wire."""
+        return len(self.recorded.request_body) + len(self.recorded.response_body)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One line of the table."""
+
+    what: str
+    value: float | int
+    note: str = ""
+
+
+def all_seen() -> list[Seen]:
+    """The corpus, understood."""
+    found = []
+    for cassette in cassettes():
+        for recorded in cassette.exchanges:
+            one = exchange(recorded, cassette.name)
+            key = keyed(one.request, PROFILES)
+            found.append(Seen(cassette.name, recorded, one, derived(one, key), key.strict))
+    return found
+
+
+def understood(seen: Sequence[Seen]) -> Iterator[Figure]:
+    """Routes, calls, streams that came to their end, and fields that nobody knows."""
+    kinds = Counter(one.call.kind for one in seen)
+    yield Figure("exchanges", len(seen), ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common()))
+    models = [one for one in seen if one.call.kind == "model"]
+    routed = sum(one.call.dialect != "generic" for one in models)
+    yield Figure("of models, routed to a dialect", routed, f"of {len(models):,}")
+    everything = sum(one.call.dialect != "generic" for one in seen)
+    yield Figure("of all, routed to a dialect", everything, f"{len({one.call.dialect for one in seen}) - 1} dialects")
+    answered = [one for one in models if one.recorded.status == 200 and one.recorded.response_body]
+    yield Figure(
+        "of models, with an answer that was read", sum(_read(one) for one in answered), f"of {len(answered):,}"
+    )
+    unknown = Counter(word for one in seen for word in one.call.warnings if "not classified" in word)
+    fields = len({word.partition(" ")[0] for word in unknown})
+    yield Figure("exchanges with an unknown field", sum(map(_has_unknown, seen)), f"{fields} different fields")
+    yield Figure(
+        "bodies that count by their raw bytes", sum("raw bytes" in word for one in seen for word in one.call.warnings)
+    )
+
+
+def _read(one: Seen) -> bool:
+    return one.call.answer not in (None, {}, [])
+
+
+def _has_unknown(one: Seen) -> bool:
+    return any("not classified" in word for word in one.call.warnings)
+
+
+def judged(seen: Sequence[Seen]) -> Iterator[Figure]:
+    """The streams, beside what the official SDKs make of the same bytes, in pieces of random sizes."""
+    streams = [one for one in seen if one.call.streamed]
+    verdicts = Counter(_verdict(one) for one in streams)
+    yield Figure("streams", len(streams))
+    yield Figure("streams that say that they are whole", sum(one.call.complete for one in streams))
+    for name in (
+        "equal to the SDK's",
+        "equal but for habits that are listed",
+        "different",
+        "that no SDK at hand reads",
+    ):
+        yield Figure(f"streams {name}", verdicts[name])
+
+
+def _verdict(one: Seen) -> str:
+    for judges in (test_sdks, test_openai_sdks):
+        # What Writer streams as completions only its own SDK reads.
+        if one.call.dialect in judges.SDKS and (judges is test_sdks or one.call.provider != "writer"):
+            return _by_habits(judges.judged, one)
+    if one.call.dialect not in test_cloud_sdks.STREAMS:
+        return "that no SDK at hand reads"
+    ours, theirs = test_cloud_sdks.compared(one.cassette, one.recorded, one.call)
+    plain = [said(json.loads(json.dumps(side, default=str))) for side in (ours, theirs)]
+    return "different" if list(differences(*plain)) else "equal to the SDK's"
+
+
+def _by_habits(judge: Callable[[str, Recorded, Call], tuple[set[str], list[str]]], one: Seen) -> str:
+    habits, places = judge(one.cassette, one.recorded, one.call)
+    return "different" if places else "equal but for habits that are listed" if habits else "equal to the SDK's"
+
+
+def collisions(seen: Iterable[Seen]) -> list[list[Seen]]:
+    """Exchanges of one cassette under one key whose requests are not the same and whose answers are not either."""
+    groups: defaultdict[tuple[str, str], list[Seen]] = defaultdict(list)
+    for one in seen:
+        groups[one.cassette, one.call.key].append(one)
+    return [
+        group
+        for group in groups.values()
+        if len({one.strict for one in group}) > 1 and len({one.recorded.response_body for one in group}) > 1
+    ]
+
+
+def repeated(seen: Sequence[Seen], found: Sequence[Sequence[Seen]]) -> Iterator[Figure]:
+    """Keys, repeats, and collisions among them."""
+    keys = Counter((one.cassette, one.call.key) for one in seen)
+    yield Figure("keys, cassette by cassette", len(keys))
+    yield Figure(
+        "keys that recur with the same request",
+        sum(count > 1 for count in keys.values()) - len(found),
+        "honest repeats",
+    )
+    yield Figure("keys of different requests and answers", len(found), f"{sum(map(len, found))} exchanges")
+
+
+def timed(seen: Sequence[Seen], rounds: int) -> Iterator[Figure]:
+    """CPU for the key alone, and for key and call."""
+    gc.collect()
+    gc.freeze()
+    raw, key, both = _best(seen, rounds)
+    models = [n for n, one in enumerate(seen) if one.call.kind == "model"]
+    size = sum(one.size for one in seen) / MEGABYTE
+    yield Figure("µs, raw digest, median", _median(raw))
+    yield Figure("µs, key, median", _median(key))
+    yield Figure("µs, key and call, median", _median(both), f"{len(seen):,} exchanges, {size:.1f} MB")
+    yield Figure("µs, key and call, median of models", _median([both[n] for n in models]), f"{len(models):,} exchanges")
+    yield Figure("µs, key and call, 99 of 100 below", round(statistics.quantiles(both, n=100)[-1], 1))
+    yield Figure("µs, key and call, mean", round(statistics.mean(both), 1))
+    yield Figure("µs, key and call, per MB", round(sum(both) / size, 0))
+
+
+def _median(values: Sequence[float]) -> float:
+    return round(statistics.median(values), 1)
+
+
+def _best(seen: Sequence[Seen], rounds: int) -> tuple[list[float], list[float], list[float]]:
+    """Microseconds for each exchange: raw digest, key, key and call."""
+    least = [[float("inf")] * len(seen) for _ in range(3)]
+    clock = time.thread_time_ns
+    for _ in range(rounds):
+        for n, one in enumerate(seen):
+            request = one.exchange.request
+            start = clock()
+            raw_digest(request)
+            digested = clock()
+            key = keyed(request, PROFILES)
+            made = clock()
+            derived(one.exchange, key)
+            spans = (digested - start, made - digested, clock() - digested)
+            for column, span in zip(least, spans, strict=True):
+                column[n] = min(column[n], span / 1000)
+    return least[0], least[1], least[2]
+
+
+def shown(found: Sequence[Sequence[Seen]]) -> Iterator[str]:
+    """Each collision: where, and what the requests differ in."""
+    for group in found:
+        yield f"{group[0].cassette}: {group[0].recorded.method} {group[0].recorded.url[:100]}"
+        first = group[0].call.request
+        for one in group[1:]:
+            places = [*differences(first, one.call.request)][:5]
+            yield f"    {', '.join(places) or one.recorded.url[:120]}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.keys", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="without the judges, and one round")
+    parser.add_argument("--json", action="store_true", help="one figure a line")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--show", action="store_true", help="name each collision")
+    told = parser.parse_args()
+    seen = all_seen()
+    found = collisions(seen)
+    figures = [*understood(seen), *repeated(seen, found)]
+    figures += [] if told.quick else judged(seen)
+    figures += timed(seen, 1 if told.quick else told.rounds)
+    if told.json:
+        for figure in figures:
+            print(json.dumps(asdict(figure)))
+        return
+    print(machine())
+    for figure in figures:
+        value = f"{figure.value:,}" if isinstance(figure.value, int) else f"{figure.value:,.1f}"
+        print(f"{figure.what:<44} {value:>10}   {figure.note}")
+    if told.show:
+        print("\n".join(shown(found)))
+
+
+if __name__ == "__main__":
+    main()
