@@ -1,10 +1,11 @@
 """What an answer says, without what every answer has anew: ids, times, counts. By it two answers are told to be the same."""
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from calls.canonical import canonical_parsed, digest
+from calls.canonical import digest
 from calls.json import NotLossless, parse
 from calls.model import Call, Exchange, Json
 from calls.shape import members
@@ -30,6 +31,9 @@ _ANEW: Final = frozenset(
 
 _THOUGHTS: Final = frozenset(("reasoning", "reasoning_content", "thinking", "thought"))
 
+# Numbers count as they are written: to spell a thousand decimals of a vector canonically takes longer than all the rest.
+_encoder: Final = json.JSONEncoder(check_circular=False, default=str, separators=(",", ":"), sort_keys=True)
+
 _WORD: Final = re.compile(r"\w+")
 
 
@@ -52,7 +56,7 @@ def meaning_digest(exchange: Exchange, call: Call) -> str:
     if said is None and response is not None:
         said = {"bytes": digest(DOMAIN, response.body.data)}
     status = response.status if response else None
-    return digest(DOMAIN, canonical_parsed([status, exchange.outcome, call.complete, said]))
+    return digest(DOMAIN, _encoder.encode([status, exchange.outcome, call.complete, said]).encode())
 
 
 def words(value: Json) -> set[str]:
