@@ -138,6 +138,7 @@ class House:
             "data": str(self.data.root),
             "started": self.started,
             "mode": s.mode,
+            "engine": s.engine,
             "listen": LOOPBACK,
             "port": 0,
             "reuse_port": False,

@@ -17,7 +17,7 @@ from pydantic_settings import PydanticBaseSettingsSource as Source
 from proxy.errors import Failure
 
 type Mode = Literal["record", "replay", "auto", "passthrough"]
-type Engine = Literal["mitmproxy"]
+type Engine = Literal["mitmproxy", "lane"]
 
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 

@@ -4,6 +4,7 @@ Here the engine, the recorder with its spool, and the replays are put together; 
 """
 
 import asyncio
+import importlib
 import json
 import logging
 import os
@@ -13,12 +14,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from calls.profile import Profiles
 from calls.redact import Redactor
-from proxy import mitm
+from proxy import lane, mitm
 from proxy.ca import Authority, ensure
 from proxy.door import DoorConfig
 from proxy.errors import Failure
@@ -36,16 +38,17 @@ from store.spool import Spool, SpoolError
 
 type Told = Mapping[str, Any]
 
+ENGINES = {"mitmproxy": mitm.run, "lane": lane.run}
+
 REST_EACH = 60.0
 """Seconds between two looks for replays that nobody asks any more."""
 
 
-async def main() -> None:
+async def main(told: Told) -> None:
     """Serve until stdin ends or SIGTERM comes. Raises Failure where the door cannot open."""
     stdin = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin)
-    told: Told = json.loads(await stdin.readline())
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     async with asyncio.TaskGroup() as group:
@@ -76,7 +79,8 @@ async def _serve(told: Told, stop: asyncio.Event) -> None:
         )
         async with asyncio.TaskGroup() as group:
             beside = [group.create_task(work) for work in (notes.keep(replays), _resting(replays))] if replays else []
-            await mitm.run(config, recorder, replays, lambda port: _ready(port, authority))
+            engine = ENGINES[told["engine"]]
+            await engine(config, recorder, replays, lambda port: _ready(port, authority))
             for task in beside:
                 task.cancel()
         if replays:
@@ -217,6 +221,14 @@ def _ready(port: int, authority: Authority) -> None:
     _say({"ready": True, "port": port, "ca": str(authority.certificate), "ca_bundle": str(authority.bundle)})
 
 
+def _loops(told: Told) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """What makes the event loop: the lane runs on uvloop, where there is one. None: asyncio's own."""
+    if told["engine"] != "lane" or find_spec("uvloop") is None:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = importlib.import_module("uvloop").new_event_loop
+    return factory
+
+
 def _say(words: Mapping[str, Any]) -> None:
     sys.stdout.write(json.dumps(words) + "\n")
     sys.stdout.flush()
@@ -225,7 +237,8 @@ def _say(words: Mapping[str, Any]) -> None:
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
-        asyncio.run(main())
+        line: Told = json.loads(sys.stdin.buffer.readline())
+        asyncio.run(main(line), loop_factory=_loops(line))
     except* (Failure, DataDirError) as failures:
         _say({"failed": str(failures.exceptions[0])})
         sys.exit(125)
