@@ -77,6 +77,8 @@ def _interaction(place: str, told: Mapping[str, Any]) -> Interaction:
     status = answered.get("status")
     if not isinstance(status, int) or not 100 <= status <= 999:
         raise Broken(f"it has no response (status {status}{_error(told, answered)})")
+    if told.get("_error") or answered.get("_error"):
+        raise Broken(f"its answer broke off{_error(told, answered)}")
     started_at = moment(told.get("startedDateTime"), _rfc3339)
     first_byte_at, ended_at = _times(told)
     headers, data, asked_notes = _body_of(_headers(asked), *_posted(asked))

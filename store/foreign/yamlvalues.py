@@ -63,11 +63,17 @@ class _Builder:
         self._repeated = 0
 
     def members(self) -> Iterator[tuple[str, Value]]:
-        event = self._next()
-        while isinstance(event, (yaml.StreamStartEvent, yaml.DocumentStartEvent)):
-            event = self._next()
-        if not isinstance(event, yaml.MappingStartEvent):
-            raise BadYaml("it does not begin with a mapping")
+        documents = 0
+        while not isinstance(event := self._next(), yaml.StreamEndEvent):
+            if isinstance(event, yaml.MappingStartEvent):
+                documents += 1
+                yield from self._members()
+            elif not isinstance(event, (yaml.StreamStartEvent, yaml.DocumentStartEvent, yaml.DocumentEndEvent)):
+                raise BadYaml("it does not begin with a mapping")
+        if not documents:
+            raise BadYaml("it is empty")
+
+    def _members(self) -> Iterator[tuple[str, Value]]:
         while not isinstance(event := self._next(), yaml.MappingEndEvent):
             name, first = _name(self._value(event, 1)), self._next()
             if name in _LISTED and isinstance(first, yaml.SequenceStartEvent):

@@ -64,6 +64,13 @@ def test_items_come_one_by_one_before_the_rest_is_read() -> None:
         next(found)
 
 
+def test_what_follows_in_a_second_document_is_not_lost() -> None:
+    assert list(members(b"interactions:\n- 1\n...\n---\ninteractions:\n- 2\n")) == [
+        ("interactions", 1),
+        ("interactions", 2),
+    ]
+
+
 def test_a_bomb_of_aliases_is_refused() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 20)]

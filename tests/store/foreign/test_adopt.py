@@ -1,0 +1,98 @@
+"""What was found goes through redaction and gets an order and ids, as if it had been recorded."""
+
+import gzip
+from dataclasses import replace
+
+from calls.model import Exchange, Request, Response
+from calls.redact import Redactor
+from store.bundle import read
+from store.foreign.adopt import Adoption, bundle_of, redacted
+from store.foreign.found import UNTIMED, Interaction, Skipped
+from store.foreign.parts import body
+from store.profiles import shipped
+
+SECRET = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789"
+NOON = 1_784_894_400_000_000_000
+PROFILES = shipped(None)
+REDACTOR = Redactor(key=b"k" * 32, profiles=PROFILES)
+
+
+def interaction(asked: bytes = b"{}", answered: bytes = b"{}", **differences: object) -> Interaction:
+    made = Interaction(
+        place="interaction 1",
+        request=Request(
+            method="POST",
+            url="https://api.openai.com/v1/chat/completions",
+            http_version="",
+            headers=(("Authorization", f"Bearer {SECRET}"),),
+            body=body(asked),
+        ),
+        response=Response(status=200, headers=(("content-type", "application/json"),), body=body(answered)),
+        notes=(UNTIMED,),
+    )
+    return replace(made, **differences)
+
+
+def adopted(*found: Interaction | Skipped, run: str = "a") -> tuple[Adoption, list[Exchange]]:
+    adoption = Adoption(run=run, redactor=REDACTOR, at=NOON)
+    return adoption, list(adoption.adopted(found))
+
+
+def test_secrets_are_gone_and_counted() -> None:
+    packed = gzip.compress(f'{{"api_key": "{SECRET}"}}'.encode())
+    found = interaction(asked=f'{{"text": "{SECRET}"}}'.encode(), answered=packed)
+    found = replace(found, response=replace(found.response, headers=(("content-encoding", "gzip"),)))
+    adoption, [made] = adopted(found)
+    assert made.response is not None
+    assert SECRET not in repr(made)
+    assert SECRET.encode() not in gzip.decompress(made.response.body.data)
+    assert made.response.body.reencoded
+    assert (made.redactions, adoption.redactions) == (3, 3)
+    assert redacted(made, REDACTOR)[0] == made
+
+
+def test_the_same_file_makes_the_same_exchanges_and_another_name_others() -> None:
+    _, first = adopted(interaction(), interaction())
+    _, again = adopted(interaction(), interaction())
+    _, other = adopted(interaction(), interaction(), run="b")
+    assert first == again
+    assert len({one.id for one in (*first, *other)}) == 4
+
+
+def test_the_order_is_that_of_the_file_also_where_its_times_say_nothing() -> None:
+    times = [None, NOON + 5 * 10**9, NOON, None]
+    _, made = adopted(*(interaction(started_at=at) for at in times))
+    assert [one.started_at for one in made] == [NOON, NOON + 5 * 10**9, NOON + 5 * 10**9 + 1, NOON + 5 * 10**9 + 2]
+    assert sorted(made, key=lambda one: (one.started_at, one.id)) == made
+    assert {one.first_byte_at for one in made} == {None}
+
+
+def test_what_was_skipped_and_what_is_unknown_is_kept_to_be_told() -> None:
+    adoption, made = adopted(interaction(), Skipped(place="interaction 2", reason="broken"), interaction())
+    assert (len(made), adoption.exchanges, adoption.notes) == (2, 2, {UNTIMED: 2})
+    assert [one.place for one in adoption.skipped] == ["interaction 2"]
+
+
+def test_headers_are_added_where_they_lack_only() -> None:
+    adoption = Adoption(run="a", redactor=REDACTOR, at=NOON, added=(("anthropic-version", "2023-06-01"),))
+    has = interaction()
+    has = replace(has, request=replace(has.request, headers=(("Anthropic-Version", "2026-10-21"),)))
+    lacking, having = adoption.adopted([interaction(), has])
+    assert lacking.request.headers[-1] == ("anthropic-version", "2023-06-01")
+    assert having.request.headers == (("Anthropic-Version", "2026-10-21"),)
+
+
+def test_a_body_that_cannot_be_looked_through_is_withheld_with_a_gap() -> None:
+    hidden = gzip.compress(SECRET.encode()) + b"and bytes that no client reads"
+    found = interaction(answered=hidden)
+    found = replace(found, response=replace(found.response, headers=(("content-encoding", "gzip"),)))
+    adoption = Adoption(run="a", redactor=REDACTOR, at=NOON)
+    bundle = read(bundle_of(adoption, [found], PROFILES.digest, "a.yaml"))
+    assert SECRET not in repr(bundle)
+    [gap] = bundle.gaps
+    assert (gap.run, gap.exchange, bundle.exchanges[0].truncated) == ("a", bundle.exchanges[0].id, True)
+
+
+def test_a_bundle_says_which_file_it_is_from() -> None:
+    bundle = read(bundle_of(Adoption(run="a", redactor=REDACTOR, at=NOON), [interaction()], "sha256:00", "a.yaml"))
+    assert bundle.run == {"id": "a", "labels": {"imported_from": "a.yaml"}}
