@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from proxy.environ import addressed, no_proxy, variables
-from proxy.probes import PROBES, TRY_FOR, Probe, Tools, tools_of
+from proxy.probes import PROBES, TRY_FOR, Probe, Tools, kind_of, tools_of
 from proxy.witness import HOST, Echo, tapping
 
 type Verdict = Literal["through", "untrusted", "escapes", "missing", "unclear"]
@@ -98,6 +98,12 @@ def surroundings(base: Mapping[str, str]) -> tuple[str, ...]:
 def sound(findings: Sequence[Finding]) -> bool:
     """Whether nothing that is installed here escapes or is refused."""
     return all(finding.verdict in ("through", "missing") for finding in findings)
+
+
+def used_by(command: Sequence[str], base: Mapping[str, str], findings: Sequence[Finding]) -> list[Finding]:
+    """The clients that a command is known to use, by what starts it. Of a shell script none is known."""
+    kind = kind_of(command, base)
+    return [finding for finding in findings if finding.client.partition(" ")[0] == kind]
 
 
 def rows(findings: Sequence[Finding]) -> list[tuple[str, ...]]:

@@ -1,5 +1,6 @@
 """The clients that `doctor` tries, and how each one is made to ask one URL. To add one is to add a line."""
 
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -108,6 +109,36 @@ def tools_of(command: Sequence[str], base: Mapping[str, str]) -> Tools:
     """The programs that a command would use: with none, those that this environment's PATH names."""
     path = base.get("PATH", "")
     return Tools(path=path, python=_python_of(command, path))
+
+
+def kind_of(command: Sequence[str], base: Mapping[str, str]) -> str | None:
+    """The kind of client that a command uses, by what starts it: the first word of those clients' names. None: unknown."""
+    if not command:
+        return None
+    found = shutil.which(command[0], path=base.get("PATH", ""))
+    # A script is what its first line names; python3.13 is python.
+    interpreter = _interpreter(Path(found)) if found else None
+    names = (Path(command[0]).name, *([interpreter] if interpreter else ()))
+    return next((kind for name in names for kind, starts in _STARTS.items() if re.fullmatch(starts, name)), None)
+
+
+def _interpreter(script: Path) -> str | None:
+    """The name of the program that a script's first line starts."""
+    with script.open("rb") as file:
+        line = file.readline(512)
+    words = line.removeprefix(b"#!").decode("utf-8", "replace").split() if line.startswith(b"#!") else []
+    names = [Path(word).name for word in words if not word.startswith("-")]
+    return next((name for name in names if name != "env"), None)
+
+
+_STARTS = {
+    "python": r"(python|pypy)[\d.]*|uv|uvx|poetry|pdm|hatch|pipx|pytest",
+    "node": r"node|nodejs|npm|npx|pnpm|yarn|tsx|ts-node",
+    "java": r"java|mvn|gradle|gradlew",
+    "curl": "curl",
+    "wget": "wget",
+    "git": "git",
+}
 
 
 def _python_of(command: Sequence[str], path: str) -> tuple[str, ...]:

@@ -16,6 +16,25 @@ class _Group(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            raise _misplaced(error, args, self) from None
+
+
+def _misplaced(error: click.NoSuchOption, args: list[str], group: click.Group) -> click.UsageError:
+    """An option of a command that was written before the command: say where it goes."""
+    name = next((word for word in args if word in group.commands), None)
+    command = group.commands.get(name or "ls")
+    known = command is not None and any(error.option_name in parameter.opts for parameter in command.params)
+    if not known:
+        return error
+    return click.UsageError(
+        f"{error.option_name} is an option of the commands and goes behind one: playhead {name or 'ls'} {error.option_name} …",
+        error.ctx,
+    )
+
 
 @click.group(
     cls=_Group,

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import click
 
+from calls.identity import RUN
 from calls.profile import BadProfile, Profiles
 from proxy.api import Api
 from proxy.errors import Failure
@@ -35,6 +36,20 @@ def with_settings(command: Command) -> Command:
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs instead of text for people.")
+
+
+class _RunId(click.ParamType[str]):
+    """An id that a user gives to a run."""
+
+    name = "ID"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not RUN.fullmatch(value):
+            self.fail(f"{value!r} cannot be a run id: use 1 to 128 of the characters A-Z a-z 0-9 . _ : -", param, ctx)
+        return str(value)
+
+
+RUN_ID: Final = _RunId()
 
 
 def settings(config: Path | None = None, **flags: Any) -> Settings:

@@ -8,14 +8,14 @@ from typing import Any
 import click
 
 from calls.effects import BadRule, effects
-from proxy.cli.common import pairs, settings, with_settings
+from proxy.cli.common import RUN_ID, pairs, settings, with_settings
 from proxy.fork import Wanted, fork
 from proxy.overrides import overrides_of
 
 type Command = Callable[..., Any]
 
 _LIVE = [
-    click.option("--run", "run_id", metavar="ID", help="Name the new run yourself."),
+    click.option("--run", "run_id", type=RUN_ID, metavar="ID", help="Name the new run yourself."),
     click.option("--label", "labels", multiple=True, metavar="k=v", help="Attach a label to it. May be repeated."),
     click.option("--override", type=click.Path(path_type=Path), metavar="FILE", help="Answer some steps differently."),
     click.option(

@@ -12,7 +12,7 @@ import click
 
 from proxy import doctor
 from proxy.ca import ensure
-from proxy.cli.common import as_json, print_json, settings, with_settings
+from proxy.cli.common import RUN_ID, as_json, print_json, settings, with_settings
 from proxy.demo.demo import demo
 from proxy.demo.screen import Screen
 from proxy.environ import Form, addressed, render, variables
@@ -26,7 +26,7 @@ from proxy.witness import HOST, echoing
 
 @click.command("env", short_help="Print what points a shell at the running `up`.")
 @with_settings
-@click.option("--run", "run_id", metavar="ID", help="Let everything in this shell belong to one run.")
+@click.option("--run", "run_id", type=RUN_ID, metavar="ID", help="Let everything in this shell belong to one run.")
 @click.option(
     "--format", "form", type=click.Choice(["sh", "fish", "json", "dotenv"]), default="sh", help="Default: sh."
 )
@@ -87,12 +87,14 @@ def config_command(as_json: bool, **flags: Any) -> None:
 @click.command("doctor", short_help="Prove which clients on this machine go through, and which would escape.")
 @with_settings
 @as_json
+@click.option("--strict", is_flag=True, help="Exit with 1 for any client here that does not go through.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-def doctor_command(command: tuple[str, ...], as_json: bool, **flags: Any) -> None:
+def doctor_command(command: tuple[str, ...], strict: bool, as_json: bool, **flags: Any) -> None:
     """Let every client on this machine ask an invented host through a door of our own, and say what became of it.
 
-    With COMMAND, the clients are those of the Python or Node that COMMAND would use. Exits with 1 where one would escape
-    the recorder or does not trust our CA, and says how to mend it. Nothing leaves this machine.
+    With COMMAND, the clients are those of the Python or Node that COMMAND would use. Exits with 1 where one of these would
+    escape the recorder or does not trust our CA: of `-- python agent.py` the Python clients, of `-- curl URL` curl; other
+    programs on this machine are listed and change nothing, unless with --strict. Nothing leaves this machine.
     """
     found = asyncio.run(_examined(settings(**flags), command))
     if as_json:
@@ -101,7 +103,12 @@ def doctor_command(command: tuple[str, ...], as_json: bool, **flags: Any) -> Non
         print_table(("CLIENT", "VERDICT", "RUN KNOWN", "WHAT TO DO"), doctor.rows(found))
         for sentence in doctor.surroundings(os.environ):
             click.echo(f"playhead: {sentence}", err=True)
-    raise click.exceptions.Exit(0 if doctor.sound(found) else 1)
+        if command and not strict and not doctor.used_by(command, os.environ, found):
+            click.echo(
+                "playhead: which clients COMMAND uses cannot be told from what starts it: see the list", err=True
+            )
+    judged = found if strict else doctor.used_by(command, os.environ, found)
+    raise click.exceptions.Exit(0 if doctor.sound(judged) else 1)
 
 
 async def _examined(found: Settings, command: tuple[str, ...]) -> tuple[doctor.Finding, ...]:

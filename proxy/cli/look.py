@@ -22,10 +22,13 @@ from proxy.text import counted, print_table, printable, shortened
 @click.option("--model", metavar="NAME", help="Only runs that used this model.")
 @click.option("--host", metavar="HOST", help="Only runs that asked this host.")
 @click.option("--since", metavar="TIME", help="Only runs since this RFC 3339 time.")
+@click.option(
+    "--search", "q", metavar="TEXT", help="Only runs named so, or in which a model said so or asked it of a tool."
+)
 @click.option("--incomplete", is_flag=True, default=None, help="Only runs with gaps or cut answers.")
 def ls_command(as_json: bool, limit: int, **flags: Any) -> None:
     """List runs, newest first."""
-    filters = {name: flags.pop(name) for name in ("label", "model", "host", "since", "incomplete")}
+    filters = {name: flags.pop(name) for name in ("label", "model", "host", "since", "q", "incomplete")}
     found = asking(flags, lambda api: api.get("/runs", limit=limit, **filters))
     if as_json:
         print_json(found)
@@ -84,9 +87,32 @@ def _show_run(run: dict[str, Any], calls: list[dict[str, Any]]) -> None:
         click.echo(f"  {printable(label)} = {printable(value)}")
     state = "complete" if run["complete"] else "INCOMPLETE: something is cut or could not be recorded"
     click.echo(f"  {counted(run['calls'], 'call')}, {counted(run['gaps'], 'gap')}, {state}\n")
-    print_table(("STEP", "CALL", "STATUS", "MS", "TOKENS", "ANSWER"), [_call_row(call) for call in calls])
+    print_table(*_table(calls))
     if calls:
         click.echo(f"\none call whole: playhead show {calls[0]['id']}", err=True)
+
+
+def _table(calls: list[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Head and rows; what leads to a call, and its branch, only where something of that is known."""
+    columns = [("FROM", [_before(call) for call in calls]), ("BRANCH", _branches(calls))]
+    extra = [(head, cells) for head, cells in columns if any(cells)]
+    rows = [_call_row(call) for call in calls]
+    merged = [(row[0], *(cells[n] for _, cells in extra), *row[1:]) for n, row in enumerate(rows)]
+    return ("STEP", *(head for head, _ in extra), "CALL", "STATUS", "MS", "TOKENS", "ANSWER"), merged
+
+
+def _before(call: dict[str, Any]) -> str:
+    """The steps that this one goes on from; of a tool, the step in which a model asked for it."""
+    if call["executes"]:
+        return f"{call['executes']['step']}"
+    return "+".join(str(one["step"]) for one in call["follows"] or [])
+
+
+def _branches(calls: list[dict[str, Any]]) -> list[str]:
+    """The branch of each call, where there is more than one."""
+    numbers = [call["branch"] for call in calls]
+    several = len({number for number in numbers if number is not None}) > 1
+    return [str(number) if several and number is not None else "" for number in numbers]
 
 
 def _call_row(call: dict[str, Any]) -> tuple[str, ...]:

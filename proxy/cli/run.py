@@ -6,14 +6,12 @@ from typing import Any
 
 import click
 
-from proxy.cli.common import pairs, settings, with_settings
+from proxy.cli.common import RUN_ID, pairs, settings, with_settings
 from proxy.errors import Failure
 from proxy.overrides import overrides_of
 from proxy.record import record
 from proxy.replay import Wanted, replay
 from proxy.up import say_on_stderr, up
-
-_RUN_ID = "[A-Za-z0-9._:-]{1,128}"
 
 
 @click.command("up", short_help="Run Playhead in the foreground: proxy, keeper, Postgres.")
@@ -26,7 +24,7 @@ _RUN_ID = "[A-Za-z0-9._:-]{1,128}"
 @click.option("--reverse", metavar="ORIGIN", help="Serve this origin in reverse mode, for clients with a base_url.")
 @click.option("--replay", multiple=True, metavar="RUN|BUNDLE", help="What answers in replay mode. May be repeated.")
 @click.option("--part", type=click.Choice(["all", "keeper", "doors"]), help="Run one half alone, as the images do.")
-@click.option("--engine", type=click.Choice(["mitmproxy"]), help="The wire engine.")
+@click.option("--engine", type=click.Choice(["lane", "mitmproxy"]), help="The wire engine. Default: mitmproxy.")
 @click.option("--durability", type=click.Choice(["process", "fsync"]), help="What the end of an answer waits for.")
 @click.option(
     "--on-record-failure", type=click.Choice(["gap", "refuse"]), help="What happens to calls we cannot record."
@@ -49,7 +47,9 @@ def up_command(**flags: Any) -> None:
 
 @click.command("record", short_help="Run a command and record every call it makes.")
 @with_settings
-@click.option("--run", "run_id", metavar="ID", help="Name the run yourself; the same name later continues it.")
+@click.option(
+    "--run", "run_id", type=RUN_ID, metavar="ID", help="Name the run yourself; the same name later continues it."
+)
 @click.option("--label", "labels", multiple=True, metavar="k=v", help="Attach a label to the run. May be repeated.")
 @click.option("--quiet", is_flag=True, help="No summary.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)

@@ -1,0 +1,125 @@
+"""What is wrong with a command line is told in a sentence; what a run's calls have to do with each other is shown."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from proxy.cli import playhead
+from proxy.cli.look import _table
+from proxy.doctor import Finding, used_by
+from proxy.probes import kind_of
+
+WHOLE: dict[str, Any] = {
+    "kind": "model",
+    "operation": "chat",
+    "model_requested": "gpt-5",
+    "method": "POST",
+    "host": "weather.example.com",
+    "path": "/now",
+    "status": 200,
+    "complete": True,
+    "outcome": "completed",
+    "usage": {"input_tokens": 1, "output_tokens": 2},
+    "duration_ms": 7.0,
+    "tool_calls": [],
+    "text": "It rains.",
+    "branch": None,
+    "follows": None,
+    "executes": None,
+}
+
+
+def call(step: int, **more: Any) -> dict[str, Any]:
+    return {**WHOLE, "id": f"call-{step}", "step": step, **more}
+
+
+def wrong(*arguments: str) -> str:
+    done = CliRunner().invoke(playhead, arguments)
+    assert done.exit_code == 2, done.output
+    return done.output
+
+
+@pytest.mark.parametrize("option", ["--data", "--config", "--database-url", "--json"])
+def test_an_option_before_the_command_is_told_where_it_goes(option: str) -> None:
+    assert f"goes behind one: playhead ls {option} …" in wrong(option, "x", "ls")
+
+
+def test_an_option_that_no_command_has_is_none() -> None:
+    assert "No such option" in wrong("--nonsense", "ls")
+    assert "No such option" in wrong("--pace", "instant", "ls")
+    assert "playhead replay --pace …" in wrong("--pace", "instant", "replay", "last")
+
+
+@pytest.mark.parametrize("command", [("record", "--run", "a b", "--", "true"), ("env", "--run", "é")])
+def test_a_run_id_that_cannot_be_is_a_wrong_command_line(command: Sequence[str]) -> None:
+    assert "cannot be a run id: use 1 to 128 of the characters" in wrong(*command)
+
+
+def test_every_way_to_name_a_run_says_what_a_name_can_be() -> None:
+    named = [
+        parameter
+        for command in playhead.commands.values()
+        for parameter in command.params
+        if isinstance(parameter, click.Option) and "--run" in parameter.opts
+    ]
+    assert len(named) > 1
+    assert {type(parameter.type).__name__ for parameter in named} == {"_RunId"}
+
+
+def test_a_table_shows_what_leads_to_a_call_and_its_branch() -> None:
+    head, rows = _table(
+        [
+            call(1, branch=1),
+            call(2, kind="tool", branch=1, executes={"call": "call-1", "step": 1, "tool_call": "a"}),
+            call(3, branch=2, follows=[{"call": "call-1", "step": 1, "by": ["a"]}]),
+            call(4, follows=[{"call": "c", "step": 1, "by": ["a"]}, {"call": "d", "step": 3, "by": ["b"]}]),
+        ]
+    )
+    assert head[:3] == ("STEP", "FROM", "BRANCH")
+    assert [row[:3] for row in rows] == [("1", "", "1"), ("2", "1", "1"), ("3", "1", "2"), ("4", "1+3", "")]
+
+
+def test_a_table_has_no_column_of_which_nothing_is_known() -> None:
+    assert _table([call(1), call(2)])[0] == ("STEP", "CALL", "STATUS", "MS", "TOKENS", "ANSWER")
+    linked = [call(1, branch=1), call(2, branch=1, follows=[{"call": "call-1", "step": 1, "by": ["a"]}])]
+    assert _table(linked)[0][:3] == ("STEP", "FROM", "CALL")
+
+
+FOUND = (
+    Finding(client="python openai", verdict="through"),
+    Finding(client="node fetch", verdict="missing"),
+    Finding(client="wget", verdict="escapes"),
+)
+
+
+@pytest.mark.parametrize(
+    ("command", "clients"),
+    [
+        ((), []),
+        (("python", "agent.py"), ["python openai"]),
+        (("uv", "run", "agent.py"), ["python openai"]),
+        (("/usr/bin/python3.13", "agent.py"), ["python openai"]),
+        (("npx", "tsx", "agent.ts"), ["node fetch"]),
+        (("wget", "https://host"), ["wget"]),
+        (("./of-python", "x"), ["python openai"]),
+        (("./of-shell", "x"), []),
+        (("./nothing-here", "x"), []),
+    ],
+)
+def test_a_command_is_judged_by_the_clients_that_it_uses(
+    command: Sequence[str], clients: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, first in (("of-python", "#!/usr/bin/env -S python3 -u"), ("of-shell", "#!/bin/sh")):
+        (tmp_path / name).write_text(f"{first}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    assert [found.client for found in used_by(command, os.environ, FOUND)] == clients
+
+
+def test_a_program_that_is_no_script_is_known_by_its_name_only() -> None:
+    assert kind_of(("cat",), os.environ) is None
