@@ -20,7 +20,7 @@ NEVER_KEYS: Final = re.compile(
     r"accept-encoding|authorization|baggage|connection|content-length|cookie|date|host|idempotency-key|proxy-.*"
     r"|trace(parent|state)|transfer-encoding|user-agent|x-stainless-.*|last-event-id|mcp-session-id"
     # AWS signs every sending anew.
-    r"|amz-sdk-(invocation-id|request)|x-amz-(date|security-token|content-sha256)|x-amzn-trace-id"
+    r"|sec-websocket-(extensions|key|version)|amz-sdk-(invocation-id|request)|x-amz-(date|security-token|content-sha256)|x-amzn-trace-id"
 )
 """Headers that change from one sending to the next of the same request: refused as keys, skipped by raw digests."""
 

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from calls.divergence import Difference
 from calls.json import dumps
-from calls.model import Json, Request, header
+from calls.model import Json, Request
 from calls.placeholder import fold
 from calls.route import route_of
 from replay.miss import Miss, Nearest, Reason
@@ -173,7 +173,7 @@ def _unknown(asked: Asked, recording: Recording, key: str, found: Recorded) -> M
     if nearest.differences and not nearest.more and all(map(_only_redaction, nearest.differences)):
         detail = f"{asked.words} differs from step {found.step} of run {asked.run} only in what redaction replaces."
         return _miss(asked, "redaction_changed", f"{detail} {_unlike(nearest)}", _AGAIN, key, nearest)
-    detail = f"{asked.words} was not recorded in run {asked.run}. {_unlike(nearest)}{_websocket(asked.request)}"
+    detail = f"{asked.words} was not recorded in run {asked.run}. {_unlike(nearest)}"
     return _miss(asked, "no_match", detail, _fix_no_match(asked, nearest), key, nearest)
 
 
@@ -200,13 +200,8 @@ def _fix_no_match(asked: Asked, nearest: Nearest) -> str:
 def _let_through(asked: Asked) -> list[str]:
     if asked.live:
         return []
-    return [f"let what is new go out: playhead replay {quote(asked.called or asked.run)} --on-miss live -- CMD"]
-
-
-def _websocket(request: Request) -> str:
-    if (header(request.headers, "upgrade") or "").lower() != "websocket":
-        return ""
-    return " It asks for a WebSocket: those are recorded, but cannot be replayed yet."
+    again = f"playhead replay {quote(asked.called or asked.run)} --on-miss"
+    return [f"record only what is new: {again} record -- CMD", f"let what is new go out: {again} live -- CMD"]
 
 
 _PLACEHOLDER = re.compile(r"PLAYHEAD:[A-Z]:\d+|PLAYHEAD_[A-Z2-7]+|\*{4,}")

@@ -26,8 +26,8 @@ _ENDS: dict[str, End] = {
 
 def lacking(exchange: Exchange) -> str | None:
     """Why an exchange cannot be given as it was; None when it can."""
-    if is_websocket(exchange):
-        return "it is a WebSocket: those are recorded, but cannot be replayed yet"
+    if is_websocket(exchange) and not _upgraded(exchange.response):
+        return "it left HTTP for something that is no WebSocket, which is not recorded"
     if exchange.truncated:
         return "it is larger than what was kept of a body (setting body_limit), so bytes of it are lacking"
     if exchange.ended_at is None:
@@ -41,6 +41,10 @@ def is_websocket(exchange: Exchange) -> bool:
     """Whether the exchange left HTTP for WebSocket messages."""
     response = exchange.response
     return response is not None and (response.status == 101 or any(c.kind != "data" for c in response.body.chunks[:1]))
+
+
+def _upgraded(response: Response | None) -> bool:
+    return response is not None and (header(response.headers, "upgrade") or "").lower() == "websocket"
 
 
 def answer(exchange: Exchange, pace: Pace, mark: tuple[str, str]) -> Answer:

@@ -7,6 +7,7 @@ from functools import cached_property, partial
 from threading import Lock
 
 from calls.key import keyed, raw_digest
+from calls.messages import opening
 from calls.model import Json, Request
 from calls.profile import Profiles
 from calls.route import target
@@ -49,7 +50,7 @@ class Recording:
         return Finder(self.index.entries, self._document)
 
     def _document(self, request: Request) -> Json:
-        return document(request, self.profiles)
+        return document(opening(request), self.profiles)
 
 
 def recording(bundle: Bundle, profiles: Profiles, *, from_step: int = 1, until_step: int | None = None) -> Recording:
@@ -75,11 +76,13 @@ def recording(bundle: Bundle, profiles: Profiles, *, from_step: int = 1, until_s
 
 
 def _recorded(profiles: Profiles, rekeyed: bool, gaps: Mapping[str | None, str], step: int, entry: Entry) -> Recorded:
-    exchange, request = entry.exchange, entry.exchange.request
+    exchange, request = entry.exchange, opening(entry.exchange.request)
     told = entry.call["key"] if entry.call else None
+    # A WebSocket is found by its opening; its own key is of all that was said over it.
+    anew = rekeyed or told is None or request is not exchange.request
     return Recorded(
         step=step,
-        key=keyed(request, profiles).key if rekeyed or told is None else told,
+        key=keyed(request, profiles).key if anew or told is None else told,
         raw=raw_digest(request),
         exchange=exchange,
         actor=exchange.actor,

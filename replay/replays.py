@@ -17,6 +17,7 @@ from replay import explain, miss
 from replay.answer import Answer
 from replay.recording import recording
 from replay.session import Options, Rest, Session
+from replay.sockets import redacting
 from store.bundle import Bundle
 
 _HEAVY = 256 << 10
@@ -100,7 +101,7 @@ class Replays:
         except asyncio.CancelledError:
             session.abandoned()
             raise
-        return await session.answer(request, actor)
+        return redacting(await session.answer(request, actor), self.redactor)
 
     def passed(self, *, run: str | None) -> None:
         """A request went to its upstream, because the mode of its host wants it so. It is counted where it belongs."""

@@ -10,10 +10,11 @@ from urllib.parse import urlsplit
 
 from calls.key import keyed, raw_digest
 from calls.model import Exchange, Json, Request
-from replay import explain, miss, playback
+from replay import explain, miss, playback, sockets
 from replay.answer import Answer, Tier, mark
 from replay.explain import Asked
 from replay.fit import Fit, fitted
+from replay.frames import Break
 from replay.hooks import Beyond, Edits, Given
 from replay.miss import Miss
 from replay.pacing import INSTANT, Pace
@@ -177,6 +178,8 @@ class Session:
         return (await _aside(request, partial(keyed, request, self.recording.profiles))).key
 
     async def _taken(self, asked: Asked, taken: Taken) -> Answer | None:
+        if playback.is_websocket(taken.recorded.exchange) and not taken.recorded.lacking:
+            return self._spoken(asked, taken)
         if taken.exact:
             return self._given(asked, taken, Fit(exchange=taken.recorded.exchange, strict=True))
         return await self._fitted(asked, taken)
@@ -208,6 +211,25 @@ class Session:
             return replace(given, stayed=partial(self._stayed, asked, recorded, tier))
         return replace(given, left=partial(self._left, asked, recorded, tier))
 
+    def _spoken(self, asked: Asked, taken: Taken) -> Answer | None:
+        """A WebSocket: its opening answers a request, and what was said over it follows."""
+        recorded, profiles = taken.recorded, self.recording.profiles
+        if (edited := self._edited(asked, recorded, recorded.exchange)) is not None:
+            return edited
+        fit = fitted(sockets.opened(recorded.exchange), asked.request, profiles)
+        if fit.drift:
+            self._tally.differed(recorded.exchange.id, fit.drift)
+        tier: Tier = "strict" if fit.strict else "semantic"
+        self._tally.hit(taken, tier, reframed=False)
+
+        def missed(where: Break) -> Miss:
+            self._not_served(tier, why := sockets.miss(asked, recorded, where))
+            return why
+
+        stands = mark("replayed", run=asked.run, step=recorded.step, match=tier)
+        drifted = partial(self._tally.differed, recorded.exchange.id)
+        return sockets.answer(recorded, profiles, self.options.pace, stands, missed=missed, drifted=drifted)
+
     def _edited(self, asked: Asked, recorded: Recorded, exchange: Exchange) -> Answer | None:
         if (edits := self.options.edits) is None:
             return None
@@ -238,8 +260,9 @@ class Session:
         """A thread looks for the nearest recorded call: in a long recording that takes a while."""
         turn = list(islice(self._script.unplayed(), _TURN))
         group = self._script.recorded(key, asked.actor)
-        why = await asyncio.to_thread(explain.unanswered, asked, self.recording, key, group, turn)
-        return self._refused(asked, why)
+        return self._refused(
+            asked, await asyncio.to_thread(explain.unanswered, asked, self.recording, key, group, turn)
+        )
 
     def _refused(self, asked: Asked, why: Miss) -> Answer | None:
         live = asked.live

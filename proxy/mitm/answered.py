@@ -20,12 +20,14 @@ from mitmproxy.proxy.layers.http._events import (
 )
 
 from calls.model import Body, Chunk, Outcome, Request
+from proxy.mitm.conversing import Conversing
 from proxy.mitm.problem import Problem
 from proxy.mitm.relayed import Relayed
 from proxy.mitm.signals import Await, Full, Informational, Room
 from proxy.mitm.stream import RequestEvent, as_text
 from proxy.mitm.visit import Visit
-from replay.answer import Answer, mark
+from proxy.mitm.websocket import Upgrade
+from replay.answer import Answer, Dialogue, mark
 
 BURST = 64 << 10
 """How much goes out before we see whether the client takes it."""
@@ -58,6 +60,7 @@ class Answered(Relayed):
         self._plan: deque[tuple[int, Step]] = deque()
         self._full = False
         self._sent = 0
+        self._conversing: Conversing | None = None
         self._lacking: Callable[[], None] | None = None
         """What to call when the client leaves before it was sent all of the answer."""
 
@@ -65,6 +68,8 @@ class Answered(Relayed):
         """Go on with the answer."""
         if self.upstream is not None:
             yield from super().alarmed()
+        elif self._conversing is not None:
+            yield from self._say(self._conversing)
         else:
             yield from self.play()
 
@@ -157,6 +162,9 @@ class Answered(Relayed):
 
     def give(self, answer: Answer) -> CommandGenerator[None]:
         """Lay out the answer in time, and begin."""
+        if answer.dialogue is not None:
+            yield from self.converse(answer, answer.dialogue)
+            return
         self._given_at = time.monotonic_ns()
         self._lacking = answer.left
         self.server_state = self.over
@@ -267,6 +275,47 @@ class Answered(Relayed):
             yield from self.cut()
             return
         yield from self.give(instead)
+
+    # Becoming a WebSocket
+
+    def converse(self, answer: Answer, dialogue: Dialogue) -> CommandGenerator[None]:
+        """Become the server of a WebSocket."""
+        self.server_state = self.over
+        self._lacking = dialogue.left
+        try:
+            upgrade = Upgrade(self.flow.request, answer.headers)
+        except Problem as problem:
+            yield from self.refuse(problem)
+            return
+        self.flow.response = response = upgrade.response
+        yield self.to_client(ResponseHeaders(self.stream_id, response, end_stream=False))
+        self._conversing = Conversing(upgrade, dialogue)
+        self.client_state = self.hear
+        yield from self._say(self._conversing)
+        # This lets in what the client has sent already: nothing may come behind it here.
+        yield self.to_client(ResponseEndOfMessage(self.stream_id))
+
+    def hear(self, event: RequestEvent) -> CommandGenerator[None]:
+        """The client says something, or is gone."""
+        assert self._conversing is not None
+        if isinstance(event, RequestData):
+            self._conversing.hear(event.data)
+            yield from self._say(self._conversing)
+        else:
+            yield from self.cut()
+
+    def _say(self, conversing: Conversing) -> CommandGenerator[None]:
+        """Send what is due, and see to it that we are woken for what follows."""
+        for data in conversing.due():
+            yield self.to_client(ResponseData(self.stream_id, data))
+            self._sent += len(data)
+            if self._sent > BURST:
+                self._sent = 0
+                yield Await(self.visit.drained)
+        if conversing.over:
+            yield from self.cut()
+        elif (seconds := conversing.next_in()) is not None:
+            yield self.alarm(seconds)
 
     def _response(self, answer: Answer) -> http.Response:
         """The answer's head, with the framing that belongs to this connection."""

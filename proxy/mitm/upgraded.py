@@ -1,24 +1,22 @@
-"""What follows a 101: raw bytes both ways, at once and untouched; a WebSocket's messages are read beside it.
+"""What follows a 101: raw bytes both ways and untouched; a WebSocket's messages are read beside it.
 
-mitmproxy would take WebSockets apart, hold each message until it is whole, and keep all of them for ever.
+Bytes go on at once, but for those that complete a message: they wait until all that was said is kept. mitmproxy would take
+WebSockets apart, hold each message until it is whole, and keep all of them for ever.
 """
 
 from typing import Protocol
 
 from mitmproxy import http
-from mitmproxy.proxy import events
+from mitmproxy.proxy import commands, events
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layer import CommandGenerator
 from mitmproxy.proxy.layers import tcp
-from wsproto.extensions import Extension, PerMessageDeflate
-from wsproto.frame_protocol import CloseReason, Frame, FrameProtocol, Opcode, ParseFailed
-from wsproto.utilities import split_comma_header
+from wsproto.frame_protocol import ParseFailed
 
 from calls.model import Outcome
+from proxy.mitm.signals import Await
 from proxy.mitm.tape import Side, Tape
-
-MESSAGE_KEPT = 32 << 20
-"""A longer message is told in parts."""
+from proxy.mitm.websocket import Listener, accepted
 
 
 class Exchange(Protocol):
@@ -48,6 +46,9 @@ class Upgraded(tcp.TCPLayer):
                 if not self._reader.feed("request" if connection is self.context.client else "response", data):
                     self._exchange.tape.gap("a WebSocket broke its protocol; what follows is not recorded")
                     self._reader = None
+                elif self._reader.said and not (yield from self._kept()):
+                    yield from self._give_up()
+                    return
             case events.ConnectionClosed(connection=connection):
                 clean = self._reader is not None and self._reader.closed
                 by_client: Outcome = "client_closed" if connection is self.context.client else "server_closed"
@@ -57,60 +58,59 @@ class Upgraded(tcp.TCPLayer):
                 self._exchange.ended()
         yield from super().relay_messages(event)
 
+    def _kept(self) -> CommandGenerator[bool]:
+        tape = self._exchange.tape
+        if not tape.guarded or tape.kept_now():
+            return True
+        waiting = Await(tape.kept)
+        yield waiting
+        return bool(waiting.result)
+
+    def _give_up(self) -> CommandGenerator[None]:
+        """By policy nothing passes that cannot be recorded."""
+        self._exchange.tape.closed("refused", "a WebSocket's message could not be recorded")
+        self._exchange.ended()
+        self._handle_event = self.done
+        for connection in (self.context.server, self.context.client):
+            yield commands.CloseConnection(connection)
+
 
 class Reader:
     """Reads the messages of both directions."""
 
     def __init__(self, tape: Tape, extensions: str) -> None:
         self._tape = tape
-        self._frames = {
-            "request": FrameProtocol(client=False, extensions=_extensions(extensions)),
-            "response": FrameProtocol(client=True, extensions=_extensions(extensions)),
+        self._listeners = {
+            "request": Listener(to_server=True, extensions=accepted(extensions)),
+            "response": Listener(to_server=False, extensions=accepted(extensions)),
         }
-        self._parts: dict[Side, bytearray] = {"request": bytearray(), "response": bytearray()}
         self.closed = False
         """Whether one side said goodbye."""
 
+        self.said = False
+        """Whether the bytes that came last completed a message."""
+
     @classmethod
     def of(cls, exchange: Exchange) -> "Reader | None":
-        """A reader for the WebSocket that this exchange has become; None where it is none."""
+        """A reader for the WebSocket that this exchange has become; None where it is none, or none that can be read."""
         response = exchange.flow.response
         assert response
         if response.headers.get("upgrade", "").lower() != "websocket":
             return None
-        return cls(exchange.tape, response.headers.get("sec-websocket-extensions", ""))
+        try:
+            return cls(exchange.tape, response.headers.get("sec-websocket-extensions", ""))
+        except ValueError:
+            return None
 
     def feed(self, side: Side, data: bytes) -> bool:
         """Tell the messages that these bytes complete. False where they cannot be read."""
-        frames = self._frames[side]
-        frames.receive_bytes(data)
+        self.said = False
         try:
-            for frame in frames.received_frames():
-                self._tell(side, frame)
+            for kind, message in self._listeners[side].feed(data):
+                if kind != "ping":
+                    self.said = True
+                    self.closed |= kind == "close"
+                    self._tape.data(side, message, kind)
         except ParseFailed:
             return False
         return True
-
-    def _tell(self, side: Side, frame: Frame) -> None:
-        match frame:
-            case Frame(opcode=Opcode.TEXT | Opcode.BINARY as opcode, payload=payload):
-                assert isinstance(payload, str | bytes | bytearray)
-                parts = self._parts[side]
-                parts += payload.encode() if isinstance(payload, str) else payload
-                if frame.message_finished or len(parts) > MESSAGE_KEPT:
-                    self._tape.data(side, bytes(parts), "text" if opcode is Opcode.TEXT else "binary")
-                    parts.clear()
-            case Frame(opcode=Opcode.CLOSE, payload=(int() as code, str() as reason)):
-                self.closed = True
-                said = code != CloseReason.NO_STATUS_RCVD
-                self._tape.data(side, code.to_bytes(2) + reason.encode() if said else b"", "close")
-
-
-def _extensions(header: str) -> list[Extension]:
-    found: list[Extension] = []
-    for offer in split_comma_header(header.encode("ascii", "replace")):
-        if offer.split(";", 1)[0].strip() == PerMessageDeflate.name:
-            extension = PerMessageDeflate()
-            extension.finalize(offer)
-            found.append(extension)
-    return found

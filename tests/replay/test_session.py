@@ -273,12 +273,6 @@ async def test_a_secret_that_redaction_no_longer_finds_is_named_as_the_cause():
     assert problem["playhead"]["reason"] == "redaction_changed"
 
 
-async def test_a_websocket_is_refused_in_plain_words():
-    asked = Request(method="GET", url="https://api.openai.com/v1/realtime", headers=(("Upgrade", "websocket"),))
-    problem = await missed(session_of(exchange(chat("a"), said("A"))), asked)
-    assert "WebSocket" in problem["detail"]
-
-
 async def test_a_head_request_gets_a_miss_without_a_body():
     session = session_of(exchange(chat("a"), said("A")))
     answer = await answered(session, Request(method="HEAD", url=TICKETS))

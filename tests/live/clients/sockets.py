@@ -1,0 +1,121 @@
+"""A client of WebSockets, run as a process of its own: `sockets.py WHAT [WORDS]` prints what it was told, as JSON."""
+
+import asyncio
+import base64
+import json
+import os
+import sys
+import uuid
+from typing import Any
+
+import websockets
+from openai import AsyncOpenAI, OpenAI
+
+HOST = "api.openai.com"
+KEY = "sk-proj-" + "0123456789abcdefghijklmnopqrstuvwxyzABCD"
+
+
+def realtime(words: str) -> list[Any]:
+    """A turn of text, a tool, and a turn of sound in pieces of another size each time."""
+    told: list[Any] = []
+    with OpenAI(api_key=KEY).realtime.connect(model="gpt-realtime") as connection:
+        told.append(connection.recv().to_dict())
+        connection.session.update(session={"type": "realtime", "instructions": words}, event_id=f"e_{uuid.uuid4()}")
+        told.append(connection.recv().to_dict())
+        item_id = f"item_{uuid.uuid4().hex[:12]}"
+        item = {"id": item_id, "type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}
+        connection.conversation.item.create(item=item)  # type: ignore[arg-type] # as it is sent
+        added = connection.recv().to_dict()
+        assert added["item"]["id"] == item_id, (added, item_id)
+        connection.response.create()
+        told += _until_done(connection)
+        step = int(os.environ.get("STEP", "7"))
+        sound = bytes(range(40))
+        for start in range(0, len(sound), step):
+            connection.input_audio_buffer.append(audio=base64.b64encode(sound[start : start + step]).decode())
+        connection.input_audio_buffer.commit()
+        connection.response.create()
+        told += _until_done(connection)
+    return told
+
+
+def _until_done(connection: Any) -> list[Any]:
+    told = []
+    while not told or told[-1]["type"] != "response.done":
+        told.append(connection.recv().to_dict())
+    return told
+
+
+async def responses(words: str) -> list[Any]:
+    """Two responses, one after another."""
+    told: list[Any] = []
+    async with AsyncOpenAI(api_key=KEY).responses.connect() as connection:
+        for text in (words, "and then?"):
+            before = {"previous_response_id": told[-1]["response"]["id"]} if told else {}
+            await connection.response.create(model="gpt-5", input=text, store=False, **before)
+            async for event in connection:
+                told.append(event.to_dict())
+                if event.type in ("response.completed", "error"):
+                    break
+    return told
+
+
+async def plain(words: str) -> list[Any]:
+    """Text, binary, fragments, pings; then the server says goodbye."""
+    told: list[Any] = []
+    async with websockets.connect(f"wss://{HOST}/echo", subprotocols=[websockets.Subprotocol("talk")]) as connection:
+        assert connection.response is not None
+        told.append([connection.subprotocol, [type(one).__name__ for one in connection.protocol.extensions]])
+        await connection.send(words)
+        told.append(await connection.recv())
+        await connection.send([b"\x00\xff", b"in ", b"pieces"])
+        told.append(base64.b64encode(await connection.recv()).decode())  # type: ignore[arg-type] # it is bytes
+        await (await connection.ping())
+        await connection.send("bye")
+        await connection.wait_closed()
+        told.append([connection.close_code, connection.close_reason])
+    return told
+
+
+async def at_once(words: str) -> list[Any]:
+    """Two equal openings at the same time, over which other things are said."""
+
+    async def one(what: str) -> Any:
+        async with websockets.connect(f"wss://{HOST}/echo") as connection:
+            await connection.send(what)
+            return await connection.recv()
+
+    whom = ["first", "second"]
+    if words == "turned":
+        whom.reverse()
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(what)) for what in whom]
+    return sorted(task.result() for task in tasks)
+
+
+async def live(words: str) -> list[Any]:
+    """Gemini, by its SDK."""
+    from google import genai
+    from google.genai import types
+
+    client = genai.Client(api_key="AIzaSyA" + "0" * 32)
+    config = types.LiveConnectConfig(response_modalities=[types.Modality.TEXT], system_instruction=words)
+    async with client.aio.live.connect(model="gemini-live", config=config) as session:
+        await session.send_client_content(turns=types.Content(role="user", parts=[types.Part(text="hi")]))
+        return [message.model_dump(exclude_none=True, mode="json") async for message in session.receive()]
+
+
+def main(what: str, words: str = "Be brief.") -> None:
+    """Run one of them."""
+    run: Any = {"realtime": realtime, "responses": responses, "plain": plain, "at_once": at_once, "live": live}[what]
+    try:
+        told = run(words)
+        told = asyncio.run(told) if asyncio.iscoroutine(told) else told
+    except Exception as fault:  # noqa: BLE001 # whatever the SDKs make of it is what we want to see
+        print(f"{type(fault).__name__}: {fault}", file=sys.stderr)
+        sys.exit(3)
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,91 @@
+"""WebSockets end to end: official clients through a real door, recorded, and replayed with the upstream gone."""
+
+import asyncio
+import json
+import os
+import ssl
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from tests.live import sockets
+from tests.support.service import command
+
+pytestmark = pytest.mark.slow
+
+CLIENT = Path(__file__).parent / "clients" / "sockets.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a command came to."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def told(self) -> Any:
+        assert self.code == 0, self.err
+        return json.loads(self.out)
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """A data directory and a configuration."""
+
+    path: Path
+
+    async def playhead(self, *arguments: str, **env: str) -> Done:
+        line = command(*arguments[:1], "--data", str(self.path / "data"), *arguments[1:])
+        around = {name: value for name, value in os.environ.items() if not name.startswith("PLAYHEAD_")}
+        process = await asyncio.create_subprocess_exec(
+            *line,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            cwd=self.path,
+            env=around | env,
+        )
+        out, err = await asyncio.wait_for(process.communicate(), 100)
+        return Done(process.returncode or 0, out.decode(), err.decode())
+
+    async def client(self, how: str, run: str, *what: str, **env: str) -> Done:
+        runs = ("--run", run) if how == "record" else (run,)
+        return await self.playhead(how, *runs, "--", sys.executable, str(CLIENT), *what, **env)
+
+
+@pytest.fixture
+def home() -> Iterator[Home]:
+    """Outside pytest's own directories: as root Postgres runs as another user, who must be able to pass through."""
+    with tempfile.TemporaryDirectory(prefix="playhead-sockets-") as directory:
+        path = Path(directory)
+        path.chmod(0o711)
+        yield Home(path)
+
+
+async def recorded(home: Home, *what: str, **env: str) -> Any:
+    """What a client is told by the upstream, which is gone afterwards."""
+    ca = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    ca.issue_cert("127.0.0.1").configure_cert(context)
+    ca.cert_pem.write_to_path(str(home.path / "upstream.pem"))
+    with sockets.standing(context) as port:
+        lines = "\n".join(f'"{host}" = "{origin}"' for host, origin in sockets.origins(port).items())
+        text = f'upstream_ca = "{home.path / "upstream.pem"}"\n[upstreams]\n{lines}\n'
+        (home.path / "playhead.toml").write_text(text)
+        return (await home.client("record", "talk", *what, **env)).told
+
+
+@pytest.mark.parametrize("what", ["realtime", "responses", "plain", "live"])
+async def test_a_client_is_told_the_same_when_the_upstream_is_gone(home: Home, what: str) -> None:
+    told = await recorded(home, what)
+    again = await home.client("replay", "talk", what, STEP="11")
+    print(again.err)
+    assert again.told == told
+    assert "1 served, 0 missed, 0 live, 0 unused" in again.err
