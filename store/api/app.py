@@ -5,7 +5,7 @@ from importlib.metadata import version
 
 from fastapi import Depends, FastAPI
 
-from store.api import calls, diff, exchanges, health, imports, manual, problems, rekey, replays, runs
+from store.api import calls, diff, drift, exchanges, health, imports, manual, problems, rekey, replays, runs
 from store.api.asked import understood
 from store.api.desk import Desk
 from store.api.guard import Guard, Tokens
@@ -15,6 +15,7 @@ ROUTERS = (
     ("", manual.router),
     ("/v1", runs.router),
     ("/v1", diff.router),
+    ("/v1", drift.router),
     ("/v1", calls.router),
     ("/v1", exchanges.router),
     ("/v1", replays.router),

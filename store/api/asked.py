@@ -59,8 +59,8 @@ def _filters(
     q: Text = None,
 ) -> Filters:
     return Filters(
-        since=_ns("since", since),
-        until=_ns("until", until),
+        since=nanoseconds("since", since),
+        until=nanoseconds("until", until),
         labels=_labels(label),
         model=model,
         provider=provider,
@@ -90,7 +90,8 @@ async def settle(desk: TheDesk, settled: bool = False) -> Settled:
 type WhenSettled = Annotated[Settled, Depends(settle)]
 
 
-def _ns(name: str, text: str | None) -> int | None:
+def nanoseconds(name: str, text: str | None) -> int | None:
+    """A time since the Unix epoch. Raises a 422."""
     if text is None:
         return None
     try:
