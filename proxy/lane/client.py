@@ -9,7 +9,7 @@ import logging
 import socket
 import time
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from calls.model import Outcome
 from proxy.door import Origin
@@ -75,8 +75,8 @@ class Client(asyncio.Protocol):
     # What asyncio tells
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's are no asyncio.Transport by inheritance.
+        self._transport = transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(HIGH)
         host = str((transport.get_extra_info("peername") or ("",))[0])
         prefix = self.engine.config.owner

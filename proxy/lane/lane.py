@@ -49,7 +49,7 @@ class Lane:
         """Serve until the configuration's `stop` is set."""
         loop = asyncio.get_running_loop()
         before = loop.get_task_factory()
-        loop.set_task_factory(asyncio.eager_task_factory)
+        loop.set_task_factory(_eager)
         try:
             async with asyncio.TaskGroup() as self._group:
                 server = await self._listen()
@@ -141,3 +141,10 @@ class Lane:
                 service = await asyncio.to_thread(importlib.import_module, "proxy.mitm.service")
                 self._others = service.Visits(self.engine)
         return self._others
+
+
+def _eager(
+    loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], *, name: Any = None, context: Any = None, **_: Any
+) -> asyncio.Task[Any]:
+    """asyncio's own factory of this kind does not take all that uvloop gives it."""
+    return asyncio.Task(work, loop=loop, name=name, context=context, eager_start=True)

@@ -10,7 +10,7 @@ import ssl
 import tempfile
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from cryptography.hazmat.primitives import serialization
 
@@ -158,8 +158,7 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         return self._closing or self._transport.is_closing()
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        assert isinstance(protocol, asyncio.Protocol)
-        self._protocol = protocol
+        self._protocol = cast(asyncio.Protocol, protocol)
 
     def get_protocol(self) -> asyncio.BaseProtocol:
         return self._protocol

@@ -10,7 +10,7 @@ import socket
 import ssl
 import time
 from collections import deque
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, cast
 
 from proxy.lane.tls import Tls, upstream_context
 from proxy.mitm.destinations import Destinations
@@ -104,8 +104,8 @@ class Upstream(asyncio.Protocol):
     # What asyncio tells
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's are no asyncio.Transport by inheritance.
+        self._transport = transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(HIGH)
         connection = transport.get_extra_info("socket")
         if connection is not None and not isinstance(transport, Tls):
@@ -138,8 +138,8 @@ class Upstream(asyncio.Protocol):
             if not done.done():
                 done.set_result(None) if error is None else done.set_exception(_problem(error, name))
 
-        assert isinstance(self._transport, asyncio.Transport)
         below = self._transport
+        assert below is not None
         self._transport = tls = Tls(context, self, established, server_side=False, name=name)
         tls.start(below)
         try:
