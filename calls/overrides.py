@@ -160,6 +160,23 @@ def listed(entries: Sequence[Any], lines: Lines = ()) -> tuple[Override, ...]:
     return tuple(_override(number, line, entry) for number, (entry, line) in places)
 
 
+def cleaned(entries: Sequence[Any], clean: Callable[[str], str]) -> list[Any]:
+    """Entries without the secrets that somebody wrote into them: they are kept with the report."""
+
+    def without(value: Any) -> Any:
+        match value:
+            case str():
+                return clean(value)
+            case Mapping():
+                return {name: without(one) for name, one in value.items()}
+            case list():
+                return [without(one) for one in value]
+            case _:
+                return value
+
+    return [without(entry) for entry in entries]
+
+
 # -- files
 
 _HEAD: Final = re.compile(r"\s*\[\[\s*[\"']?override[\"']?\s*\]\]")

@@ -143,7 +143,8 @@ async def _replays(told: Told, config: DoorConfig, redactor: Redactor, profiles:
     async def load(name: str) -> Source | None:
         if fetch is None or (found := await fetch(name)) is None:
             return None
-        return dressed(Source(replay=name, bundle=found[0]), found[1], options, profiles, redactor.text)
+        source = Source(replay=name, bundle=found[0])
+        return await asyncio.to_thread(dressed, source, found[1], options, profiles, redactor.text)
 
     if not wishes.get("report"):
         notes.inherit()

@@ -21,6 +21,7 @@ from replay.hooks import Given
 from replay.recording import recording
 from replay.script import Script, Taken
 from store.bundle import Bundle
+from store.forked import last_whole
 
 LISTED: Final = 20
 BLOCKED: Final = 403
@@ -35,7 +36,7 @@ class Wanted:
     """Which fork."""
 
     at: int | None = None
-    """The last step that the record answers; 0: none. None: the last there is, where a run is resumed."""
+    """The last step that the record answers; 0: none. None: the last that was answered whole, where a run is resumed."""
 
     effects: Effects
 
@@ -99,7 +100,8 @@ def forked(
     """The recording for the prefix, and the options (`session.Options`) by which it becomes a fork.
     Raises BadFork and BadOverride."""
     steps = len(bundle.entries)
-    at = steps if wanted.at is None else wanted.at
+    ordered = sorted(bundle.exchanges, key=lambda exchange: (exchange.started_at, exchange.id))
+    at = last_whole(ordered) if wanted.at is None else wanted.at
     run = str(bundle.run["id"])
     if at > steps:
         raise BadFork(f"run {run} has {steps} steps, so it cannot be forked at step {at}; name an earlier one")

@@ -11,7 +11,7 @@ from typing import Any
 
 from calls.effects import BadRule, effects
 from calls.model import Json
-from calls.overrides import BadOverride, listed
+from calls.overrides import BadOverride, cleaned, listed
 from calls.profile import Profiles
 from replay.editor import prepared
 from replay.fork import BadFork, Wanted, forked
@@ -25,7 +25,7 @@ def dressed(
     source: Source, wishes: Wishes, options: Options, profiles: Profiles, clean: Callable[[str], str]
 ) -> Source:
     """The recording as it is wished for. Raises Unusable where that cannot be. `clean` takes secrets out of a text."""
-    entries, fork = _cleaned(wishes.get("overrides") or [], clean), wishes.get("fork")
+    entries, fork = cleaned(wishes.get("overrides") or [], clean), wishes.get("fork")
     if not entries and fork is None:
         return source
     try:
@@ -40,18 +40,6 @@ def dressed(
         raise Unusable(str(why)) from why
     more["wishes"] = {"overrides": entries, "fork": fork}
     return replace(source, bundle=bundle, options=replace(options, **more))
-
-
-def _cleaned(value: Any, clean: Callable[[str], str]) -> Any:
-    match value:
-        case str():
-            return clean(value)
-        case Mapping():
-            return {name: _cleaned(one, clean) for name, one in value.items()}
-        case list():
-            return [_cleaned(one, clean) for one in value]
-        case _:
-            return value
 
 
 def wished(report: Mapping[str, Json]) -> Wishes:

@@ -5,7 +5,7 @@ from importlib.metadata import version
 
 from fastapi import Depends, FastAPI
 
-from store.api import calls, diff, drift, exchanges, health, imports, manual, problems, rekey, replays, runs
+from store.api import calls, diff, drift, exchanges, forks, health, imports, manual, problems, rekey, replays, runs
 from store.api.asked import understood
 from store.api.desk import Desk
 from store.api.guard import Guard, Tokens
@@ -19,6 +19,7 @@ ROUTERS = (
     ("/v1", calls.router),
     ("/v1", exchanges.router),
     ("/v1", replays.router),
+    ("/v1", forks.router),
     ("/v1", imports.router),
     ("/v1", rekey.router),
 )

@@ -2,7 +2,7 @@
 
 import json
 import secrets
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, StringConstraints
@@ -13,6 +13,7 @@ from store.api.asked import RUN_ID, RunId, WhenSettled
 from store.api.desk import TheDesk
 from store.api.problems import Problem, unknown
 from store.api.runs import shape
+from store.api.wishes import Overrides, checked
 from store.ingest import Ingest
 
 router = APIRouter(tags=["replays"])
@@ -28,6 +29,9 @@ class Wanted(BaseModel):
     id: Id | None = None
     """The id of the replay; one is made where it is not given."""
 
+    overrides: Overrides = []
+    """What is to be answered in place of the record (docs/forks.md)."""
+
 
 @router.post("/replays", summary="Make a replay of a run", status_code=201)
 async def post_replay(desk: TheDesk, wanted: Wanted) -> Response:
@@ -42,7 +46,9 @@ async def post_replay(desk: TheDesk, wanted: Wanted) -> Response:
     name = wanted.id or f"replay-{secrets.token_hex(8)}"
     if await desk.runs.replay(name) is not None:
         raise Problem(409, "replay_exists", f"there is a replay {name} already; choose another id, or give none")
-    report = _begun(name, wanted.run, recorded)
+    report = begun(name, wanted.run, recorded)
+    if wanted.overrides:
+        report["wishes"] = {"overrides": checked(wanted.overrides, recorded, desk.clean), "fork": None}
     await Ingest(desk.database).put((), replays=[ReplayNoted(name, json.dumps(report).encode())])
     return Json(report, 201, {"location": f"/v1/replays/{name}"})
 
@@ -56,7 +62,7 @@ async def get_replay(desk: TheDesk, replay: RunId, settled: WhenSettled) -> Resp
     return Json(json.loads(report) | settled.told)
 
 
-def _begun(replay: str, run: str, recorded: int) -> dict[str, object]:
+def begun(replay: str, run: str, recorded: int) -> dict[str, Any]:
     """The report of a replay of which nothing was asked yet, with every member that the door's reports have."""
     counts = ("served", "missed", "live", "edited", "ambiguous", "strict", "semantic", "again", "reframed", "drifted")
     return {

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calls.overrides import Arguments, BadOverride, Fault, Match, Patch, Text, ToolResult, Whole, listed, parse
+from calls.overrides import Arguments, BadOverride, Fault, Match, Patch, Text, ToolResult, Whole, cleaned, listed, parse
 
 FILE = """\
 # what if the search had found nothing?
@@ -50,6 +50,12 @@ def test_json_says_the_same_as_toml():
         first, second = parse(json.dumps(content, indent=1), is_json=True)
         assert (first.change, second.change) == (Text(text="no"), Patch(patch=({"op": "remove", "path": "/x"},)))
     assert [one.change for one in listed(entries)] == [first.change, second.change]
+
+
+def test_no_text_of_an_entry_keeps_its_secrets():
+    entries = [{"step": 1, "answer": {"headers": {"x": "hunter2"}, "body": [{"deep": "hunter2!"}, 7]}}]
+    without = cleaned(entries, lambda text: text.replace("hunter2", "*"))
+    assert without == [{"step": 1, "answer": {"headers": {"x": "*"}, "body": [{"deep": "*!"}, 7]}}]
 
 
 @pytest.mark.parametrize(

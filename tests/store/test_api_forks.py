@@ -1,0 +1,75 @@
+"""Forks and edited replays over REST, as far as the keeper has a say in them."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store.database import Database
+from store.forked import last_whole
+from tests.store.exchanges import conversation
+from tests.store.house import RUN, imported, is_problem, opened
+
+
+async def test_a_fork_is_a_run_with_a_parent_and_a_report(tmp_path: Path, database: Database) -> None:
+    async with opened(tmp_path / "spool", database, mode="auto") as house:
+        await imported(house)
+        wanted = {"from": 1, "id": "what-if", "labels": {"a": "b"}, "allow": ["POST tools.example.com"]}
+        answer = await house.api.post(f"/v1/runs/{RUN}/forks", json=wanted)
+        assert answer.status_code == 201, answer.text
+        report = answer.json()
+        assert (report["id"], report["run"], report["fork"]["forked_at"]) == ("what-if", RUN, 1)
+        assert (await house.api.get(answer.headers["location"])).json() == report
+        run = (await house.api.get("/v1/runs/what-if")).json()
+        assert (run["parent"], run["forked_at"], run["labels"], run["calls"]) == (RUN, 1, {"a": "b"}, 0)
+        is_problem(await house.api.post(f"/v1/runs/{RUN}/forks", json=wanted), 409, "run_exists")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "name", "words"),
+    [
+        ({"from": 99}, "no_such_step", "cannot be forked at step 99"),
+        ({"from": 1, "effects": ["nothing"]}, "bad_effects", "known are serve-recorded, block, allow"),
+        ({"from": 1, "allow": ["a b c"]}, "bad_effects", "write HOST or"),
+        ({"from": 1, "overrides": [{"step": 2, "text": "x"}]}, "bad_override", "there is no step 2: 1 steps"),
+        ({"from": 1, "overrides": [{"step": 1, "tex": "x"}]}, "bad_override", "known are step, match, answer, text"),
+        ({"from": -1}, "invalid_request", ""),
+    ],
+)
+async def test_what_cannot_be_is_refused(
+    tmp_path: Path, database: Database, wanted: dict[str, Any], name: str, words: str
+) -> None:
+    async with opened(tmp_path / "spool", database, mode="auto") as house:
+        await imported(house)
+        answer = await house.api.post(f"/v1/runs/{RUN}/forks", json=wanted)
+        is_problem(answer, 422, name)
+        assert words in answer.json()["detail"]
+
+
+async def test_forks_are_made_only_where_doors_may_go_live(tmp_path: Path, database: Database) -> None:
+    async with opened(tmp_path / "spool", database, mode="replay") as house:
+        await imported(house)
+        answer = await house.api.post(f"/v1/runs/{RUN}/forks", json={"from": 1})
+        is_problem(answer, 409, "not_forking")
+        is_problem(await house.api.post("/v1/runs/nobody/forks", json={"from": 1}), 404, "unknown_run")
+
+
+async def test_a_replay_may_be_made_with_overrides(tmp_path: Path, database: Database) -> None:
+    async with opened(tmp_path / "spool", database, mode="replay") as house:
+        await imported(house)
+        overrides = [{"step": 1, "text": "another"}]
+        answer = await house.api.post("/v1/replays", json={"run": RUN, "overrides": overrides})
+        assert answer.status_code == 201
+        assert answer.json()["wishes"]["overrides"] == overrides
+        wrong = await house.api.post("/v1/replays", json={"run": RUN, "overrides": [{"step": 99, "text": "x"}]})
+        is_problem(wrong, 422, "bad_override")
+
+
+def test_a_run_is_left_after_the_last_answer_that_is_whole() -> None:
+    whole = conversation(3)
+    cut = replace(whole[2], outcome="client_closed")
+    assert last_whole(whole) == 3
+    assert last_whole([*whole[:2], cut]) == 2
+    assert last_whole([cut, whole[0]]) == 2
+    assert last_whole([]) == 0
