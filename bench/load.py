@@ -116,7 +116,7 @@ class Calls(Load):
     def __init__(self, told: Mapping[str, Any]) -> None:
         super().__init__(told)
         self._bodies = Bodies(told["size"], seed=1)
-        self._head = HEAD.format(path="/json", host=HOST, length=told["size"]).encode()
+        self._head = HEAD.format(path=told.get("path", "/json"), host=HOST, length=told["size"]).encode()
         self._number = 0
         self._asked: dict[int, float] = {}
         self._waiting: list[tuple[float, int, ssl.SSLSocket]] = []

@@ -1,6 +1,6 @@
 """The API that is asked: `python -m bench.upstream`, told on stdin, one thread, no framework.
 
-`POST /json` is answered with a body of 2 KB, no two alike; `POST /events?RATE` with a stream of events, each a chunk of
+`POST /json` is answered with a body of 2 KB, or as many bytes as its query says, no two alike; `POST /events?RATE` with a stream of events, each a chunk of
 its own that carries the time at which it left.
 """
 
@@ -13,6 +13,7 @@ import ssl
 import sys
 import time
 from collections.abc import Mapping
+from functools import cache, partial
 from itertools import count
 from typing import Any
 
@@ -42,7 +43,8 @@ class Upstream:
         self._connections: dict[int, ssl.SSLSocket] = {}
         self._buffers: dict[int, bytes] = {}
         self._due: list[tuple[float, int, float, ssl.SSLSocket]] = []
-        self._answers = Bodies(told["answer"], seed=2)
+        self._size = int(told["answer"])
+        self._answers = cache(partial(Bodies, seed=2))
         self._events = _events()
         self._number = count()
 
@@ -97,7 +99,7 @@ class Upstream:
         if kind == b"/events":
             self._begin_stream(connection, float(query))
         else:
-            body = self._answers[next(self._number)]
+            body = self._answers(int(query or self._size))[next(self._number)]
             send(connection, HEAD.format("application/json", f"Content-Length: {len(body)}").encode() + body)
 
     def _begin_stream(self, connection: ssl.SSLSocket, rate: float) -> None:
