@@ -1,5 +1,6 @@
 """The keeper as the command line sees it: a few requests, and problems turned into sentences."""
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Self
@@ -60,6 +61,15 @@ class Api:
                 answer.read()
                 raise _failure(answer)
             yield from answer.iter_raw()
+
+    def lines(self, path: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """The JSON Lines that a POST of JSON is answered with, as they come. Raises Failure where they break off."""
+        with _sentences(self.url), self._http.stream("POST", f"/v1{path}", json=body) as answer:
+            if answer.status_code >= 400:
+                answer.read()
+                raise _failure(answer)
+            for line in answer.iter_lines():
+                yield json.loads(line)
 
     def healthy(self) -> bool:
         """Whether it answers at all."""

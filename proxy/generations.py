@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any, Self
 
 from calls.redact import Redactor
@@ -84,13 +85,13 @@ class Generations:
         path = Path(recording)
         # Nobody else waits for this loop.
         name = None if path.is_file() else following(*_names(old))  # noqa: ASYNC240
-        made = await asyncio.to_thread(generation, old.run, profiles.digest, exchanges, derive, name=name)
-        told = f"{counted(report['live'], 'new call')} beside {report['served']} that answered"
+        made = await asyncio.to_thread(generation, old.run, profiles.digest, exchanges, derive)
         if name is None:
             _replaced(path, made)
-            return Settled(f"{path} now holds {told}; prove it with: playhead replay {path} -- CMD", whole=True)
-        self._promoted(made, name)
-        return Settled(f"generation {name} holds {told}; it answers from now on", whole=True)
+        else:
+            self._promoted(made, name)
+        self._forget()
+        return Settled(_told(report, recording, name), whole=True)
 
     async def _recorded(self) -> Bundle:
         """What went out, once all of it is in."""
@@ -110,10 +111,13 @@ class Generations:
         self.api.post(f"/import?as={segment(name)}", content=b"".join(write(made)))
         self.api.patch(f"/runs/{segment(name)}", {"labels": {OF: run}})
         self.api.patch(f"/runs/{segment(run)}", {"labels": {LABEL: name}})
+
+    def _forget(self) -> None:
+        """What was recorded live lies in the generation now."""
         try:
             self.api.delete(f"/runs/{segment(self.candidate)}")
         except NotFound:
-            pass
+            return
 
 
 def _unfit(report: Mapping[str, Any], code: int, new: Bundle) -> str | None:
@@ -125,6 +129,14 @@ def _unfit(report: Mapping[str, Any], code: int, new: Bundle) -> str | None:
     if len(new.entries) != report["live"]:
         return f"of {report['live']} calls that went out {len(new.entries)} were recorded"
     return flaw(new)
+
+
+def _told(report: Mapping[str, Any], recording: str, name: str | None) -> str:
+    gone = report["unused"] if not report["allow_unused"] else 0
+    left = f", and lacks {counted(gone, 'call')} that nobody asked for" if gone else ""
+    holds = f"{counted(report['live'], 'new call')} beside {report['served']} that answered{left}"
+    where = f"{recording} now holds" if name is None else f"generation {name} of the run holds"
+    return f"{where} {holds}\n          prove it: playhead replay {quote(recording)} -- CMD"
 
 
 def _names(old: Bundle) -> tuple[str, str]:

@@ -65,10 +65,13 @@ async def replay(settings: Settings, command: Sequence[str], wanted: Wanted) -> 
         finally:
             if bundle.parent == house.data.replays:
                 bundle.unlink()
+    if settled is not None and settled.whole:
+        click.echo(f"playhead: {settled.words}", err=True)
+        return code
     _say(report, wanted.recording)
     if settled is not None:
         click.echo(f"playhead: {settled.words}", err=True)
-    return code or (0 if settled is not None and settled.whole else verdict(report))
+    return code or verdict(report)
 
 
 async def _answered(

@@ -37,11 +37,9 @@ def flaw(recorded: Bundle) -> str | None:
     return f"{_words(failed)} was answered with status {failed.response.status}"
 
 
-def generation(
-    run: Mapping[str, Any], profiles: str, exchanges: Sequence[Exchange], derive: Derive, *, name: str | None = None
-) -> Bundle:
+def generation(run: Mapping[str, Any], profiles: str, exchanges: Sequence[Exchange], derive: Derive) -> Bundle:
     """A run of these exchanges, as its bundle. `run` is the one that it follows."""
-    named = name or str(run["id"])
+    named = str(run["id"])
     ordered = sorted(exchanges, key=lambda each: (each.started_at, each.id))
     entries, seen, calls = [], Counter[str](), []
     for each in ordered:
@@ -49,7 +47,7 @@ def generation(
         calls.append(call)
         entries.append(Entry(exchange=replace(each, run=named), call=told(call, seen[call.key])))
         seen[call.key] += 1
-    head = {**run, "id": named, "gaps": 0, "complete": True, "calls": len(calls), "exchanges": len(entries)}
+    head = {**run, "gaps": 0, "complete": True, "calls": len(calls), "exchanges": len(entries)}
     head |= {"tokens": _tokens(calls), "models": sorted(_models(calls)), "cost_usd": None, "head": None}
     return Bundle(run=head, profiles=profiles, entries=tuple(entries))
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from proxy.cli import compare, files, fork, ground, keys, look, run
+from proxy.cli import compare, files, fork, ground, keys, look, run, why
 from proxy.cli.common import OwnFailure
 from proxy.errors import Failure
 
@@ -53,6 +53,7 @@ def playhead() -> None:
 for command in (
     *run.COMMANDS,
     *fork.COMMANDS,
+    *why.COMMANDS,
     *look.COMMANDS,
     *compare.COMMANDS,
     *keys.COMMANDS,

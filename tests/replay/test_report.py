@@ -54,8 +54,9 @@ async def test_a_miss_is_shown_with_both_sides_and_what_to_do():
     assert "first: request 2, no_match: POST https://api.openai.com/v1/chat/completions, nearest is step 2:" in shown
     assert "/body/messages/0/content\n              - 'b'\n              + 'c'" in shown
     assert "left over: step 2, POST https://api.openai.com/v1/chat/completions" in shown
-    assert shown.splitlines()[-3:] == [
+    assert shown.splitlines()[-4:] == [
         "          next: record the run again: playhead record -- CMD",
+        "            or: record only what is new: playhead replay run-1 --on-miss record -- CMD",
         "            or: let what is new go out: playhead replay run-1 --on-miss live -- CMD",
         "            or: see what makes its key: playhead explain --request FILE",
     ]
