@@ -237,7 +237,7 @@ def _inner(key: Keyed, path: Path) -> bool | None:
     """Whether a place lies within a text that was read as JSON; None where the body is not made of fields."""
     if path[0] != "body":
         return False
-    if key.read.form not in ("json", "lines", "form", "multipart"):
+    if key.read.form not in ("json", "lines", "form", "multipart", "messages"):
         return None
     above = {"".join(f"/{_escaped(step)}" for step in path[:end]) for end in range(1, len(path))}
     return any(note.rule == "json" and note.pointer in above for note in key.folded)

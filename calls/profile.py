@@ -18,7 +18,8 @@ type Unknown = Literal["key", "transient"]
 
 NEVER_KEYS: Final = re.compile(
     r"accept-encoding|authorization|baggage|connection|content-length|cookie|date|host|idempotency-key|proxy-.*"
-    r"|trace(parent|state)|transfer-encoding|user-agent|x-stainless-.*|last-event-id|mcp-session-id"
+    r"|sec-websocket-(key|extensions)|trace(parent|state)|transfer-encoding|user-agent|x-stainless-.*|last-event-id"
+    r"|mcp-session-id"
     # AWS signs every sending anew.
     r"|sec-websocket-(extensions|key|version)|amz-sdk-(invocation-id|request)|x-amz-(date|security-token|content-sha256)|x-amzn-trace-id"
 )

@@ -77,7 +77,7 @@ def recording(bundle: Bundle, profiles: Profiles, *, from_step: int = 1, until_s
 
 def _recorded(profiles: Profiles, rekeyed: bool, gaps: Mapping[str | None, str], step: int, entry: Entry) -> Recorded:
     exchange, request = entry.exchange, opening(entry.exchange.request)
-    told = entry.call["key"] if entry.call else None
+    told = entry.call.get("key") if entry.call else None
     # A WebSocket is found by its opening; its own key is of all that was said over it.
     anew = rekeyed or told is None or request is not exchange.request
     return Recorded(

@@ -50,7 +50,13 @@ def test_what_a_profile_leaves_out_counts_all_the_same(one: Any, other: Any) -> 
 def test_headers_of_one_sending_and_secrets_are_noise_and_others_are_not() -> None:
     plain = strict(asking(OPENAI, chat()))
     secret = placeholder.make(b"sk-a-long-secret", "K", b"key").decode()
-    for noise in (("User-Agent", "x"), ("traceparent", "00-1"), ("x-api-key", secret), ("x-api-key", "****")):
+    for noise in (
+        ("User-Agent", "x"),
+        ("Sec-WebSocket-Key", "x"),
+        ("traceparent", "00-1"),
+        ("x-api-key", secret),
+        ("x-api-key", "****"),
+    ):
         assert strict(asking(OPENAI, chat(), noise)) == plain
     assert strict(asking(OPENAI, chat(), ("openai-organization", "o"))) != plain
 

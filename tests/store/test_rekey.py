@@ -20,7 +20,7 @@ from replay.session import Options, Session
 from store.api.app import create
 from store.api.desk import Desk
 from store.api.server import serving
-from store.bundle import Bundle, read
+from store.bundle import Bundle, Entry, read, write
 from store.columns import Kept
 from store.database import Database
 from store.ingest import Ingest
@@ -236,3 +236,15 @@ async def test_a_run_whose_evidence_is_damaged_is_named_and_the_others_go_on(
     assert (damaged["run"], whole["run"], whole["counts"]["changed"]) == ("run-2", "run-1", 1)
     assert "digest" in damaged["failed"]
     assert end["failed"] == 1
+
+
+@pytest.mark.parametrize("call", [None, {}, {"kind": "tool"}])
+def test_a_line_of_a_bundle_that_tells_no_key_is_keyed_as_it_is_loaded(call: dict[str, Any] | None) -> None:
+    one = exchange(1, {"q": "a"}, {"found": 1})
+    made = recording(
+        Bundle(run={"id": "run-1"}, profiles=PLAIN.digest, entries=(Entry(exchange=one, call=call),)), PLAIN
+    )
+    [entry] = made.index.entries
+    assert (entry.key, entry.recorded_key) == (keyed(one.request, PLAIN).key, None)
+    again = read(write(Bundle(run={"id": "run-1"}, profiles=PLAIN.digest, entries=(Entry(exchange=one, call=call),))))
+    assert recording(again, PLAIN).index.entries[0].key == entry.key
