@@ -6,7 +6,7 @@ into what the server says of it; an id that the server minted must come back as 
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from heapq import merge
 from typing import Final, Literal, NamedTuple
@@ -75,20 +75,23 @@ class Played:
         *,
         broken: Callable[[Break], list[Frame]],
         drifted: Callable[[list[str]], None],
+        said: Iterable[Turn] | None = None,
     ) -> None:
-        """`broken` tells what to say to a client that leaves the record."""
+        """`broken` tells what to say to a client that leaves the record; `said` is a part of what was said."""
         self._exchange = exchange
         self._pace = pace
         self._broken = broken
         self._drifted = drifted
         asked = opening(exchange.request)
         self._then, self._now = Conversation(asked, profiles), Conversation(asked, profiles)
-        self._turns = deque(turns(exchange))
+        self._turns = deque(turns(exchange) if said is None else said)
         self._given: list[bytes] = []
         self._names: dict[str, str] = {}
         self._awaited: Sound | Counted | None = None
         self._at = exchange.first_byte_at or 0
-        self._number = 0
+        self.number = 0
+        """How many messages the client has said."""
+
         self._over = False
 
     def begin(self) -> list[Frame]:
@@ -101,7 +104,7 @@ class Played:
             return []
         if kind == "close":
             return self._parted(data)
-        self._number += 1
+        self.number += 1
         message = value(data)
         if (piece := sound(message)) is not None:
             return self._listen(piece)
@@ -191,7 +194,7 @@ class Played:
         if taken := self._taken_for_another(then, now):
             return self._unlike("no_match", (taken,), now.message)
         if places := _drift(then, now):
-            self._drifted([f"/body/{self._number - 1}{place}" for place in places])
+            self._drifted([f"/body/{self.number - 1}{place}" for place in places])
         self._passed()
         return self._released()
 
@@ -226,7 +229,7 @@ class Played:
 
     def _unsaid(self) -> None:
         if self._awaited is not None:
-            self._broken(Break(why="client_left", number=self._number + 1))
+            self._broken(Break(why="client_left", number=self.number + 1))
 
     # Leaving the record
 
@@ -240,7 +243,7 @@ class Played:
 
     def _unlike(self, why: Why, found: tuple[Difference, ...] = (), message: Json = None) -> list[Frame]:
         self._over = True
-        return self._broken(Break(why=why, number=self._number, differences=found, message=message))
+        return self._broken(Break(why=why, number=self.number, differences=found, message=message))
 
 
 _MINTED: Final = ("/event_id",)

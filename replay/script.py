@@ -9,7 +9,7 @@ one is paired with the actor whose exchange it was first given (agents make thei
 one's first. Who has no name gets first what was nobody's.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, Literal
@@ -151,6 +151,19 @@ class Script:
         place = recorded.step - self.index.entries[0].step if self.index.entries else -1
         if 0 <= place < len(self.index.entries):
             self._rewind(place)
+
+    def trade(self, given: Recorded, fits: Callable[[Recorded], bool]) -> Recorded | None:
+        """Take another exchange of the same key that fits, in the place of one that was taken before anybody could know which
+        of them was meant. None where none fits."""
+        places = self.index.groups.get(given.key, ())
+        fitting = (place for place in places if not self._taken[place] and fits(self.index.entries[place]))
+        if (place := next(fitting, None)) is None:
+            return None
+        self.put_back(given)
+        back = given.step - self.index.entries[0].step
+        self._taken[place] = self._played[place] = 1
+        self._played[back] = 0
+        return self.index.entries[place]
 
     @property
     def left(self) -> int:

@@ -220,15 +220,22 @@ class Session:
         if fit.drift:
             self._tally.differed(recorded.exchange.id, fit.drift)
         tier: Tier = "strict" if fit.strict else "semantic"
-        self._tally.hit(taken, tier, reframed=False)
+        # Of equal openings, what is said over them decides.
+        self._tally.hit(replace(taken, ambiguous=False), tier, reframed=False)
 
-        def missed(where: Break) -> Miss:
-            self._not_served(tier, why := sockets.miss(asked, recorded, where))
+        def missed(given: Recorded, where: Break) -> Miss:
+            self._not_served(tier, why := sockets.miss(asked, given, where))
             return why
 
-        stands = mark("replayed", run=asked.run, step=recorded.step, match=tier)
-        drifted = partial(self._tally.differed, recorded.exchange.id)
-        return sockets.answer(recorded, profiles, self.options.pace, stands, missed=missed, drifted=drifted)
+        socket = sockets.Socket(
+            recorded,
+            profiles,
+            self.options.pace,
+            missed=missed,
+            drifted=lambda given, places: self._tally.differed(given.exchange.id, places),
+            trade=self._script.trade,
+        )
+        return socket.answer(mark("replayed", run=asked.run, step=recorded.step, match=tier))
 
     def _edited(self, asked: Asked, recorded: Recorded, exchange: Exchange) -> Answer | None:
         if (edits := self.options.edits) is None:

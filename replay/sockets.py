@@ -1,12 +1,12 @@
 """A WebSocket of a recording as an answer, and what its client is told where it leaves the record."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
 from calls.json import dumps
 from calls.key import keyed
-from calls.messages import opening
+from calls.messages import opening, value
 from calls.model import ChunkKind, Exchange, Json
 from calls.profile import Profiles
 from calls.redact import Redactor
@@ -15,6 +15,7 @@ from replay import explain, playback
 from replay.answer import Answer, Dialogue, Frame
 from replay.explain import Asked
 from replay.frames import Break, Played
+from replay.lanes import Lanes, played_back
 from replay.miss import Miss, Nearest
 from replay.nearest import SHOWN
 from replay.pacing import Pace
@@ -29,30 +30,126 @@ _REASON: Final = 123
 _AGAIN: Final = "record the run again: playhead record -- CMD"
 
 
-def answer(
-    recorded: Recorded,
-    profiles: Profiles,
-    pace: Pace,
-    mark: tuple[str, str],
-    *,
-    missed: Callable[[Break], Miss],
-    drifted: Callable[[list[str]], None],
-) -> Answer:
-    """The upgrade and what follows it. `missed` notes a miss and gives it back."""
-    exchange = recorded.exchange
-    assert exchange.response is not None
-    dialect = keyed(opening(exchange.request), profiles).dialect
+_REMEMBERED: Final = 1 << 20
+"""So many bytes that a client has said are kept for the case that another recorded socket of the same opening was meant."""
 
-    def broken(where: Break) -> list[Frame]:
-        return refusal(missed(where), where, dialect)
 
-    return Answer(
-        status=101,
-        reason=exchange.response.reason,
-        headers=(*playback.headers(exchange.response, whole=False), mark),
-        at=pace.at(exchange.first_byte_at),
-        dialogue=Played(exchange, profiles, pace, broken=broken, drifted=drifted),
-    )
+class Socket:
+    """A WebSocket of a recording, as long as it may yet turn out that another one of the same opening is meant.
+
+    When a client opens several at once, nothing but what it says over them tells which is which. So the first one answers; where
+    its client says something else than was recorded, and another one fits all that was said, that one goes on.
+    """
+
+    def __init__(
+        self,
+        recorded: Recorded,
+        profiles: Profiles,
+        pace: Pace,
+        *,
+        missed: Callable[[Recorded, Break], Miss],
+        drifted: Callable[[Recorded, list[str]], None],
+        trade: Callable[[Recorded, Callable[[Recorded], bool]], Recorded | None],
+    ) -> None:
+        """`missed` notes a miss and gives it back, `trade` takes another recorded one that fits."""
+        self._recorded = recorded
+        self._profiles = profiles
+        self._pace = pace
+        self._missed = missed
+        self._drifted = drifted
+        self._trade = trade
+        self._dialect = keyed(opening(recorded.exchange.request), profiles).dialect
+        self._heard: list[tuple[ChunkKind, bytes]] | None = []
+        self._told: list[Frame] = []
+        self._played = self._playing(recorded)
+
+    def answer(self, mark: tuple[str, str]) -> Answer:
+        """The upgrade and what follows it."""
+        exchange = self._recorded.exchange
+        assert exchange.response is not None
+        return Answer(
+            status=101,
+            reason=exchange.response.reason,
+            headers=(*playback.headers(exchange.response, whole=False), mark),
+            at=self._pace.at(exchange.first_byte_at),
+            dialogue=self,
+        )
+
+    def begin(self) -> list[Frame]:
+        """It is open."""
+        return self._telling(self._played.begin())
+
+    def hear(self, kind: ChunkKind, data: bytes) -> list[Frame]:
+        """The client has said this."""
+        if self._heard is not None and kind != "close":
+            self._heard.append((kind, data))
+            if sum(len(message) for _, message in self._heard) > _REMEMBERED:
+                self._heard = None
+        return self._telling(self._played.hear(kind, data))
+
+    def stayed(self) -> list[Frame]:
+        """It has not left."""
+        return self._played.stayed()
+
+    def left(self) -> None:
+        """It is gone without a goodbye."""
+        self._played.left()
+
+    def _playing(self, recorded: Recorded) -> Played | Lanes:
+        return played_back(
+            recorded.exchange,
+            self._profiles,
+            self._pace,
+            broken=self._broken,
+            drifted=lambda places: self._drifted(recorded, places),
+        )
+
+    def _telling(self, frames: list[Frame]) -> list[Frame]:
+        if self._heard is not None:
+            self._told += [frame for frame in frames if frame.kind in ("text", "binary")]
+        return frames
+
+    def _broken(self, where: Break) -> list[Frame]:
+        if where.why in ("no_match", "consumed") and self._heard is not None:
+            heard, told = tuple(self._heard), tuple(self._told)
+            other = self._trade(self._recorded, lambda one: self._would_have_told(one, heard, told) is not None)
+            if other is not None:
+                return self._go_on_with(other, heard, len(told))
+        why = self._missed(self._recorded, where)
+        return refusal(why, where, self._dialect)
+
+    def _go_on_with(self, other: Recorded, heard: Iterable[tuple[ChunkKind, bytes]], told: int) -> list[Frame]:
+        self._recorded, self._played = other, self._playing(other)
+        frames = [*self._played.begin(), *(frame for one in heard for frame in self._played.hear(*one))]
+        said = [frame for frame in frames if frame.kind in ("text", "binary")][told:]
+        return [*said, *(frame for frame in frames[-1:] if frame.kind not in ("text", "binary"))]
+
+    def _would_have_told(
+        self, one: Recorded, heard: Iterable[tuple[ChunkKind, bytes]], told: Sequence[Frame]
+    ) -> list[Frame] | None:
+        """What another one would have told upon all that was heard; None where it does not fit what was told already."""
+        if one.lacking or not playback.is_websocket(one.exchange):
+            return None
+        broken: list[Break] = []
+
+        def noted(where: Break) -> list[Frame]:
+            broken.append(where)
+            return []
+
+        played = played_back(one.exchange, self._profiles, self._pace, broken=noted, drifted=lambda _: None)
+        frames = [*played.begin(), *(frame for message in heard for frame in played.hear(*message))]
+        alike = len(frames) >= len(told) and all(map(_alike, frames, told))
+        return frames if alike and not broken else None
+
+
+def _alike(one: Frame, other: Frame) -> bool:
+    """Whether two messages of the server say the same sort of thing, of different sessions."""
+    return one.kind == other.kind and _sort(one) == _sort(other)
+
+
+def _sort(frame: Frame) -> Json:
+    said = value(frame.data)
+    return members(said).get("type") or [*members(said)]
 
 
 def opened(exchange: Exchange) -> Exchange:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from calls.model import Exchange, Json
 from replay.answer import Frame
-from replay.frames import GRACE, Break, Played
+from replay.frames import GRACE, Break
+from replay.lanes import played_back
 from replay.pacing import INSTANT, Pace
 from store.profiles import shipped
 from tests.calls.sockets import socket
@@ -34,7 +35,7 @@ class Client:
     def __init__(self, exchange: Exchange, pace: Pace = INSTANT) -> None:
         self.broken: list[Break] = []
         self.drifted: list[str] = []
-        self.played = Played(exchange, PROFILES, pace, broken=self._broken, drifted=self.drifted.extend)
+        self.played = played_back(exchange, PROFILES, pace, broken=self._broken, drifted=self.drifted.extend)
         self.frames = self.played.begin()
 
     def _broken(self, where: Break) -> list[Frame]:
@@ -262,3 +263,55 @@ def test_no_client_surprises_and_only_the_recorded_one_is_served(then: list[byte
 def _all(client: Client, messages: list[bytes]) -> Iterator[Any]:
     for message in messages:
         yield from client.say(message)
+
+
+def turn(lane: str, text: str) -> dict[str, Json]:
+    return {"type": "response.create", "stream_id": lane, "model": "gpt-5", "input": text}
+
+
+def answered(lane: str, number: int) -> dict[str, Json]:
+    return {"type": "response.completed", "stream_id": lane, "response": {"id": f"resp_{number}"}}
+
+
+TWO_LANES = socket(
+    ("request", turn("a", "one")),
+    ("request", turn("b", "two")),
+    ("response", answered("b", 2)),
+    ("response", answered("a", 1)),
+    ("request", turn("a", "three")),
+    ("response", answered("a", 3)),
+    url=RESPONSES,
+)
+
+
+def test_conversations_on_one_socket_keep_each_its_own_order() -> None:
+    client = Client(TWO_LANES)
+    assert client.say(turn("b", "two")) == [answered("b", 2)]
+    assert client.say(turn("a", "one")) == [answered("a", 1)]
+    assert client.say(turn("a", "three")) == [answered("a", 3), WAIT]
+    assert client.part() == [("close", BYE)]
+    assert client.broken == []
+
+
+def test_a_conversation_may_be_called_otherwise() -> None:
+    client = Client(TWO_LANES)
+    assert client.say(turn("x", "two")) == [answered("x", 2)]
+    assert client.say(turn("b", "one")) == [answered("b", 1)]
+    assert client.say(turn("b", "three")) == [answered("b", 3), WAIT]
+    assert client.broken == []
+
+
+def test_a_conversation_that_was_not_held_is_a_miss_and_told_once() -> None:
+    client = Client(TWO_LANES)
+    client.say(turn("a", "one"))
+    assert client.say(turn("c", "four")) == [("close", b"miss")]
+    assert client.part() == []
+    client.played.left()
+    assert [(where.why, where.number) for where in client.broken] == [("consumed", 2)]
+
+
+def test_a_conversation_that_is_not_taken_up_is_left() -> None:
+    client = Client(TWO_LANES)
+    client.say(turn("a", "one"))
+    client.part()
+    assert [where.why for where in client.broken] == ["client_left"]
