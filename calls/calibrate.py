@@ -186,23 +186,37 @@ def _differences(one: Side, other: Side) -> Iterator[Difference]:
 _ECHO: Final = Guess("key", "an earlier answer of the run gave it: in replay it is the recorded one")
 
 
+_WORD: Final = re.compile(r"[\w.:-]+")
+_LOOKED_AT: Final = 200
+"""Answers before a request in which more than a word is looked for."""
+
+
 @dataclass(slots=True)
 class _Echoes:
     """What the answers of a run gave to the requests after them."""
 
     sides: Sequence[Side]
-    _known: dict[tuple[str, int], bool] = field(default_factory=dict)
+    _first: dict[str, int] = field(default_factory=dict)
+    """In which step a word was given first."""
+    _read: int = 0
 
     def given(self, value: Json | Absent, step: int) -> bool:
         """Whether an answer before this step holds the value."""
         text = str(value) if isinstance(value, str) or type(value) is int else ""
         if len(text) < _SHORTEST_ECHO:
             return False
-        if (text, step) not in self._known:
-            written = dumps(text).decode()[1:-1]
-            before = (side.told for side in self.sides[: step - 1])
-            self._known[text, step] = any(text in told or written in told for told in before)
-        return self._known[text, step]
+        if _WORD.fullmatch(text):
+            self._read_until(step)
+            return self._first.get(text, step) < step
+        written = dumps(text).decode()[1:-1]
+        before = (side.told for side in self.sides[max(0, step - 1 - _LOOKED_AT) : step - 1])
+        return any(text in told or written in told for told in before)
+
+    def _read_until(self, step: int) -> None:
+        for side in self.sides[self._read : step - 1]:
+            for word in _WORD.findall(side.told):
+                self._first.setdefault(word, side.step)
+        self._read = max(self._read, step - 1)
 
 
 def _judged(pair: Pair, difference: Difference, echoes: tuple[_Echoes, _Echoes]) -> Guess:
