@@ -1,5 +1,6 @@
 """A recorded exchange as the answer that it was: the same head, the same bytes in the same pieces, the same end."""
 
+from calls.late import is_old
 from calls.model import Exchange, Headers, Response, header
 from replay.answer import Answer, End
 from replay.pacing import Pace
@@ -28,6 +29,8 @@ def lacking(exchange: Exchange) -> str | None:
     """Why an exchange cannot be given as it was; None when it can."""
     if is_websocket(exchange) and not _upgraded(exchange.response):
         return "it left HTTP for something that is no WebSocket, which is not recorded"
+    if is_old(exchange):
+        return "it is the stream of MCP's older transport (HTTP+SSE), which would answer before it is asked; use the streamable one"
     if exchange.truncated:
         return "it is larger than what was kept of a body (setting body_limit), so bytes of it are lacking"
     if exchange.ended_at is None:

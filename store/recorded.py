@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement, RowMapping, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from calls.model import Call, Exchange
+from store import late
 from store.blobs import parts_of, unpack
 from store.database import Database
 from store.filters import Cursor, Filters, of_calls, page
@@ -178,7 +179,24 @@ class Recorded:
             Place(step=step[ids[0]], nth=nth[ids[0]], exchanges=ids, attempts=attempts) for ids, attempts in wholes
         ]
         # Beside the loop: a page of long conversations takes a while to derive.
-        return await asyncio.to_thread(lambda: [self._shape(place, by_id, evidence) for place in places])
+        shapes = await asyncio.to_thread(lambda: [self._shape(place, by_id, evidence) for place in places])
+        return await self._with_late_answers(shapes, evidence)
+
+    async def _with_late_answers(self, shapes: list[Shape], evidence: Mapping[str, Exchange]) -> list[Shape]:
+        """The same, with answers that came on other exchanges."""
+        if not (waiting := late.waiting(shapes)):
+            return shapes
+        async with self._database.raw() as connection:
+            names = await late.streams(connection, self._project, [evidence[call] for call in waiting])
+        found = await self._by_id(names)
+        return await asyncio.to_thread(
+            lambda: [
+                late.brought(shape, evidence[shape["id"]], waiting[shape["id"]], found)
+                if shape["id"] in waiting
+                else shape
+                for shape in shapes
+            ]
+        )
 
     def _shape(self, place: Place, rows: Mapping[str, RowMapping], evidence: Mapping[str, Exchange]) -> Shape:
         names = dict.fromkeys((place.exchanges[0], place.exchanges[-1]))
