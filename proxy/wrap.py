@@ -19,13 +19,13 @@ def present(command: Sequence[str]) -> None:
         raise Failure(f"cannot run {command[0]}: there is no such command; check its name and your PATH")
 
 
-async def wrapped(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """The command's exit code; 128 + n where signal n ended it, as a shell says it.
+async def wrapped(command: Sequence[str], environment: Mapping[str, str], stdout: int | None = None) -> int:
+    """The command's exit code; 128 + n where signal n ended it, as a shell says it. It may write to another stdout than ours.
 
     Raises Failure when it cannot be started.
     """
     try:
-        process = await asyncio.create_subprocess_exec(*command, env=dict(environment))
+        process = await asyncio.create_subprocess_exec(*command, env=dict(environment), stdout=stdout)
     except OSError as error:
         raise Failure(f"cannot run {command[0]}: {error.strerror}") from error
     with _forwarding(process):

@@ -59,6 +59,11 @@ class Diff:
     def __post_init__(self) -> None:
         self._pairs = align([step.item for step in self.one.steps], [step.item for step in self.other.steps])
 
+    def pairs(self) -> Iterator[tuple[int, Step | None, Step | None, Cause | None]]:
+        """Place, both calls, and the cause as far as it is known."""
+        for place in range(len(self._pairs)):
+            yield place, *self._steps(place), self._cause(place)
+
     def wants(self) -> Iterator[list[int]]:
         """The places of the pairs to look at closely, in order, some at a time."""
         differing = [place for place in range(len(self._pairs)) if self._known(place) != "same"][: self.looked_at]
@@ -115,12 +120,10 @@ class Diff:
         told = {name: self._verdict(at, causes, leads) for name, at in (("first", first), ("cause", leading))}
         return {**told, "roots": len(roots)}
 
-    def _verdict(
-        self, place: int | None, causes: Sequence[Cause | None], leads: Mapping[int, int]
-    ) -> Shape | None:
+    def _verdict(self, place: int | None, causes: Sequence[Cause | None], leads: Mapping[int, int]) -> Shape | None:
         if place is None:
             return None
-        words = f"{self._where(place)}: {self._why(place, causes[place])}"
+        words = f"{self.where(place)}: {self._why(place, causes[place])}"
         return {"cause": causes[place], **self._numbers(place), "leads_to": leads[place], "words": words}
 
     def _follows(self, place: int) -> int | None:
@@ -131,7 +134,8 @@ class Diff:
         one, other = self._steps(place)
         return {"a_step": one.number if one else None, "b_step": other.number if other else None}
 
-    def _where(self, place: int) -> str:
+    def where(self, place: int) -> str:
+        """A pair by its step and address, in words."""
         numbers = [number for number in self._numbers(place).values() if number is not None]
         step = next(step for step in self._steps(place) if step)
         named = str(numbers[0]) if len(set(numbers)) == 1 else f"{numbers[0]} (of B: {numbers[1]})"
@@ -189,12 +193,22 @@ def compare(
     looked_at: int = LOOKED_AT,
 ) -> Shape:
     """Compare two runs that are in memory, each with its name."""
+    return compared(one, other, reading, looked_at).shape()
+
+
+def compared(
+    one: tuple[str, Sequence[Exchange]],
+    other: tuple[str, Sequence[Exchange]],
+    reading: Reading,
+    looked_at: int = LOOKED_AT,
+) -> Diff:
+    """The comparison of two runs that are in memory."""
     sides = [side(name, (gist(each, reading) for each in exchanges)) for name, exchanges in (one, other)]
     diff = Diff(sides[0], sides[1], looked_at)
     here, there = ({each.id: each for each in exchanges} for _, exchanges in (one, other))
     for places in diff.wants():
         diff.look(places, (here, there), reading)
-    return diff.shape()
+    return diff
 
 
 def _ends(step: Step | None) -> list[str]:

@@ -1,7 +1,10 @@
 """The commands that compare: diff, bisect, drift."""
 
 import asyncio
+import re
 import secrets
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +13,22 @@ import click
 from calls.model import Exchange
 from calls.redact import Redactor
 from proxy.api import Api, NotFound, meant, segment
-from proxy.cli.common import as_json, print_json, settings, user_profiles, with_settings
+from proxy.bisect import Bisection, Found, sentence
+from proxy.cli.common import as_json, asking, print_json, settings, user_profiles, with_settings
 from proxy.comparison import show
+from proxy.drifted import show_drift
 from proxy.errors import Failure
 from proxy.house import House
 from proxy.recordings import from_file
 from proxy.settings import Settings
 from proxy.sheet import sheet
+from proxy.text import printable
+from proxy.wrap import present
 from store.bundle import read
 from store.diff import compare
-from store.diff_steps import Reading
+from store.diff import compared as compared_runs
+from store.diff_mixed import Mixture
+from store.diff_steps import Reading, step_shape
 
 DIFFER = 1
 
@@ -55,20 +64,24 @@ def diff_command(one: str, other: str, everything: bool, as_json: bool, **flags:
 
 async def compared(found: Settings, one: str, other: str) -> dict[str, Any]:
     """The diff of two runs or files. Raises Failure."""
-    # What is shown is searched for secrets as the keeper would. Nothing of it is kept, so any key does.
-    redactor = Redactor(key=secrets.token_bytes(32))
-    reading = Reading(profiles=user_profiles(found), clean=redactor.text)
+    reading, redactor = _reading(found)
     names = (one, other)
     files = {name: path for name in names if (path := _file(name))}
-    sides = {name: from_file(path, redactor, reading.profiles).exchanges for name, path in files.items()}
-    if len(sides) < len(set(names)):
-        async with House(found) as house:
+    if all(name in files for name in names):
+        sides = [from_file(files[name], redactor, reading.profiles).exchanges for name in names]
+        return compare((one, sides[0]), (other, sides[1]), reading)
+    async with House(found) as house:
+        if not files:
             with await house.api() as api:
-                if not files:
-                    return await asyncio.to_thread(_asked, api, one, other)
-                run = next(name for name in names if name not in files)
-                sides[run] = await asyncio.to_thread(_recorded, api, run)
-    return compare((one, sides[one]), (other, sides[other]), reading)
+                return await asyncio.to_thread(_asked, api, one, other)
+        sides = [await _exchanges(house, name, redactor, reading) for name in names]
+    return await asyncio.to_thread(compare, (one, sides[0]), (other, sides[1]), reading)
+
+
+def _reading(found: Settings) -> tuple[Reading, Redactor]:
+    """What is shown is searched for secrets as the keeper would. Nothing of it is kept, so any key does."""
+    redactor = Redactor(key=secrets.token_bytes(32))
+    return Reading(profiles=user_profiles(found), clean=redactor.text), redactor
 
 
 def _asked(api: Api, one: str, other: str) -> dict[str, Any]:
@@ -78,6 +91,14 @@ def _asked(api: Api, one: str, other: str) -> dict[str, Any]:
     except NotFound as error:
         raise Failure(f"{error}; `playhead ls` lists what was recorded") from error
     return told
+
+
+async def _exchanges(house: House, name: str, redactor: Redactor, reading: Reading) -> list[Exchange]:
+    """The exchanges of a file or a run. Raises Failure."""
+    if file := _file(name):
+        return from_file(file, redactor, reading.profiles).exchanges
+    with await house.api() as api:
+        return await asyncio.to_thread(_recorded, api, name)
 
 
 def _recorded(api: Api, name: str) -> list[Exchange]:
@@ -98,4 +119,108 @@ def _file(name: str) -> Path | None:
     return None
 
 
-COMMANDS = (diff_command,)
+@click.command("bisect", short_help="Find the answer that makes a command fail.")
+@with_settings
+@as_json
+@click.argument("good", metavar="GOOD")
+@click.argument("bad", metavar="BAD")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def bisect_command(good: str, bad: str, command: tuple[str, ...], as_json: bool, **flags: Any) -> None:
+    """Find the first step whose answer, taken from BAD in place of GOOD's, makes COMMAND fail.
+
+    COMMAND is replayed from both runs mixed, a few times; nothing leaves this machine. It judges by its exit code: 0 is good,
+    125 cannot be judged, anything else is bad. Without COMMAND, tells where the two runs part, as `playhead diff` does.
+    Exits with 0 where the step is found, with 1 where it could not be told, and with 125 where there was nothing to try.
+
+    \b
+        playhead bisect ticket-904 last -- python agent.py
+        playhead bisect good.jsonl bad.jsonl -- pytest tests/test_agent.py
+    """
+    found = settings(**flags)
+    told = asyncio.run(_bisected(found, good, bad, command) if command else _parted(found, good, bad))
+    if as_json:
+        print_json(told)
+    else:
+        click.echo(printable(told["words"]))
+    raise click.exceptions.Exit(0 if told["verdict"] == "found" else 1)
+
+
+async def _parted(found: Settings, good: str, bad: str) -> dict[str, Any]:
+    cause = (await compared(found, good, bad))["cause"]
+    words = cause["words"] if cause else "the runs are the same: every call was asked and answered alike"
+    verdict = "found" if cause else "none"
+    return {"good": good, "bad": bad, "verdict": verdict, "words": words, "cause": cause, "trials": []}
+
+
+async def _bisected(found: Settings, good: str, bad: str, command: tuple[str, ...]) -> dict[str, Any]:
+    present(command)
+    reading, redactor = _reading(found)
+    async with House(found) as house:
+        sides = [await _exchanges(house, name, redactor, reading) for name in (good, bad)]
+        diff = await asyncio.to_thread(compared_runs, (good, sides[0]), (bad, sides[1]), reading)
+        mixture = Mixture(diff=diff, one=sides[0], other=sides[1], profiles=reading.profiles.digest)
+        if not mixture.candidates:
+            why = (diff.shape()["cause"] or {"words": "they are the same"})["words"]
+            raise Failure(f"no request that both runs made was answered otherwise, so there is nothing to try: {why}")
+        result = await Bisection(house, mixture, command).run()
+    return _told(good, bad, result)
+
+
+def _told(good: str, bad: str, result: Found) -> dict[str, Any]:
+    return {
+        "good": good,
+        "bad": bad,
+        "verdict": "found" if len(result.culprits) == 1 else "unknown",
+        "words": sentence(result),
+        "alone": result.alone,
+        "culprits": [
+            {"a": step_shape(one.one), "b": step_shape(one.other), "cause": one.cause, "words": one.where}
+            for one in result.culprits
+        ],
+        "trials": [asdict(trial) for trial in result.trials],
+    }
+
+
+@click.command("drift", short_help="Show where a provider changed the model behind a name.")
+@with_settings
+@as_json
+@click.option("--since", metavar="TIME", help="Only changes since this RFC 3339 time, or since so long ago: 7d, 12h.")
+@click.option("--until", metavar="TIME", help="Only calls before this time.")
+@click.option("--model", metavar="NAME", help="Only this model, as it was asked for or as it answered.")
+@click.option("--provider", metavar="NAME", help="Only this provider.")
+@click.option("--exit-code", is_flag=True, help="Exit with 1 where there is a change.")
+def drift_command(
+    since: str | None,
+    until: str | None,
+    model: str | None,
+    provider: str | None,
+    exit_code: bool,
+    as_json: bool,
+    **flags: Any,
+) -> None:
+    """Show where another model, or another fingerprint, began to answer to a name: from ordinary runs, without a replay.
+
+    Tells when it was first seen, how many calls came before and after, and how often the very same request was answered
+    otherwise.
+    """
+    query = {"since": _time(since), "until": _time(until), "model": model, "provider": provider}
+    told = asking(flags, lambda api: api.get("/drift", settled="true", **query))
+    if as_json:
+        print_json(told)
+    else:
+        show_drift(told, sheet())
+    raise click.exceptions.Exit(1 if exit_code and told["items"] else 0)
+
+
+def _time(told: str | None) -> str | None:
+    """A time as the keeper takes it, also of one that was said as so long ago."""
+    if told is None or not (ago := re.fullmatch(r"(\d{1,6})([smhdw])", told)):
+        return told
+    unit = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}[ago[2]]
+    try:
+        return (datetime.now(UTC) - timedelta(**{unit: int(ago[1])})).isoformat()
+    except OverflowError:
+        raise click.UsageError(f"{told} is longer ago than there are days.") from None
+
+
+COMMANDS = (diff_command, bisect_command, drift_command)

@@ -1,0 +1,279 @@
+"""diff, bisect and drift as a person uses them: real processes, files and a running service."""
+
+import asyncio
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.bisect import Verdict, bracket
+from proxy.sheet import Sheet, cells, shown
+from store.bundle import Bundle, Entry, write
+from store.profiles import shipped
+from tests.store.agents import Agent
+from tests.support.service import command, running
+
+HOSTILE = "omega \x1b[31mred\u202e \u4e16\u754c"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """A command that ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+async def typed(place: Path, *arguments: str | Path, **more: str) -> Done:
+    """Run a command with a data directory of its own."""
+    around = {name: value for name, value in os.environ.items() if not name.startswith("PLAYHEAD_")}
+    name, *rest = map(str, arguments)
+    process = await asyncio.create_subprocess_exec(
+        *command(name, "--data", str(place / "d"), *rest),
+        cwd=place,
+        env=around | more,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await asyncio.wait_for(process.communicate(), 90)
+    return Done(code=process.returncode or 0, out=out.decode(), err=err.decode())
+
+
+def kept(place: Path, name: str, agent: Agent) -> Path:
+    """A bundle of what this agent did."""
+    entries = tuple(Entry(exchange=each) for each in agent.run(name))
+    file = place / f"{name}.jsonl"
+    file.write_bytes(b"".join(write(Bundle(run={"id": name}, profiles=shipped(None).digest, entries=entries))))
+    return file
+
+
+def finding(*turns: int, what: str = HOSTILE) -> Agent:
+    """An agent whose tool finds something else at these turns."""
+    return Agent(turns=6, finds=lambda turn: {"found": what if turn in turns else f"alpha {turn} beta"})
+
+
+@pytest.fixture
+def home(data: Path) -> Path:
+    return data.parent
+
+
+async def test_files_that_are_the_same_exit_with_0(home: Path) -> None:
+    kept(home, "one", Agent())
+    kept(home, "other", Agent())
+    done = await typed(home, "diff", "one.jsonl", "other.jsonl")
+    assert (done.code, done.err) == (0, "")
+    assert "= 8 equal calls" in done.out
+    assert "the runs are the same" in done.out
+    # Nobody needed a keeper for that.
+    assert not (home / "d").exists()
+
+
+async def test_files_that_differ_exit_with_1_and_say_where_and_why(home: Path) -> None:
+    kept(home, "good", finding())
+    kept(home, "bad", finding(1))
+    done = await typed(home, "diff", "good.jsonl", "bad.jsonl", COLUMNS="100")
+    assert done.code == 1
+    lines = done.out.splitlines()
+    assert lines[2:5] == [
+        "= 3 equal calls",
+        "≠    4  POST tools.example.com/search  answered otherwise",
+        "       answer /found",
+    ]
+    assert lines[5].split("│") == [
+        "         [-alpha 1 beta-]".ljust(54),
+        " {+omega \\x1b[31mred\\u202e \u4e16\u754c+}",
+    ]
+    assert lines[6] == "› 4 equal calls and 4 calls that follow from step 4"
+    assert lines[-1].startswith("the runs part at step 4 (POST tools.example.com/search): ")
+    assert all(char.isprintable() for line in lines for char in line)
+
+
+async def test_a_narrow_terminal_gets_one_under_the_other(home: Path) -> None:
+    kept(home, "good", finding())
+    kept(home, "bad", finding(1))
+    done = await typed(home, "diff", "good.jsonl", "bad.jsonl", COLUMNS="60")
+    assert "         - [-alpha 1 beta-]\n         + {+omega" in done.out
+
+
+async def test_the_same_in_json(home: Path) -> None:
+    kept(home, "good", finding())
+    kept(home, "bad", finding(1))
+    done = await typed(home, "diff", "good.jsonl", "bad.jsonl", "--json")
+    told = json.loads(done.out)
+    assert done.code == 1
+    assert (told["cause"]["cause"], told["cause"]["a_step"], told["cause"]["leads_to"]) == ("tool_answer", 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("names", "why"),
+    [
+        (("none.jsonl", "good.jsonl"), "there is no file none.jsonl; make one with: playhead export RUN -o none.jsonl"),
+        (("good.jsonl", "broken.jsonl"), "broken.jsonl: "),
+    ],
+)
+async def test_what_cannot_be_compared_is_trouble(home: Path, names: tuple[str, str], why: str) -> None:
+    kept(home, "good", Agent(turns=1))
+    (home / "broken.jsonl").write_text('{"playhead":"bundle"\n')
+    done = await typed(home, "diff", *names)
+    assert done.code == 125
+    assert why in done.err
+
+
+@pytest.mark.slow
+async def test_runs_of_the_store_are_compared_with_one_another_and_with_files_and_show_drift(data: Path) -> None:
+    home = data.parent
+    kept(home, "good", finding())
+    kept(home, "bad", Agent(turns=6, model="gpt-5-2026-09-09", offset=1000))
+    async with running(data):
+        assert (await typed(home, "import", "good.jsonl", "bad.jsonl")).code == 0
+        runs = await typed(home, "diff", "good", "bad", "--json")
+        mixed = await typed(home, "diff", "good.jsonl", "bad", "--json")
+        assert runs.code == mixed.code == 1, (runs.err, mixed.err)
+        assert json.loads(runs.out)["pairs"] == json.loads(mixed.out)["pairs"]
+        unknown = await typed(home, "diff", "good", "nothing")
+        assert unknown.code == 125
+        assert "there is no run nothing here" in unknown.err
+
+        drift = await typed(home, "drift", "--since", "520w")
+        assert drift.code == 0, drift.err
+        assert "gpt-5-2026-09-09 (fp_1) answers instead of gpt-5-2026-01-01 (fp_1)" in drift.out
+        assert "6 calls before, 6 after" in drift.out
+        assert (await typed(home, "drift", "--exit-code", "--model", "gpt-5")).code == 1
+        assert json.loads((await typed(home, "drift", "--json", "--model", "gpt-4")).out)["items"] == []
+
+
+AGENT = """
+import json, sys, urllib.request
+def post(url, body):
+    asked = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
+    return json.load(urllib.request.urlopen(asked, timeout=20))
+messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Find out."}]
+bad = []
+for turn in range(6):
+    body = {"model": "gpt-5", "messages": messages}
+    message = post("https://api.openai.com/v1/chat/completions", body)["choices"][0]["message"]
+    call = message["tool_calls"][0]
+    found = post("https://tools.example.com/search", json.loads(call["function"]["arguments"]))
+    print("turn", turn)
+    said = {"role": "tool", "tool_call_id": call["id"], "content": json.dumps(found)}
+    # It forgets what it was told, so that one answer does not change what is asked later.
+    messages = [*messages[:2], message, said] if %r else [*messages, message, said]
+    bad += [turn] * found["found"].startswith("omega")
+sys.exit(%s)
+"""
+
+
+@pytest.mark.slow
+async def test_the_answer_that_makes_a_command_fail_is_found(home: Path) -> None:
+    kept(home, "good", finding())
+    kept(home, "bad", finding(1))
+    (home / "agent.py").write_text(AGENT % (False, "bool(bad)"))
+    done = await typed(home, "bisect", "good.jsonl", "bad.jsonl", "--", sys.executable, "agent.py")
+    assert done.code == 0, done.err
+    assert done.out == "step 4 (POST tools.example.com/search): with the answer of BAD the command fails\n"
+    assert "trial 1: no answer of BAD: exit 0: good" in done.err
+    assert "trial 2: BAD's answers at step 4: exit 1: bad" in done.err
+    assert "turn 5" in done.err
+    assert not list((home / "d" / "replays").iterdir())
+
+
+@pytest.mark.slow
+async def test_of_several_answers_the_first_that_turns_the_outcome_is_found(home: Path) -> None:
+    """The tool finds other things at four turns; the command minds only that of turn 3, and does not mind any two."""
+    kept(home, "good", Agent(turns=6, grows=False))
+    kept(
+        home, "bad", Agent(turns=6, grows=False, finds=lambda turn: {"found": "omega" if turn != 2 else "alpha 2 beta"})
+    )
+    (home / "agent.py").write_text(AGENT % (True, "3 in bad"))
+    done = await typed(home, "bisect", "good.jsonl", "bad.jsonl", "--json", "--", sys.executable, "agent.py")
+    told = json.loads(done.out)
+    assert done.code == 0, done.err
+    assert told["verdict"] == "found"
+    assert told["alone"] is True
+    assert [one["a"]["step"] for one in told["culprits"]] == [8]
+    assert len(told["trials"]) <= 6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("judges", "why"),
+    [
+        ("1", "it fails with the answers of GOOD"),
+        ("0", "it succeeds with all answers of BAD as well"),
+        ("125", "it exited with 125, which says that it cannot be judged"),
+    ],
+)
+async def test_a_command_that_does_not_behave_as_the_runs_did_is_said_to(home: Path, judges: str, why: str) -> None:
+    kept(home, "good", finding())
+    kept(home, "bad", finding(1))
+    (home / "agent.py").write_text(AGENT % (False, judges))
+    done = await typed(home, "bisect", "good.jsonl", "bad.jsonl", "--", sys.executable, "agent.py")
+    assert done.code == 125
+    assert why in done.err
+
+
+async def test_without_a_command_it_is_where_the_runs_part(home: Path) -> None:
+    kept(home, "good", finding())
+    kept(home, "bad", finding(1))
+    done = await typed(home, "bisect", "good.jsonl", "bad.jsonl")
+    assert done.code == 0
+    assert done.out.startswith("step 4 (POST tools.example.com/search): the same request was answered otherwise")
+
+
+async def test_runs_without_an_answer_to_try_are_refused(home: Path) -> None:
+    kept(home, "good", Agent(turns=1))
+    kept(home, "bad", Agent(turns=1, system="Be verbose."))
+    done = await typed(home, "bisect", "good.jsonl", "bad.jsonl", "--", "true")
+    assert done.code == 125
+    assert "no request that both runs made was answered otherwise" in done.err
+    assert "step 1 (POST api.openai.com/v1/chat/completions): the request is another one" in done.err
+
+
+@given(st.integers(1, 60), st.data())
+def test_a_bracket_closes_around_the_turn_whatever_must_be_skipped(count: int, data: st.DataObject) -> None:
+    turn = data.draw(st.integers(1, count))
+    skipped = data.draw(st.sets(st.integers(1, count - 1))) if count > 1 else set()
+    tried: list[int] = []
+
+    async def judge(number: int) -> Verdict:
+        tried.append(number)
+        return "skip" if number in skipped else "bad" if number >= turn else "good"
+
+    low, high = asyncio.run(bracket(count, judge))
+    assert low < turn <= high
+    assert skipped.issuperset(range(low + 1, high))
+    assert len(set(tried)) == len(tried)
+    assert skipped or len(tried) <= count.bit_length()
+
+
+@given(st.text())
+def test_whatever_came_over_the_wire_is_shown_and_never_obeyed(text: str) -> None:
+    assert all(char.isprintable() for char in shown(text))
+
+
+@given(st.lists(st.text(min_size=1), max_size=3), st.integers(20, 120))
+def test_no_line_is_wider_than_the_terminal(texts: list[str], width: int) -> None:
+    lines: list[str] = []
+    sheet = Sheet(width=width, colour=False)
+    runs = [(shown(text), "gone") for text in texts]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("proxy.sheet.click.echo", lambda line, color: lines.append(line))
+        sheet.put(*runs)
+        sheet.beside(runs, runs, indent=9)
+    assert lines
+    assert all(cells(line) <= width for line in lines)
+
+
+def test_colour_is_for_terminals_alone() -> None:
+    lines: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("proxy.sheet.click.echo", lambda line, color: lines.append(line))
+        Sheet(width=80, colour=True).put(("gone", "gone"))
+        Sheet(width=80, colour=False).put(("gone", "gone"))
+    assert lines == ["\x1b[31mgone\x1b[0m", "gone"]
