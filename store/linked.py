@@ -7,7 +7,7 @@ asked of a tool are the requests between looked at, of the rounds that the page 
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import RowMapping, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -97,26 +97,18 @@ def linked(shape: Shape, links: Links, steps: Mapping[str, int]) -> Shape:
 
 async def _threads(connection: AsyncConnection, project: str, run: str, folded: Folds) -> Threads:
     """What the ids in a run's calls say."""
-    linked = or_(calls.c.gives.is_not(None), calls.c.takes.is_not(None))
-    query = select(*_COLUMNS).where(calls.c.project == project, calls.c.run == run, linked)
+    some = or_(calls.c.gives.is_not(None), calls.c.takes.is_not(None))
+    query = select(calls.c.id, calls.c.started_at, calls.c.gives, calls.c.takes)
+    query = query.where(calls.c.project == project, calls.c.run == run, some)
     nodes: dict[str, Node] = {}
-    for row in (await connection.execute(query.order_by(calls.c.started_at, calls.c.id))).mappings():
-        name = folded.whole(row["id"])[0][0]
-        before = nodes.get(name)
-        gives = (*(before.gives if before else ()), *(row["gives"] or ()))
-        # A call that was tried again asks the same again; what counts of its tries is what was answered.
-        nodes[name] = replace(before, gives=gives, giver=str(row["id"])) if before else _node(name, row)
+    for exchange, started_at, gives, takes in await connection.execute(query.order_by(calls.c.started_at, calls.c.id)):
+        giver, name = str(exchange), folded.whole(exchange)[0][0]
+        if (before := nodes.get(name)) is None:
+            nodes[name] = Node(name, started_at, gives or (), takes or (), giver)
+        else:
+            # A call that was tried again asks the same again; what counts of its tries is what was answered.
+            nodes[name] = before._replace(gives=(*before.gives, *(gives or ())), giver=giver)
     return Threads(nodes.values())
-
-
-def _node(name: str, row: RowMapping) -> Node:
-    return Node(
-        id=name,
-        started_at=row["started_at"],
-        gives=row["gives"] or (),
-        takes=row["takes"] or (),
-        giver=str(row["id"]),
-    )
 
 
 async def _between(
@@ -145,6 +137,3 @@ async def _between(
 def _executed(one: Round, asker: Call, candidates: Sequence[Done]) -> dict[tuple[str, str], str]:
     tools: list[ToolCall] = [tool for tool in asker.tool_calls if tool.id in one.ids]
     return {(one.asked.id, tool): call for tool, call in executed(tools, candidates).items()}
-
-
-_COLUMNS: Final[tuple[Any, ...]] = (calls.c.id, calls.c.started_at, calls.c.gives, calls.c.takes)

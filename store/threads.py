@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from calls.json import written
@@ -26,8 +26,8 @@ _BESIDE: Final = 24
 """Values that a request may carry beside a tool call's arguments: one with more tells of it, rather than does it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+# Named tuples, because a run may have many thousand and they are made anew for each page of it.
+class Node(NamedTuple):
     """A call of a model that makes ids or hands some back."""
 
     id: str
@@ -38,21 +38,19 @@ class Node:
     """The exchange whose answer gives: the last of its tries."""
 
 
-@dataclass(frozen=True, slots=True)
-class Followed:
+class Followed(NamedTuple):
     """A call that another goes on from, and the ids that say so."""
 
     call: str
     by: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
+class Round(NamedTuple):
     """A model asks something of tools, and is told what came of it."""
 
     asked: Node
     told: Node
-    ids: frozenset[str]
+    ids: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -90,7 +88,8 @@ class Threads:
                 nodes[asker.id] = asker
         for asker_id, names in askers.items():
             new = [name for name in names if self.answered.setdefault((asker_id, name), node.id) == node.id]
-            self.rounds += [Round(nodes[asker_id], node, frozenset(new))] if new else []
+            if new:
+                self.rounds.append(Round(nodes[asker_id], node, tuple(new)))
         if askers:
             self.follows[node.id] = [Followed(asker, tuple(names)) for asker, names in askers.items()]
             self._parents[node.id] = max(nodes.values(), key=lambda one: one.started_at).id

@@ -64,7 +64,7 @@ def show_command(what: str, as_json: bool, **flags: Any) -> None:
             found = api.get(f"/runs/{segment(run)}")
         except NotFound:
             return _call(api, what), None
-        return found, list(api.each(f"/runs/{segment(run)}/calls"))
+        return found, list(api.each(f"/runs/{segment(run)}/calls", limit=200))
 
     found, calls = asking(flags, look)
     if as_json or calls is None:
