@@ -25,6 +25,7 @@ from proxy.replay import fetched, verdict, writable
 from proxy.settings import Settings
 from proxy.text import counted, printable
 from proxy.wrap import present, wrapped
+from replay.report import idle
 
 SHOWN = 5
 
@@ -151,7 +152,7 @@ def summary(run: Mapping[str, Any], report: Mapping[str, Any] | None, recording:
     steps = "nothing" if at == 0 else "step 1" if at == 1 else f"steps 1 to {at}"
     yield f"playhead: forked {name} from {fork['parent']}: {steps} from the record, then live"
     yield f"          {_counts(run, report)}"
-    yield from _overrides(report)
+    yield from idle(report)
     if report["unused"]:
         left = ", ".join(f"step {one['step']} ({one['asked']})" for one in report["left_over"][:SHOWN])
         yield f"          not asked for: {left}{' and more' if report['unused'] > SHOWN else ''}"
@@ -167,20 +168,12 @@ def _counts(run: Mapping[str, Any], report: Mapping[str, Any]) -> str:
     """What was free, and what was paid for."""
     free = report["served"] + report["edited"]
     edited = f", {report['edited']} of them edited" if report["edited"] else ""
-    cost = run["cost_usd"] if run["cost_usd"] is not None else run["known_cost_usd"]
-    unknown = "" if run["cost_usd"] is not None else f" and {run['unpriced']} without a known price"
-    facts = [
-        f"{counted(free, 'call')} answered free of charge{edited}",
-        f"{report['live']} live (${cost or 0:.6f}{unknown})",
-    ]
+    cost = f"${run['known_cost_usd'] or 0:.6f}"
+    if run["unpriced"]:
+        cost += f", and {counted(run['unpriced'], 'call')} whose price is not known"
+    facts = [f"{counted(free, 'call')} answered free of charge{edited}", f"{report['live']} live ({cost})"]
     if report["fork"]["blocked"]:
         facts.append(f"{report['fork']['blocked']} blocked")
     if report["missed"]:
         facts.append(f"{report['missed']} missed")
     return ", ".join(facts)
-
-
-def _overrides(report: Mapping[str, Any]) -> Iterator[str]:
-    for one in report.get("overrides", ()):
-        if not one["answered"]:
-            yield f"          override {one['override']} ({one['what']} at {one['where']}) was not met: nothing asked for it"

@@ -163,10 +163,18 @@ def _notes(report: Mapping[str, Any]) -> Iterator[str]:
         yield "          ambiguous: equal requests were under way at once when recorded; which answer was whose is a guess"
     if report["reframed"]:
         yield f"          reframed: {report['reframed']} answers were asked as a stream but recorded whole, or the reverse"
+    yield from idle(report)
     if report["drifted"]:
         counts = Counter(pointer for drift in report["drift"] for pointer in drift["pointers"])
         places = ", ".join(f"{pointer or 'the body'} ({count})" for pointer, count in counts.most_common(5))
         yield f"          drift: {report['drifted']} answered requests differ from the recorded ones outside their key: {places}"
+
+
+def idle(report: Mapping[str, Any]) -> Iterator[str]:
+    """The overrides by which nothing was answered."""
+    for one in report.get("overrides", ()):
+        if not one["answered"]:
+            yield f"          override {one['override']} ({one['what']} at {one['where']}) was not met: nothing asked for it"
 
 
 def _first(report: Mapping[str, Any]) -> Iterator[str]:
