@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from calls.model import Headers
 from proxy.door import Origin
 from proxy.identity import RUN, Credentials, Identity, identify
-from proxy.lane.heads import Fields, Framing, RequestHead, framing, texts, without
+from proxy.lane.heads import RequestHead, framing, without
 from proxy.lane.upstream import Way
 from proxy.mitm.engine import Engine
 from proxy.mitm.heads import HEAD_LINES
@@ -23,10 +23,10 @@ _NAMES_US: Final = ("credentials", "x-playhead-run")
 """Where a run may be named for us; what an agent tells others never selects a recording."""
 
 _PORT: Final = re.compile(r":[0-9]{1,5}\Z")
-_AUTHORITY: Final = re.compile(rb"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})")
-_ABSOLUTE: Final = re.compile(rb"(?i:http)://([A-Za-z0-9._-]+)(?::([0-9]{1,5}))?((?:[/?].*)?)")
-_PREFIX: Final = re.compile(rb"/~([A-Za-z0-9._:-]{1,128})(?:~([^/?]*))?(?=[/?]|$)")
-_DROPPED: Final = frozenset({b"proxy-authorization", b"proxy-connection"})
+_AUTHORITY: Final = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})")
+_ABSOLUTE: Final = re.compile(r"(?i:http)://([A-Za-z0-9._-]+)(?::([0-9]{1,5}))?((?:[/?].*)?)")
+_PREFIX: Final = re.compile(r"/~([A-Za-z0-9._:-]{1,128})(?:~([^/?]*))?(?=[/?]|$)")
+_DROPPED: Final = frozenset({"proxy-authorization", "proxy-connection"})
 
 
 class Asked(NamedTuple):
@@ -40,22 +40,28 @@ class Asked(NamedTuple):
 
     method: str
     url: str
-    headers: Headers
-    """Without our own."""
-
     identity: Identity
     named: str | None
     """The run, where the client named it to us."""
 
-    head: bytes
-    """What the upstream gets."""
+    chunked: bool
+    closes: bool
+    """Whether the client wants no more of the connection."""
 
-    framing: Framing
     expects: bool
     """Whether the client waits for a 100 before it sends its body."""
 
     bound: bool
     """Whether its authentication is that of a connection, which nobody else may use then."""
+
+    headers: Headers
+    """Without our own."""
+
+    head: bytes
+    """What the upstream gets."""
+
+    length: int
+    """Of the body, where it is not chunked."""
 
 
 class Tunnel(NamedTuple):
@@ -69,13 +75,13 @@ class Tunnel(NamedTuple):
 def connected(head: RequestHead, engine: Engine) -> Tunnel | None:
     """The tunnel that this CONNECT asks for."""
     authority = _AUTHORITY.fullmatch(head.target)
-    named = framing(head.fields)
-    if authority is None or named.length or named.chunked or len(head.fields) > HEAD_LINES:
+    frame = framing(head)
+    if authority is None or frame.length or frame.chunked or frame.odd or len(head.names) > HEAD_LINES:
         return None
-    given = credentials(head.fields)
+    given = credentials(head)
     if not _authorized(given, engine):
         return None
-    tunnel = Tunnel(authority[1].decode().strip("[]").lower(), int(authority[2]), given)
+    tunnel = Tunnel(authority[1].strip("[]").lower(), int(authority[2]), given)
     target = Origin("https", tunnel.host, tunnel.port)
     barred = engine.answerer is None and engine.refusal(target) is not None
     return None if barred or engine.tunnelled(tunnel.host) else tunnel
@@ -89,34 +95,34 @@ def in_tunnel(tunnel: Tunnel, name: str | None, *, secure: bool) -> Origin:
 
 def asked(head: RequestHead, engine: Engine, owner: str, tunnel: Tunnel | None, within: Origin | None) -> Asked | None:
     """What a request asks for; `within` is whom its tunnel is for."""
-    frame = framing(head.fields)
-    if frame.odd or len(head.fields) > HEAD_LINES or head.method == b"CONNECT":
+    frame, names = framing(head), head.names
+    if frame.odd or len(names) > HEAD_LINES or head.method == "CONNECT":
         return None
-    names = [name.lower() for name, _ in head.fields]
-    if names.count(b"host") != 1 or b"upgrade" in names or b"http2-settings" in names:
+    if names.count("host") != 1 or "upgrade" in names or "http2-settings" in names:
         return None
-    place = _tunnelled(head, tunnel, within, names) if tunnel and within else _placed(head, engine)
+    place = _tunnelled(head, tunnel, within) if tunnel and within else _placed(head, engine)
     if place is None:
         return None
     if within is None:
-        head = _readdressed(head, place, names)
-    headers = texts(head.fields)
-    identity = identify(headers, place.given, owner)
-    expects = _value(head, names, b"expect")
-    if identity.wrong or (expects is not None and expects.lower() != b"100-continue"):
+        head = _readdressed(head, place)
+    identity = identify(head.fields, place.given, owner)
+    expects = _value(head, "expect").lower()
+    if identity.wrong or expects not in ("", "100-continue"):
         return None
     return Asked(
         place.target,
         _way(engine, place.target, tunnel),
-        head.method.decode(),
-        f"{place.target}{place.path.decode('latin-1')}",
-        identity.headers,
+        head.method,
+        f"{place.target}{place.path}",
         identity,
         next((value for source, value in identity.evidence if source in _NAMES_US), None),
-        head.raw if identity.headers is headers else _without_ours(head, names),
-        frame,
-        expects is not None,
-        (_value(head, names, b"authorization") or b"")[:9].lower().startswith((b"ntlm", b"negotiate")),
+        frame.chunked,
+        frame.closes,
+        bool(expects),
+        _value(head, "authorization")[:9].lower().startswith(("ntlm", "negotiate")),
+        identity.headers,
+        head.raw if identity.headers is head.fields else _without_ours(head),
+        frame.length or 0,
     )
 
 
@@ -132,67 +138,65 @@ class _Place(NamedTuple):
     """Whom a request is for, and by whose leave."""
 
     target: Origin
-    path: bytes
+    path: str
     given: Credentials
 
 
-def _tunnelled(head: RequestHead, tunnel: Tunnel, within: Origin, names: list[bytes]) -> _Place | None:
-    host = (_value(head, names, b"host") or b"").decode("latin-1")
+def _tunnelled(head: RequestHead, tunnel: Tunnel, within: Origin) -> _Place | None:
+    host = _value(head, "host")
     # Not the port: Node writes `:80` into requests over connections that it did not make itself.
     if host != within.authority and _PORT.sub("", host).strip("[]").lower().rstrip(".") != within.host.rstrip("."):
         return None
-    return _Place(within, head.target, tunnel.given) if head.target.startswith(b"/") else None
+    return _Place(within, head.target, tunnel.given) if head.target.startswith("/") else None
 
 
 def _placed(head: RequestHead, engine: Engine) -> _Place | None:
     """Outside of a tunnel: by the path's prefix in front of one origin, else by the absolute form."""
-    given = credentials(head.fields)
+    given = credentials(head)
     if engine.reverse is None:
         found = _ABSOLUTE.fullmatch(head.target)
         if found is None or not _authorized(given, engine):
             return None
-        path = found[3] if found[3].startswith(b"/") else b"/" + found[3]
-        return _Place(Origin("http", found[1].decode().lower(), int(found[2] or 80)), path, given)
+        path = found[3] if found[3].startswith("/") else "/" + found[3]
+        return _Place(Origin("http", found[1].lower(), int(found[2] or 80)), path, given)
     path = head.target
     if prefix := _PREFIX.match(path):
-        given = prefix[1].decode(), (prefix[2] or b"").decode("latin-1")
+        given = prefix[1], prefix[2] or ""
         path = path[prefix.end() :]
-        path = path if path.startswith(b"/") else b"/" + path
-    if not path.startswith(b"/") or not _authorized(given, engine):
+        path = path if path.startswith("/") else "/" + path
+    if not path.startswith("/") or not _authorized(given, engine):
         return None
     return _Place(engine.reverse, path, given)
 
 
-def _readdressed(head: RequestHead, place: _Place, names: list[bytes]) -> RequestHead:
+def _readdressed(head: RequestHead, place: _Place) -> RequestHead:
     """The head as its upstream wants it: the path alone, and in Host whom it is for."""
     lines = head.raw.split(b"\r\n")
-    lines[0] = b"%b %b HTTP/1.1" % (head.method, place.path)
-    at, authority = names.index(b"host"), place.target.authority.encode()
-    fields = head.fields
+    lines[0] = f"{head.method} {place.path} HTTP/1.1".encode("latin-1")
+    at, authority, fields = head.names.index("host"), place.target.authority, head.fields
     if fields[at][1] != authority:
-        fields = [*fields[:at], (b"Host", authority), *fields[at + 1 :]]
-        lines[at + 1] = b"Host: " + authority
-    return RequestHead(b"\r\n".join(lines), head.method, place.path, fields)
+        fields = (*fields[:at], ("Host", authority), *fields[at + 1 :])
+        lines[at + 1] = b"Host: " + authority.encode()
+    return RequestHead(b"\r\n".join(lines), head.method, place.path, fields, head.names)
 
 
-def _without_ours(head: RequestHead, names: list[bytes]) -> bytes:
-    ours = {name for name in names if name.startswith(b"x-playhead-")} | _DROPPED
-    return without(head.raw, head.fields, frozenset(ours))
+def _without_ours(head: RequestHead) -> bytes:
+    ours = {name for name in head.names if name.startswith("x-playhead-")} | _DROPPED
+    return without(head.raw, head.names, frozenset(ours))
 
 
-def _value(head: RequestHead, names: list[bytes], name: bytes) -> bytes | None:
-    return head.fields[names.index(name)][1] if name in names else None
+def _value(head: RequestHead, name: str) -> str:
+    return head.fields[head.names.index(name)][1] if name in head.names else ""
 
 
-def credentials(fields: Fields) -> Credentials:
+def credentials(head: RequestHead) -> Credentials:
     """What the client tells us, and only us."""
-    encoded = next((value for name, value in fields if name.lower() == b"proxy-authorization"), b"")
-    kind, _, encoded = encoded.partition(b" ")
-    if kind.lower() != b"basic":
+    kind, _, encoded = _value(head, "proxy-authorization").partition(" ")
+    if kind.lower() != "basic":
         return None
     try:
         user, _, password = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError):
+    except (binascii.Error, ValueError):
         return None
     return user, password
 

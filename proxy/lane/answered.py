@@ -63,8 +63,8 @@ class Answered(Exchange):
         """What to call when the client leaves before it was sent all of the answer."""
 
     def start(self) -> None:
-        frame = self.asked.framing
-        self._body = Chunked() if frame.chunked else Sized(frame.length) if frame.length else None
+        asked = self.asked
+        self._body = Chunked() if asked.chunked else Sized(asked.length) if asked.length else None
         if self._body is None:
             self._ask()
         elif self.asked.expects:

@@ -20,6 +20,7 @@ from proxy.lane.framing import Malformed
 from proxy.lane.heads import END, request_head
 from proxy.lane.hello import Hello, NotTls, client_hello
 from proxy.lane.relay import Relay
+from proxy.lane.repeated import Repeated
 from proxy.lane.tls import Tls
 from proxy.lane.upstream import HIGH, Lender
 from proxy.mitm.engine import Begun
@@ -66,6 +67,7 @@ class Client(asyncio.Protocol):
         self._heading = False
         """Whether a part of a head is there."""
 
+        self._repeated = Repeated()
         self._feeding = False
         self._held = False
         self._ahead = False
@@ -171,8 +173,10 @@ class Client(asyncio.Protocol):
             if not data[:1].isalpha() or raw_fault(data):
                 self._hand_over(data)
             return None
-        head = request_head(data[: end + 4])
-        if head is not None and head.method == b"CONNECT" and self._tunnel is None and self.engine.reverse is None:
+        raw = data[: end + 4]
+        request = self._repeated.find(raw)
+        head = request_head(raw) if request is None else None
+        if head is not None and head.method == "CONNECT" and self._tunnel is None and self.engine.reverse is None:
             self._tunnel = connected(head, self.engine)
             if self._tunnel is not None:
                 self._transport.write(_AGREED)
@@ -180,10 +184,13 @@ class Client(asyncio.Protocol):
                 if rest := data[end + 4 :]:
                     self._enter(rest)
                 return None
-        request = asked(head, self.engine, self.owner, self._tunnel, self._within) if head is not None else None
+        if head is not None:
+            request = asked(head, self.engine, self.owner, self._tunnel, self._within)
         if request is None:
             self._hand_over(data)
             return None
+        if head is not None:
+            self._repeated.remember(raw, request)
         self._heading = False
         self._exchange = exchange = self._exchange_for(request)
         exchange.start()

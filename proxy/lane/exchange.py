@@ -135,7 +135,7 @@ class Exchange:
         self.over = True
         self.tape.closed("refused", "the exchange was given up")
         self.release(keep=keep and not self.asking)
-        self.desk.over(closes=closes or self.asked.framing.closes, lingers=self.asking)
+        self.desk.over(closes=closes or self.asked.closes, lingers=self.asking)
 
     def cut(self) -> None:
         """Break off on both sides."""

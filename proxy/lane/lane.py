@@ -43,28 +43,24 @@ class Lane:
         self._empty.set()
         self._others: Visits | None = None
         self._loading = asyncio.Lock()
-        self._group: asyncio.TaskGroup
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, ready: Callable[[int], None]) -> None:
         """Serve until the configuration's `stop` is set."""
-        loop = asyncio.get_running_loop()
-        before = loop.get_task_factory()
-        loop.set_task_factory(_eager)
+        server = await self._listen()
         try:
-            async with asyncio.TaskGroup() as self._group:
-                server = await self._listen()
-                try:
-                    host, port = server.sockets[0].getsockname()[:2]
-                    self.engine.listening(host, port)
-                    ready(port)
-                    looking = self._group.create_task(self._look())
-                    await self.config.stop.wait()
-                    looking.cancel()
-                finally:
-                    server.close()
-                    await self._let_go()
+            host, port = server.sockets[0].getsockname()[:2]
+            self.engine.listening(host, port)
+            self.spawn(self._look())
+            ready(port)
+            await self.config.stop.wait()
         finally:
-            loop.set_task_factory(before)
+            server.close()
+            await self._let_go()
+            for task in list(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _listen(self) -> asyncio.Server:
         host, port = self.config.host, self.config.port
@@ -120,8 +116,11 @@ class Lane:
             self._empty.set()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Have this done, while the door is open."""
-        self._group.create_task(work)
+        """Have this done, while the door is open. What need not wait for anything is done at once."""
+        task = asyncio.Task(work, loop=self._loop, eager_start=True)
+        if not task.done():
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     def hand_over(self, transport: asyncio.Transport, data: bytes, begun: Begun | None) -> None:
         """Let mitmproxy go on with a connection, from these bytes on."""
@@ -141,10 +140,3 @@ class Lane:
                 service = await asyncio.to_thread(importlib.import_module, "proxy.mitm.service")
                 self._others = service.Visits(self.engine)
         return self._others
-
-
-def _eager(
-    loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], *, name: Any = None, context: Any = None, **_: Any
-) -> asyncio.Task[Any]:
-    """asyncio's own factory of this kind does not take all that uvloop gives it."""
-    return asyncio.Task(work, loop=loop, name=name, context=context, eager_start=True)

@@ -12,7 +12,7 @@ from calls.model import Headers, Outcome
 from proxy.lane.admission import Asked
 from proxy.lane.exchange import Desk, Exchange
 from proxy.lane.framing import Body, Chunked, Malformed, Sized, UntilClosed
-from proxy.lane.heads import END, Framing, ResponseHead, framing, response_head, texts, without
+from proxy.lane.heads import END, Framing, ResponseHead, framing, response_head, without
 from proxy.lane.upstream import Lender, Upstream
 from proxy.mitm.problem import Problem
 from replay.answer import mark
@@ -20,7 +20,7 @@ from replay.answer import mark
 HEAD_BYTES: Final = 1 << 20
 
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-_ALT_SVC: Final = frozenset({b"alt-svc"})
+_ALT_SVC: Final = frozenset({"alt-svc"})
 
 
 class Relay(Exchange):
@@ -67,11 +67,11 @@ class Relay(Exchange):
         if problem := self.engine.refusal(self.asked.target):
             self.refuse(problem, "refused")
             return
-        frame, limit = self.asked.framing, self.engine.config.limits.buffered_request
-        self._request = Chunked() if frame.chunked else Sized(frame.length) if frame.length else None
+        asked, limit = self.asked, self.engine.config.limits.buffered_request
+        self._request = Chunked() if asked.chunked else Sized(asked.length) if asked.length else None
         if self._request is None:
             self._whole()
-        elif self.asked.expects or frame.chunked or (frame.length or 0) > limit:
+        elif asked.expects or asked.chunked or asked.length > limit:
             self._streams = True
             self._forward()
 
@@ -207,23 +207,23 @@ class Relay(Exchange):
             self._malformed("its head is too large")
 
     def _begin(self, head: ResponseHead, data: bytes) -> None:
-        frame = framing(head.fields)
+        frame = framing(head)
         if frame.odd or (frame.chunked and head.version == "1.0"):
             self._malformed("its framing is ambiguous or invalid")
             return
         self._unread = b""
         raw, fields = head.raw, head.fields
         # Else the client would leave for QUIC, past us.
-        if b"alt-svc" in raw.lower():
-            raw = without(raw, fields, _ALT_SVC)
-            fields = [field for field in fields if field[0].lower() not in _ALT_SVC]
-        self.tape.response(head.status, head.reason, f"HTTP/{head.version}", texts(fields))
+        if "alt-svc" in head.names:
+            raw = without(raw, head.names, _ALT_SVC)
+            fields = tuple(field for field in fields if field[0].lower() != "alt-svc")
+        self.tape.response(head.status, head.reason, f"HTTP/{head.version}", fields)
         if self.live:
             raw = raw[:-2] + "{}: {}\r\n\r\n".format(*mark("live", run=self.asked.identity.run)).encode()
         if head.status == 401 and self._upstream is not None and _by_connection(head):
             self._upstream.bound = True
         self._closes = self._closes or frame.closes or head.version == "1.0"
-        self._keeps = self._keeps and not self._closes and not self.asked.framing.closes
+        self._keeps = self._keeps and not self._closes and not self.asked.closes
         self._response = _body_of(head.status, self.asked.method, frame)
         if self._response is None:
             self._end(b"", raw, data)
@@ -367,6 +367,6 @@ def _body_of(status: int, method: str, frame: Framing) -> Body | None:
 
 def _by_connection(head: ResponseHead) -> bool:
     return any(
-        name.lower() == b"www-authenticate" and value.lower().startswith((b"ntlm", b"negotiate"))
-        for name, value in head.fields
+        name == "www-authenticate" and value.lower().startswith(("ntlm", "negotiate"))
+        for name, (_, value) in zip(head.names, head.fields, strict=True)
     )
