@@ -13,7 +13,6 @@ from typing import IO, Any
 
 import click
 
-from calls.model import Exchange
 from calls.redact import Redactor
 from proxy.api import Api, segment
 from proxy.errors import Failure
@@ -35,15 +34,15 @@ class Search:
     exchanges: int = 0
     found: list[Leak] = field(default_factory=list)
 
-    def through(self, lines: Iterable[bytes]) -> Iterator[Exchange]:
-        """The exchanges of a bundle, searched."""
+    def through(self, lines: Iterable[bytes]) -> Iterator[Entry]:
+        """The entries of a bundle, searched."""
         for part in parts(lines):
             if isinstance(part, Head):
                 self._note(leaks_of_run(part.run, self.redactor))
             elif isinstance(part, Entry):
                 self.exchanges += 1
                 self._note(leaks(self.exchanges, part.exchange, self.redactor))
-                yield part.exchange
+                yield part
 
     def _note(self, found: Iterable[Leak]) -> None:
         self.found += not_allowed(found, self.allowed)

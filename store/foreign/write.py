@@ -15,6 +15,7 @@ import yaml
 
 from calls.encoding import Undecodable, decode
 from calls.model import Body, Exchange, Headers, Request, Response, header
+from store.bundle import Entry
 from store.foreign.found import Skipped
 from store.foreign.har import WIRE
 from store.trace import rfc3339_ns
@@ -27,44 +28,53 @@ class Export:
     written: int = 0
     skipped: list[Skipped] = field(default_factory=list)
 
-    def vcr(self, exchanges: Iterable[Exchange]) -> Iterator[bytes]:
+    def vcr(self, entries: Iterable[Entry]) -> Iterator[bytes]:
         """A cassette as VCR.py reads it."""
         yield b"interactions:\n"
-        for _, exchange, response in self._whole(exchanges, messages=False):
+        for _, exchange, response in self._whole(entries, messages=False):
             made = {"request": _vcr_request(exchange.request), "response": _vcr_response(response)}
             yield _yaml([made])
         if not self.written:
             yield b"  []\n"
         yield b"version: 1\n"
 
-    def har(self, exchanges: Iterable[Exchange], version: str) -> Iterator[bytes]:
+    def har(self, entries: Iterable[Entry], version: str) -> Iterator[bytes]:
         """An HTTP archive of version 1.2."""
         creator = _json({"name": "Playhead", "version": version})
         yield b'{"log": {"version": "1.2", "creator": ' + creator + b', "pages": [], "entries": ['
-        for step, exchange, response in self._whole(exchanges, messages=True):
+        for step, exchange, response in self._whole(entries, messages=True):
             yield (b"," if self.written > 1 else b"") + b"\n" + _json(_entry(step, exchange, response))
         yield b"\n]}}\n"
 
-    def _whole(self, exchanges: Iterable[Exchange], *, messages: bool) -> Iterator[tuple[int, Exchange, Response]]:
+    def _whole(self, entries: Iterable[Entry], *, messages: bool) -> Iterator[tuple[int, Exchange, Response]]:
         """Those that the format can hold, with their steps."""
-        for step, exchange in enumerate(exchanges, 1):
-            response = exchange.response
-            why = _unfit(exchange, messages=messages)
+        for step, entry in enumerate(entries, 1):
+            response = entry.exchange.response
+            why = _unfit(entry, messages=messages)
             if why or response is None:
                 self.skipped.append(Skipped(place=f"step {step}", reason=why or "it has no response"))
             else:
                 self.written += 1
-                yield step, exchange, response
+                yield step, entry.exchange, response
 
 
-def _unfit(exchange: Exchange, *, messages: bool) -> str | None:
+def _unfit(entry: Entry, *, messages: bool) -> str | None:
+    exchange = entry.exchange
     if exchange.truncated:
         return "bytes of its bodies were not kept"
     if is_conversation(exchange):
         return None if messages else "it is a WebSocket, which a cassette cannot hold"
-    if exchange.outcome != "completed" or exchange.ended_at is None:
+    if not _whole(entry):
         return f"its answer broke off ({exchange.outcome}), which this format cannot say"
     return None
+
+
+def _whole(entry: Entry) -> bool:
+    """Whether the client had all of the answer. Many leave a stream at its own end marker, before HTTP's."""
+    exchange, call = entry.exchange, entry.call or {}
+    if exchange.ended_at is None:
+        return False
+    return exchange.outcome == "completed" or (exchange.outcome == "client_closed" and call.get("complete") is True)
 
 
 def is_conversation(exchange: Exchange) -> bool:

@@ -19,6 +19,7 @@ from vcr.cassette import Cassette
 from calls.derive import derive
 from calls.model import Call, Chunk, Exchange, Headers, Request, Response
 from calls.redact import Redactor
+from store.bundle import Entry
 from store.foreign import har
 from store.foreign import vcr as cassettes
 from store.foreign.adopt import Adoption
@@ -44,12 +45,16 @@ def adopted(found: Iterable[Found]) -> list[Exchange]:
     return made
 
 
+def entries(made: Iterable[Exchange]) -> list[Entry]:
+    return [Entry(exchange=one) for one in made]
+
+
 def through_vcr(made: Sequence[Exchange]) -> list[Exchange]:
-    return adopted(cassettes.from_yaml(b"".join(Export().vcr(made))))
+    return adopted(cassettes.from_yaml(b"".join(Export().vcr(entries(made)))))
 
 
 def through_har(made: Sequence[Exchange]) -> list[Exchange]:
-    data = b"".join(Export().har(made, "0"))
+    data = b"".join(Export().har(entries(made), "0"))
     jsonschema.Draft202012Validator(SCHEMA).validate(json.loads(data))
     return adopted(har.read(data))
 
@@ -165,7 +170,7 @@ def test_what_a_format_cannot_hold_is_left_out_and_named(talk: list[Exchange]) -
     messages = replace(body(b"hi"), chunks=(Chunk(5, 0, 2, "text"),))
     spoken = replace(talk[0], response=replace(talk[0].response, status=101, body=messages))
     export = Export()
-    list(export.vcr([cut, none, torn, spoken, talk[0]]))
+    list(export.vcr(entries([cut, none, torn, spoken, talk[0]])))
     assert [(one.place, one.reason.partition(",")[0]) for one in export.skipped] == [
         ("step 1", "its answer broke off (server_closed)"),
         ("step 2", "it has no response"),
@@ -178,8 +183,15 @@ def test_what_a_format_cannot_hold_is_left_out_and_named(talk: list[Exchange]) -
     assert [(chunk.kind, chunk.size) for chunk in again.response.body.chunks] == [("text", 2)]
 
 
+def test_a_stream_that_its_client_left_at_the_end_marker_is_whole(talk: list[Exchange]) -> None:
+    left = replace(talk[0], outcome="client_closed")
+    export = Export()
+    list(export.vcr([Entry(exchange=left, call={"complete": True}), Entry(exchange=left, call={"complete": False})]))
+    assert (export.written, [one.place for one in export.skipped]) == (1, ["step 2"])
+
+
 def test_an_edited_archive_counts_as_it_reads(talk: list[Exchange]) -> None:
-    archive = json.loads(b"".join(Export().har([talk[3]], "0")))
+    archive = json.loads(b"".join(Export().har(entries([talk[3]]), "0")))
     archive["log"]["entries"][0]["response"]["content"]["text"] = '{"edited": true}'
     [again] = adopted(har.read(json.dumps(archive).encode()))
     assert again.response is not None
@@ -190,7 +202,7 @@ def test_an_edited_archive_counts_as_it_reads(talk: list[Exchange]) -> None:
 def test_vcr_py_loads_and_plays_what_we_write(talk: list[Exchange], tmp_path: Path) -> None:
     file = tmp_path / "talk.yaml"
     plain = [replace(one, request=replace(one.request, url=f"http://stand.example/{n}")) for n, one in enumerate(talk)]
-    file.write_bytes(b"".join(Export().vcr(plain)))
+    file.write_bytes(b"".join(Export().vcr(entries(plain))))
     with played(file) as cassette:
         for n, one in enumerate(plain):
             # By its module: VCR.py puts its own there.
@@ -217,7 +229,7 @@ def test_mitmproxy_reads_the_archive_as_we_mean_it(talk: list[Exchange]) -> None
         warnings.simplefilter("ignore")  # of what it is built on
         from mitmproxy.io.har import request_to_flow
 
-    archive = json.loads(b"".join(Export().har(talk, "0")))
+    archive = json.loads(b"".join(Export().har(entries(talk), "0")))
     for entry, one in zip(archive["log"]["entries"], talk, strict=True):
         flow = request_to_flow(entry)
         assert one.response is not None
