@@ -8,6 +8,7 @@ that did not go in as it came is noted with its rule, so that `explain` can show
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 from calls import body, placeholder
@@ -178,13 +179,18 @@ def raw_digest(request: Request) -> str:
 
     Headers that no profile may declare are skipped, because they change with every sending.
     """
-    seen = hashlib.sha256(b"raw/1\0")
-    for part in (request.method, request.url, *_telling(request.headers)):
-        seen.update(part.encode("utf-8", "surrogatepass") + b"\0")
-    seen.update(b"\0" + request.body.data)
+    parts = (request.method, request.url, *_telling(request.headers))
+    seen = hashlib.sha256(b"raw/1\0" + "\0".join(parts).encode("utf-8", "surrogatepass") + b"\0\0")
+    seen.update(request.body.data)
     return "sha256:" + seen.hexdigest()
 
 
 def _telling(headers: Headers) -> list[str]:
-    lowered = ((name.lower(), value) for name, value in headers)
-    return sorted(f"{name}:{value}" for name, value in lowered if not NEVER_KEYS.fullmatch(name))
+    return sorted([f"{lowered}:{value}" for name, value in headers if (lowered := _tells(name))])
+
+
+@lru_cache(maxsize=4096)
+def _tells(name: str) -> str:
+    """A header's name in lower case; nothing where it changes with every sending."""
+    lowered = name.lower()
+    return "" if NEVER_KEYS.fullmatch(lowered) else lowered
