@@ -133,6 +133,9 @@ def _wrapped(runs: Iterable[Run], width: int, most: int) -> Iterator[list[Run]]:
     for text, style in runs:
         while text:
             taken = _taken(text, room)
+            if taken < len(text):
+                # After a blank, where there is one.
+                taken = text.rfind(" ", 0, taken) + 1 or taken
             line.append((text[:taken], style))
             room -= cells(text[:taken])
             text = text[taken:]
