@@ -119,7 +119,7 @@ class Played:
 
     def stayed(self) -> list[Frame]:
         """The client is still there, where the one of the recording had left long since."""
-        return [] if self._over else self._unlike("incomplete")
+        return [] if self._over or self._awaited is not None else self._unlike("incomplete")
 
     # What the server says
 

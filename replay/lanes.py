@@ -64,7 +64,7 @@ class Lanes:
 
     def stayed(self) -> list[Frame]:
         """The client has not left."""
-        return self._lanes[""].stayed()
+        return self._lanes[""].stayed() if len(self._ends) == len(self._lanes) else []
 
     def left(self) -> None:
         """The client is gone without a word."""

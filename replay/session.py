@@ -81,10 +81,12 @@ class Session:
 
     _tally: Tally = field(init=False, default_factory=Tally)
     _script: Script = field(init=False)
+    _sockets: sockets.Switchboard = field(init=False)
     _number: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         self._script = Script(self.recording.index, self.options.after_last)
+        self._sockets = sockets.Switchboard(self._script)
 
     async def answer(self, request: Request, actor: str | None = None) -> Answer | None:
         """Answer a redacted request of an actor. None: it was not recorded, and goes live."""
@@ -233,7 +235,7 @@ class Session:
             self.options.pace,
             missed=missed,
             drifted=lambda given, places: self._tally.differed(given.exchange.id, places),
-            trade=self._script.trade,
+            exchange=self._sockets,
         )
         return socket.answer(mark("replayed", run=asked.run, step=recorded.step, match=tier))
 

@@ -1,6 +1,6 @@
 """A WebSocket of a recording as an answer, and what its client is told where it leaves the record."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -19,7 +19,7 @@ from replay.lanes import Lanes, played_back
 from replay.miss import Miss, Nearest
 from replay.nearest import SHOWN
 from replay.pacing import Pace
-from replay.script import Recorded
+from replay.script import Recorded, Script
 
 CODE: Final = 4424
 """The close code of a miss (RFC 6455 7.4.2: for private use). No SDK connects again after it; 1011 and its like, they do."""
@@ -34,12 +34,40 @@ _REMEMBERED: Final = 1 << 20
 """So many bytes that a client has said are kept for the case that another recorded socket of the same opening was meant."""
 
 
-class Socket:
-    """A WebSocket of a recording, as long as it may yet turn out that another one of the same opening is meant.
+class Switchboard:
+    """The WebSockets of one replay that are open.
 
-    When a client opens several at once, nothing but what it says over them tells which is which. So the first one answers; where
-    its client says something else than was recorded, and another one fits all that was said, that one goes on.
+    When a client opens several alike, nothing but what it says over them tells which is which. So each gets the next recorded one;
+    where its client says something else than was recorded, and another one fits all that was said, that one goes on: one that
+    nobody has, or one of a socket that can go on with ours.
     """
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._open: list[Socket] = []
+
+    def opened(self, socket: "Socket") -> None:
+        """One more."""
+        self._open.append(socket)
+
+    def closed(self, socket: "Socket") -> None:
+        """One less."""
+        if socket in self._open:
+            self._open.remove(socket)
+
+    def trade(self, asking: "Socket") -> Recorded | None:
+        """Another recorded one that fits; None where there is none."""
+        if (free := self._script.trade(asking.recorded, asking.fits)) is not None:
+            return free
+        for other in self._open:
+            theirs = other.recorded
+            if theirs.key == asking.recorded.key and asking.fits(theirs) and other.takes(asking.recorded):
+                return theirs
+        return None
+
+
+class Socket:
+    """A WebSocket of a recording (`Dialogue` in answer.py)."""
 
     def __init__(
         self,
@@ -49,15 +77,15 @@ class Socket:
         *,
         missed: Callable[[Recorded, Break], Miss],
         drifted: Callable[[Recorded, list[str]], None],
-        trade: Callable[[Recorded, Callable[[Recorded], bool]], Recorded | None],
+        exchange: Switchboard,
     ) -> None:
-        """`missed` notes a miss and gives it back, `trade` takes another recorded one that fits."""
-        self._recorded = recorded
+        """`missed` notes a miss and gives it back."""
+        self.recorded = recorded
         self._profiles = profiles
         self._pace = pace
         self._missed = missed
         self._drifted = drifted
-        self._trade = trade
+        self._exchange = exchange
         self._dialect = keyed(opening(recorded.exchange.request), profiles).dialect
         self._heard: list[tuple[ChunkKind, bytes]] | None = []
         self._told: list[Frame] = []
@@ -65,7 +93,7 @@ class Socket:
 
     def answer(self, mark: tuple[str, str]) -> Answer:
         """The upgrade and what follows it."""
-        exchange = self._recorded.exchange
+        exchange = self.recorded.exchange
         assert exchange.response is not None
         return Answer(
             status=101,
@@ -77,11 +105,14 @@ class Socket:
 
     def begin(self) -> list[Frame]:
         """It is open."""
+        self._exchange.opened(self)
         return self._telling(self._played.begin())
 
     def hear(self, kind: ChunkKind, data: bytes) -> list[Frame]:
         """The client has said this."""
-        if self._heard is not None and kind != "close":
+        if kind == "close":
+            self._exchange.closed(self)
+        elif self._heard is not None:
             self._heard.append((kind, data))
             if sum(len(message) for _, message in self._heard) > _REMEMBERED:
                 self._heard = None
@@ -93,7 +124,20 @@ class Socket:
 
     def left(self) -> None:
         """It is gone without a goodbye."""
+        self._exchange.closed(self)
         self._played.left()
+
+    def fits(self, one: Recorded) -> bool:
+        """Whether another recorded one goes with all that was said here."""
+        return self._would_have_told(one) is not None
+
+    def takes(self, one: Recorded) -> bool:
+        """Go on with another recorded one, if nothing that was said here tells them apart."""
+        said = self._would_have_told(one)
+        if said is None or len(said) != len(self._told):
+            return False
+        self._go_on_with(one)
+        return True
 
     def _playing(self, recorded: Recorded) -> Played | Lanes:
         return played_back(
@@ -106,29 +150,30 @@ class Socket:
 
     def _telling(self, frames: list[Frame]) -> list[Frame]:
         if self._heard is not None:
-            self._told += [frame for frame in frames if frame.kind in ("text", "binary")]
+            self._told += [frame for frame in frames if frame.kind in _MESSAGES]
         return frames
 
     def _broken(self, where: Break) -> list[Frame]:
-        if where.why in ("no_match", "consumed") and self._heard is not None:
-            heard, told = tuple(self._heard), tuple(self._told)
-            other = self._trade(self._recorded, lambda one: self._would_have_told(one, heard, told) is not None)
-            if other is not None:
-                return self._go_on_with(other, heard, len(told))
-        why = self._missed(self._recorded, where)
-        return refusal(why, where, self._dialect)
+        if where.why in ("no_match", "consumed") and (other := self._exchange.trade(self)) is not None:
+            return self._go_on_with(other)
+        self._exchange.closed(self)
+        return refusal(self._missed(self.recorded, where), where, self._dialect)
 
-    def _go_on_with(self, other: Recorded, heard: Iterable[tuple[ChunkKind, bytes]], told: int) -> list[Frame]:
-        self._recorded, self._played = other, self._playing(other)
-        frames = [*self._played.begin(), *(frame for one in heard for frame in self._played.hear(*one))]
-        said = [frame for frame in frames if frame.kind in ("text", "binary")][told:]
-        return [*said, *(frame for frame in frames[-1:] if frame.kind not in ("text", "binary"))]
+    def _go_on_with(self, other: Recorded) -> list[Frame]:
+        """Take up another recorded one where we are; what is still to be told."""
+        self.recorded, self._played = other, self._playing(other)
+        frames = self._replayed(self._played)
+        told = [frame for frame in frames if frame.kind in _MESSAGES]
+        return [*told[len(self._told) :], *(frame for frame in frames[-1:] if frame.kind not in _MESSAGES)]
 
-    def _would_have_told(
-        self, one: Recorded, heard: Iterable[tuple[ChunkKind, bytes]], told: Sequence[Frame]
-    ) -> list[Frame] | None:
-        """What another one would have told upon all that was heard; None where it does not fit what was told already."""
-        if one.lacking or not playback.is_websocket(one.exchange):
+    def _replayed(self, played: Played | Lanes) -> list[Frame]:
+        """All that is told upon what was heard here."""
+        heard = self._heard or ()
+        return [*played.begin(), *(frame for message in heard for frame in played.hear(*message))]
+
+    def _would_have_told(self, one: Recorded) -> list[Frame] | None:
+        """The messages of another one upon all that was heard; None where it does not go with them, and with what was told."""
+        if self._heard is None or one.lacking or not playback.is_websocket(one.exchange):
             return None
         broken: list[Break] = []
 
@@ -137,9 +182,12 @@ class Socket:
             return []
 
         played = played_back(one.exchange, self._profiles, self._pace, broken=noted, drifted=lambda _: None)
-        frames = [*played.begin(), *(frame for message in heard for frame in played.hear(*message))]
-        alike = len(frames) >= len(told) and all(map(_alike, frames, told))
-        return frames if alike and not broken else None
+        told = [frame for frame in self._replayed(played) if frame.kind in _MESSAGES]
+        alike = len(told) >= len(self._told) and all(map(_alike, told, self._told))
+        return told if alike and not broken else None
+
+
+_MESSAGES: Final = ("text", "binary")
 
 
 def _alike(one: Frame, other: Frame) -> bool:

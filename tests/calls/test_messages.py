@@ -2,14 +2,20 @@
 
 import base64
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from google.genai.types import LiveServerMessage
 from hypothesis import given
 from hypothesis import strategies as st
+from openai.types.realtime import RealtimeResponse
+from openai.types.responses.responses_server_event import ResponseWsCompleted
 
 from calls.derive import derive
+from calls.dialects.table import BY_NAME
 from calls.framing import websocket
+from calls.json import dumps
 from calls.key import keyed
 from calls.messages import joined, sound, value, values
 from calls.model import Exchange, Json
@@ -217,3 +223,53 @@ def test_a_session_of_several_turns_is_one_call_with_all_of_them() -> None:
     assert (call.finish_reason, call.complete, call.model_requested) == ("completed", True, "gpt-realtime-mini")
     assert call.tool_results == ({"id": "c1", "content": "5"},)
     assert json.loads(json.dumps(call.answer))["responses"][1]["id"] == "r2"
+
+
+CAPTURES = Path(__file__).parent / "captures"
+
+
+def events(dialect: str, name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (CAPTURES / dialect / f"{name}.messages").read_text().splitlines()]
+
+
+def answered(dialect: str, messages: list[dict[str, Any]]) -> Any:
+    assembly = BY_NAME[dialect].assemble(websocket.MEDIA)
+    assembly.feed(websocket.framed(said(*map(dumps, messages))))
+    assembly.finish()
+    return json.loads(dumps(assembly.answer))
+
+
+@pytest.mark.parametrize("name", ["audio_and_transcripts", "function_call_and_error"])
+def test_a_response_of_a_session_is_one_to_the_sdk(name: str) -> None:
+    for response in answered("openai_realtime", events("openai_realtime", name))["responses"]:
+        assert RealtimeResponse.model_validate(response).to_dict() == response
+
+
+def test_a_response_over_a_socket_is_one_to_the_sdk() -> None:
+    messages = events("openai_responses_socket", "two_conversations_at_once")
+    judged = [ResponseWsCompleted.construct(**one) for one in messages if one["type"] == "response.completed"]
+    ours = answered("openai_responses_socket", messages)["responses"]
+    assert sorted(ours, key=str) == sorted((one.response.to_dict() for one in judged), key=str)
+
+
+@pytest.mark.parametrize("name", ["audio_and_transcripts", "function_call_and_error"])
+def test_pieces_make_what_the_end_says(name: str) -> None:
+    """Without every event that tells something whole, a session says the same: but for what is said only at the end."""
+    messages = events("openai_realtime", name)
+    pieces_only = [one for one in messages if not one["type"].endswith(".done")]
+    whole, made = (
+        BY_NAME["openai_realtime"].told(answered("openai_realtime", some)) for some in (messages, pieces_only)
+    )
+    assert (made.text, made.tool_calls) == (whole.text, whole.tool_calls)
+    assert whole.text or whole.tool_calls
+
+
+def test_a_turn_of_gemini_is_what_its_sdk_reads_in_the_messages() -> None:
+    messages = events("gemini_live", "text_tool_and_usage")
+    judged = [LiveServerMessage.model_validate(one) for one in messages]
+    told = BY_NAME["gemini_live"].told(answered("gemini_live", messages))
+    assert told.text == "".join(one.text or "" for one in judged)
+    (call,) = [call for one in judged if one.tool_call for call in one.tool_call.function_calls or ()]
+    assert [(one.id, one.name, one.arguments) for one in told.tool_calls] == [(call.id, call.name, call.args)]
+    (usage,) = [one.usage_metadata for one in judged if one.usage_metadata]
+    assert (told.usage.input_tokens, told.usage.cached_tokens) == (22, usage.cached_content_token_count)

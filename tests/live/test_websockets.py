@@ -89,3 +89,46 @@ async def test_a_client_is_told_the_same_when_the_upstream_is_gone(home: Home, w
     print(again.err)
     assert again.told == told
     assert "1 served, 0 missed, 0 live, 0 unused" in again.err
+
+
+async def test_a_client_that_says_something_else_is_told_where_and_so_is_whoever_reads_the_report(home: Home) -> None:
+    await recorded(home, "realtime")
+    missed = await home.client("replay", "talk", "realtime", "Be long.")
+    assert missed.code == 3
+    assert "4424" in missed.err
+    assert "playhead: replay_miss: message 1 is not the recorded one differs at /session/instructions" in missed.err
+    assert "0 served, 1 missed, 0 live, 0 unused" in missed.err
+    assert "- 'Be brief.'" in missed.err
+    assert "+ 'Be long.'" in missed.err
+
+
+async def test_a_client_that_leaves_early_has_not_replayed_its_run(home: Home) -> None:
+    await recorded(home, "responses")
+    left = await home.client("replay", "talk", "responses", ONLY="1")
+    assert left.code == 1
+    assert "client_left" in left.err
+
+
+async def test_of_sockets_that_are_opened_alike_what_is_said_decides(home: Home) -> None:
+    told = await recorded(home, "at_once")
+    for order in ("turned", "straight"):
+        again = await home.client("replay", "talk", "at_once", order)
+        assert again.told == told == ["first", "second"]
+        assert "2 served, 0 missed, 0 live, 0 unused" in again.err
+
+
+async def test_a_session_is_shown_as_a_call(home: Home) -> None:
+    await recorded(home, "realtime")
+    exported = await home.playhead("export", "talk", "-o", str(home.path / "talk.jsonl"))
+    assert exported.code == 0, exported.err
+    (call,) = [
+        line["call"]
+        for line in map(json.loads, (home.path / "talk.jsonl").read_text().splitlines())
+        if line.get("call")
+    ]
+    assert (call["dialect"], call["provider"], call["operation"]) == ("openai_realtime", "openai", "realtime")
+    assert call["text"] == "heard 0 bytes\nheard 40 bytes"
+    assert [(one["name"], one["arguments"]) for one in call["tool_calls"]] == [("look", {"at": "clock"})] * 2
+    assert (call["usage"]["input_tokens"], call["usage"]["output_tokens"], call["complete"]) == (20, 10, True)
+    assert (call["model_requested"], call["model_returned"]) == ("gpt-realtime", "gpt-realtime-2025-08-28")
+    assert (home.path / "talk.jsonl").read_text().count("sk-proj-") == 0

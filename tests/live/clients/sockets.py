@@ -50,7 +50,7 @@ async def responses(words: str) -> list[Any]:
     """Two responses, one after another."""
     told: list[Any] = []
     async with AsyncOpenAI(api_key=KEY).responses.connect() as connection:
-        for text in (words, "and then?"):
+        for text in [words, "and then?"][: int(os.environ.get("ONLY", "2"))]:
             before = {"previous_response_id": told[-1]["response"]["id"]} if told else {}
             await connection.response.create(model="gpt-5", input=text, store=False, **before)
             async for event in connection:
