@@ -182,7 +182,8 @@ class Answered(Exchange):
         self.tape.closed(answer.recorded)
         if not self.kept_now():
             self._waiting = True
-            self.desk.later(self._kept_later())
+            # Not at once: tasks begin eagerly, and what is held back is still to be laid down.
+            asyncio.get_running_loop().call_soon(lambda: self.desk.later(self._kept_later()))
 
     async def _kept_later(self) -> None:
         if await self.tape.kept():
