@@ -8,6 +8,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from pathlib import Path
 
 from calls.calibrate import Agreement, Calibration, calibrate
@@ -80,15 +81,11 @@ def _profiles(toml: str, when: str = "") -> Profiles:
         raise Failure(f"{when}playhead.toml cannot be read ({error}); correct that line") from error
 
 
-def _new(before: str, after: str) -> Sequence[str]:
+def _new(before: str, after: str) -> list[str]:
     """The lines that were added or changed."""
-    known = before.splitlines(keepends=True)
-    lines = after.splitlines(keepends=True)
-    start = next((n for n, (a, b) in enumerate(zip(known, lines, strict=False)) if a != b), min(len(known), len(lines)))
-    end = 0
-    while end < min(len(known), len(lines)) - start and known[-1 - end] == lines[-1 - end]:
-        end += 1
-    return lines[start : len(lines) - end]
+    known, lines = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    changes = SequenceMatcher(None, known, lines, autojunk=False).get_opcodes()
+    return [line for kind, _, _, start, end in changes if kind != "equal" for line in lines[start:end]]
 
 
 def write(path: Path, text: str, before: str) -> None:

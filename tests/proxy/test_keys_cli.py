@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import pty
+import sys
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from store.bundle import Bundle, Entry, write
 from store.profiles import shipped
 from tests.calls.asking import TICKETS, asking
 from tests.calls.test_calibrate import agent, exchange
+from tests.support.h1 import Message, origin
 from tests.support.service import command, running
 
 
@@ -147,3 +149,40 @@ async def test_what_is_to_be_keyed_again_must_be_said(tmp_path: Path, words: tup
     done = await typed(tmp_path, *words)
     assert done.code == 2
     assert "Name the runs, or say --all." in done.err
+
+
+AGENT = """
+import json, urllib.request, uuid
+for question in ("a", "b"):
+    asked = json.dumps({"q": question, "ref": str(uuid.uuid4())}).encode()
+    head = {"content-type": "application/json"}
+    request = urllib.request.Request("https://tickets.example.com/v2/search", asked, head)
+    print(urllib.request.urlopen(request).read().decode())
+"""
+
+
+@pytest.mark.slow
+async def test_an_agent_that_makes_up_ids_is_replayed_after_its_recordings_were_compared(
+    data: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "agent.py").write_text(AGENT)
+    config = tmp_path / "playhead.toml"
+    house = ("--data", str(data))
+    agent = ("--", sys.executable, "agent.py")
+
+    def answer(asked: Message) -> Message:
+        told = json.dumps({"found": json.loads(asked.body)["q"] * 3}).encode()
+        return Message(status=200, headers=(("content-type", "application/json"),), body=told)
+
+    async with origin(answer) as url:
+        config.write_text(f'[upstreams]\n"tickets.example.com" = "{url}"  # a stand-in\n')
+        for run in ("one", "two"):
+            done = await typed(tmp_path, "record", *house, "--run", run, *agent)
+            assert (done.code, done.out) == (0, '{"found": "aaa"}\n{"found": "bbb"}\n'), done.err
+    missed = await typed(tmp_path, "replay", *house, "one", *agent)
+    assert missed.code != 0
+    compared = await typed(tmp_path, "calibrate", *house, "one", "two", "--write")
+    assert compared.code == 0, compared.out + compared.err
+    assert "# a stand-in" in config.read_text()
+    right = await typed(tmp_path, "replay", *house, "one", *agent)
+    assert (right.code, right.out) == (0, '{"found": "aaa"}\n{"found": "bbb"}\n'), right.err
