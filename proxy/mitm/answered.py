@@ -289,7 +289,8 @@ class Answered(Relayed):
             return
         self.flow.response = response = upgrade.response
         yield self.to_client(ResponseHeaders(self.stream_id, response, end_stream=False))
-        self._conversing = Conversing(upgrade, dialogue)
+        self.tape.response(101, "Switching Protocols", "HTTP/1.1", as_text(response.headers))
+        self._conversing = Conversing(upgrade, dialogue, self.tape.data)
         self.client_state = self.hear
         yield from self._say(self._conversing)
         # This lets in what the client has sent already: nothing may come behind it here.
@@ -302,7 +303,7 @@ class Answered(Relayed):
             self._conversing.hear(event.data)
             yield from self._say(self._conversing)
         else:
-            yield from self.cut()
+            yield from self._part(self._conversing, "client_closed")
 
     def _say(self, conversing: Conversing) -> CommandGenerator[None]:
         """Send what is due, and see to it that we are woken for what follows."""
@@ -313,9 +314,16 @@ class Answered(Relayed):
                 self._sent = 0
                 yield Await(self.visit.drained)
         if conversing.over:
-            yield from self.cut()
+            yield from self._part(conversing, "server_closed")
         elif (seconds := conversing.next_in()) is not None:
             yield self.alarm(seconds)
+
+    def _part(self, conversing: Conversing, otherwise: Outcome) -> CommandGenerator[None]:
+        """It is over, with a goodbye or otherwise."""
+        if self.tape.open:
+            self.tape.ended("response")
+            self.tape.closed("completed" if conversing.parted else otherwise)
+        yield from self.cut()
 
     def _response(self, answer: Answer) -> http.Response:
         """The answer's head, with the framing that belongs to this connection."""

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 
 from wsproto.frame_protocol import ParseFailed
 
+from calls.model import ChunkKind
+from proxy.mitm.tape import Side
 from proxy.mitm.websocket import Upgrade
 from replay.answer import Dialogue, Frame
 
@@ -16,7 +18,15 @@ PARTING = 5_000_000_000
 class Conversing:
     """The server's side of one WebSocket. Bytes go in and out; nobody waits here."""
 
-    def __init__(self, upgrade: Upgrade, dialogue: Dialogue, now: Callable[[], int] = time.monotonic_ns) -> None:
+    def __init__(
+        self,
+        upgrade: Upgrade,
+        dialogue: Dialogue,
+        told: Callable[[Side, bytes, ChunkKind], None],
+        now: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """`told` hears every message, of both sides."""
+        self._told = told
         self._upgrade = upgrade
         self._dialogue = dialogue
         self._now = now
@@ -34,7 +44,9 @@ class Conversing:
             for kind, message in self._upgrade.listener.feed(data):
                 if kind == "ping":
                     self._pongs.append(self._upgrade.pong(message))
-                elif self._said_goodbye:
+                    continue
+                self._told("request", message, kind)
+                if self._said_goodbye:
                     self.over |= kind == "close"
                 else:
                     self._heard_goodbye |= kind == "close"
@@ -45,9 +57,10 @@ class Conversing:
             self._heard_goodbye = True
             self._add([Frame(kind="close", data=fault.code.to_bytes(2))])
 
-    def left(self) -> None:
-        """The client is gone."""
-        self._dialogue.left()
+    @property
+    def parted(self) -> bool:
+        """Whether one side said goodbye."""
+        return self._said_goodbye or self._heard_goodbye
 
     def due(self) -> Iterator[bytes]:
         """What is to be sent now."""
@@ -61,16 +74,20 @@ class Conversing:
                 case "wait":
                     self._add(self._dialogue.stayed())
                 case "close":
-                    yield self._upgrade.sent(frame)
+                    yield self._sent(frame, "close")
                     self._said_goodbye = True
                     self.over = self._heard_goodbye
                     self._due = deque([(self._now() + PARTING, Frame(kind="cut"))])
-                case _:
-                    yield self._upgrade.sent(frame)
+                case kind:
+                    yield self._sent(frame, kind)
 
     def next_in(self) -> float | None:
         """Seconds until something is due."""
         return max(0, self._due[0][0] - self._now()) / 1e9 if self._due else None
+
+    def _sent(self, frame: Frame, kind: ChunkKind) -> bytes:
+        self._told("response", frame.data, kind)
+        return self._upgrade.sent(frame)
 
     def _add(self, frames: list[Frame]) -> None:
         """Each comes after what was said before it; whoever speaks has not stayed silent."""

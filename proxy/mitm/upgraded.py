@@ -37,7 +37,7 @@ class Upgraded(tcp.TCPLayer):
         self._exchange = exchange
         self._reader = Reader.of(exchange)
         if self._reader is None:
-            exchange.tape.gap("after a 101 that is no WebSocket's, bytes passed that are not recorded")
+            exchange.tape.gap("after a 101 that is no WebSocket's that can be read, bytes passed that are not recorded")
 
     def relay_messages(self, event: events.Event) -> CommandGenerator[None]:
         """Tell, and pass on."""

@@ -14,7 +14,7 @@ from websockets.extensions.permessage_deflate import ClientPerMessageDeflateFact
 
 from calls.model import ChunkKind, Headers
 from replay.answer import Answer, Frame
-from tests.support.wire import Door, ScriptedAnswerer, opened
+from tests.support.wire import Door, MemoryRecorder, ScriptedAnswerer, opened
 
 HANDSHAKE: Headers = (
     ("Sec-WebSocket-Accept", "that of another time"),
@@ -208,3 +208,24 @@ async def test_a_refusal_is_read_by_the_client_as_what_it_is(tmp_path: Path) -> 
         with pytest.raises(websockets.InvalidStatus) as caught:
             await connect("wss://nowhere.invalid/ws", proxy=door.proxy(), ssl=door.tls)
     assert caught.value.response.status_code == 424
+
+
+async def test_what_becomes_part_of_a_run_is_told_message_by_message(tmp_path: Path) -> None:
+    recorder = MemoryRecorder()
+    answer = Answer(status=101, headers=HANDSHAKE, dialogue=Fake(first=[text("1")]), recorded="completed")
+    async with opened(tmp_path, recorder, ScriptedAnswerer(answer)) as door:
+        async with connect("wss://nowhere.invalid/ws", proxy=door.proxy(), ssl=door.tls) as connection:
+            assert await connection.recv() == "1"
+            await connection.send(b"\x00\xff")
+            await connection.recv()
+        await recorder.only.over.wait()
+    bye = (1000).to_bytes(2)
+    assert recorder.only.messages() == [
+        ("response", b"1", "text"),
+        ("request", b"\x00\xff", "binary"),
+        ("response", b"\x00\xff", "binary"),
+        ("request", bye, "close"),
+        ("response", bye, "close"),
+    ]
+    assert recorder.only.head is not None
+    assert (recorder.only.head[0], recorder.only.outcome) == (101, "completed")

@@ -254,3 +254,52 @@ async def test_messages_do_not_pile_up(tmp_path: Path) -> None:
         gc.collect()
         assert not [thing for thing in gc.get_objects() if isinstance(thing, WebSocketMessage)]
         socket.writer.close()
+
+
+async def test_a_message_goes_on_when_it_is_kept(tmp_path: Path) -> None:
+    recorder = MemoryRecorder()
+    async with serving(_echo) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as door:
+        socket = await _open(door)
+        recorder.gate.clear()
+        socket.send(TextMessage("hello"))
+        await recorder.until(lambda: len(recorder.only.messages()) == 1)
+        recorder.gate.set()
+        assert (await socket.next()).data == "hello"
+        socket.writer.close()
+
+
+async def test_a_message_that_cannot_be_kept_goes_nowhere_where_that_is_the_policy(tmp_path: Path) -> None:
+    recorder = MemoryRecorder(on_failure="refuse")
+    async with serving(_echo) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as door:
+        socket = await _open(door)
+        recorder.keeps = False
+        socket.send(TextMessage("hello"))
+        assert await socket.reader.read() == b""
+        await recorder.only.over.wait()
+        socket.writer.close()
+    assert recorder.only.outcome == "refused"
+    assert recorder.only.messages() == [("request", b"hello", "text")]
+
+
+@pytest.mark.parametrize(
+    "extensions", [b"permessage-deflate; server_max_window_bits=8", b"permessage-deflate; client_max_window_bits=x"]
+)
+async def test_an_extension_that_cannot_be_read_passes_and_is_noted(tmp_path: Path, extensions: bytes) -> None:
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        writer.write(head + b"Sec-WebSocket-Extensions: " + extensions + b"\r\n\r\n\x81\x02hi")
+        await reader.read()
+
+    recorder = MemoryRecorder()
+    async with serving(handler) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as door:
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        writer.write(
+            b"GET http://api.test/ws HTTP/1.1\r\nHost: api.test\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+        )
+        await reader.readuntil(b"\r\n\r\n")
+        assert await reader.readexactly(4) == b"\x81\x02hi"
+        writer.close()
+        await recorder.only.over.wait()
+    assert len(recorder.gaps) == 1
