@@ -94,7 +94,7 @@ def keyed(request: Request, profiles: Profiles) -> Keyed:
         "path": route.place,
         "query": _query(request, profile, selection),
         "headers": _headers(request.headers, profile.headers),
-        "form": read.form,
+        "form": read.form if not profile.told else "told",
         "body": _body(read, profile, selection),
     }
     text = canonical_parsed([profile.name, route.dialect, route.operation, selected])
@@ -105,13 +105,19 @@ def keyed(request: Request, profiles: Profiles) -> Keyed:
         route=route,
         selected=whole,
         notes=selection.notes,
-        warnings=(*_unclassified(selection.notes.unknown, profile), *([read.warning] if read.warning else ())),
+        warnings=(
+            *_unclassified(selection.notes.unknown, profile),
+            *([read.warning] if read.warning and not profile.told else ()),
+        ),
         sent=request,
         read=read,
     )
 
 
 def _body(read: body.Read, profile: Profile, selection: Selection) -> Json:
+    if profile.told:
+        selection.notes.skipped.append(("/body", "told"))
+        return None
     match read.form:
         case "none":
             return None

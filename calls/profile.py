@@ -154,6 +154,8 @@ class Profile:
     headers: HeaderRules = HeaderRules()
     folds: Folds = Folds()
     unknown: Unknown = "key"
+    told: bool = False
+    """What is sent there is only told: it is not in the key, the last answer does for all that comes after, and none is missed."""
     plan: Plan = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -189,6 +191,11 @@ class Profiles:
         """Every header that some profile makes a key of, in lower case: redaction must leave them."""
         rules = [profile.headers for profile in self.profiles]
         return frozenset(name for rule in rules for name in (*rule.key, *rule.sets, *rule.media))
+
+    @property
+    def told(self) -> frozenset[str]:
+        """The profiles of what is only told."""
+        return frozenset(profile.name for profile in self.profiles if profile.told)
 
     def match(self, request: Request) -> Profile:
         """The profile that rules on this request."""

@@ -82,6 +82,7 @@ def extended(base: Profile, own: Profile, says: Container[str], dropped: Contain
         headers=_laid(HeaderRules, base.headers, own.headers, dropped),
         folds=_joined(base.folds, own.folds),
         unknown=own.unknown if "unknown" in says else base.unknown,
+        told=own.told if "told" in says else base.told,
     )
 
 
@@ -136,6 +137,7 @@ class _Table:
             headers=self._headers(table.get("headers", {})),
             folds=self._folds(table.get("fold", {})),
             unknown=self._unknown(table.get("unknown", "key")),
+            told=self._told(table.get("told", False)),
         )
 
     def _extended(self, table: Mapping[str, Any]) -> str | None:
@@ -155,6 +157,11 @@ class _Table:
                 return value
             case _:
                 raise self.bad(f'unknown is "key" or "transient", not {value!r}', "unknown")
+
+    def _told(self, value: object) -> bool:
+        if isinstance(value, bool):
+            return value
+        raise self.bad(f"told is true or false, not {value!r}", "told")
 
     def _match(self, table: Any) -> Match:
         lists = self._lists(table, Match, "match")

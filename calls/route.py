@@ -6,8 +6,9 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import urlsplit
 
+from calls import reports
 from calls.canonical import unicode
-from calls.dialects import Claim, a2a, jsonrpc, mcp
+from calls.dialects import Claim, a2a, generic, jsonrpc, mcp
 from calls.dialects.table import DIALECTS, GENERIC
 from calls.model import Headers, Kind, Request
 
@@ -184,6 +185,8 @@ def _claim(method: str, host: str, path: str, headers: Headers) -> Claim:
 
 
 def _claimed(method: str, host: str, path: str, said: Headers) -> Claim:
+    if (place := reports.place(method, host, path, said)) is not None:
+        return Claim(dialect=generic.NAME, operation=reports.OPERATION, kind="other", path=place)
     claims = (dialect.claims(method, host, path, said) for dialect in DIALECTS)
     return next((claim for claim in claims if claim is not None), GENERIC)
 

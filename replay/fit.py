@@ -29,6 +29,8 @@ class Fit:
 def fitted(recorded: Exchange, now: Request, profiles: Profiles) -> Fit:
     """The recorded answer in the form that the request asks for."""
     then_key, now_key = keyed(recorded.request, profiles), keyed(now, profiles)
+    if now_key.profile in profiles.told:
+        return Fit(exchange=recorded)
     places = drift(recorded.request, then_key, now, now_key)
     strict = not places and then_key.strict == now_key.strict
     return replace(_formed(recorded, now, then_key, now_key), drift=tuple(places), strict=strict)

@@ -79,16 +79,25 @@ def _recorded(profiles: Profiles, rekeyed: bool, gaps: Mapping[str | None, str],
     exchange, request = entry.exchange, opening(entry.exchange.request)
     told = entry.call.get("key") if entry.call else None
     # A WebSocket is found by its opening; its own key is of all that was said over it.
-    anew = rekeyed or told is None or request is not exchange.request
+    if entry.call is None or told is None or rekeyed or request is not exchange.request:
+        key, profile = _keyed(request, profiles)
+    else:
+        key, profile = told, entry.call.get("profile")
     return Recorded(
         step=step,
-        key=keyed(request, profiles).key if anew or told is None else told,
+        key=key,
         raw=raw_digest(request),
         exchange=exchange,
         actor=exchange.actor,
         recorded_key=told,
         lacking=playback.lacking(exchange) or gaps.get(exchange.id),
+        told=profile in profiles.told,
     )
+
+
+def _keyed(request: Request, profiles: Profiles) -> tuple[str, str]:
+    made = keyed(request, profiles)
+    return made.key, made.profile
 
 
 def _over_http2(requests: Iterable[Request]) -> dict[str, bool]:

@@ -46,6 +46,9 @@ class Recorded:
     lacking: str | None = None
     """Why it cannot answer, in words; None when it can."""
 
+    told: bool = False
+    """What it was asked was only told: it answers as often as it is told, and nobody lacks it (`Profile.told`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Taken:
@@ -91,6 +94,7 @@ def index(entries: Sequence[Recorded]) -> Index:
                 of_actor.setdefault((entry.actor, name), []).append(place)
     keys = {(entry.actor, entry.key) if several else entry.key for entry in entries}
     rivals = (of_actor[name] if isinstance(name, tuple) else groups[name] for name in keys)
+    rivals = (group for group in rivals if not entries[group[0]].told)
     overlapping = frozenset(place for group in rivals for place in _overlapping(entries, group))
     actors = frozenset(entry.actor for entry in entries if entry.actor is not None)
     return Index(tuple(entries), groups, of_actor, actors, overlapping)
@@ -109,9 +113,9 @@ class Script:
     _left: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self._left = len(self.index.entries)
-        self._taken = bytearray(self._left)
-        self._played = bytearray(self._left)
+        self._taken = bytearray(len(self.index.entries))
+        self._played = bytearray(entry.told for entry in self.index.entries)
+        self._left = self._played.count(0)
 
     def key_of(self, raw: str) -> str | None:
         """The key of a raw request that was recorded, without parsing it."""
@@ -123,8 +127,6 @@ class Script:
         for whose in self._order(actor):
             if (place := self._next(whose, key, raw)) is not None:
                 return self._play(place, raw, actor)
-        if self.policy == "miss":
-            return None
         again = (self._again(whose, key, raw) for whose in self._order(actor))
         place = next((place for place in again if place is not None), None)
         return None if place is None else self._play(place, raw, actor, again=True)
@@ -221,7 +223,10 @@ class Script:
         if not (group := self._group(whose, key)):
             return None
         same = self._group(whose, raw) or group
-        if self.policy == "repeat-last":
+        policy = "repeat-last" if self.index.entries[group[0]].told else self.policy
+        if policy == "miss":
+            return None
+        if policy == "repeat-last":
             return same[-1]
         for place in group:
             self._rewind(place)

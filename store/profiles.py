@@ -12,7 +12,7 @@ _SHIPPED = (
     *("openai_realtime", "openai_responses_socket", "gemini_live"),
     *("anthropic", "gemini", "gemini_interactions", "bedrock_converse", "bedrock_invoke", "bedrock_agent"),
     *("cohere_v1", "cohere_v2", "ollama", "replicate", "watsonx", "text_generation", "rerank"),
-    *("mcp", "a2a", "graphql", "vectors", "rest"),
+    *("mcp", "a2a", "graphql", "vectors", "reports", "rest"),
 )
 """The last one matches everything."""
 

@@ -40,7 +40,7 @@ BETA: Headers = (("OpenAI-Beta", "assistants=v2"),)
         ("api.mistral.ai", "/v1/fim/completions", (), "mistral_ai", "openai_chat", "model"),
         ("localhost:4000", "/v1/audio/transcriptions", (), "localhost", "openai_rest", "model"),
         ("api.openai.com", "/v1/files", (), "openai", "openai_rest", "other"),
-        ("api.openai.com", "/v1/traces/ingest", (), "openai", "openai_rest", "other"),
+        ("api.openai.com", "/v1/traces/ingest", (), "openai", "generic", "other"),
         ("api.openai.com", "/v1/vector_stores/vs_1/search", (), "openai", "openai_rest", "retrieval"),
         ("tickets.example.com", "/v1/files", (), "tickets.example.com", "generic", "tool"),
         ("us-east1-aiplatform.googleapis.com", "/v1/x:generateContent", (), "gcp.vertex_ai", "generic", "model"),

@@ -1,6 +1,6 @@
 """The script against a model that looks at everything each time."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import strategies as st
@@ -237,3 +237,19 @@ TestScriptAgainstModel = ScriptAgainstModel.TestCase
 
 def test_an_index_of_nothing_is_no_trouble():
     assert Script(Index((), {}, {}, frozenset(), frozenset())).take("k", "r") is None
+
+
+def test_what_is_only_told_is_answered_as_often_as_it_is_told_and_lacks_nobody():
+    entries = [
+        recorded(1, "k", "r"),
+        replace(recorded(2, "told", "t1"), told=True),
+        replace(recorded(3, "told", "t2"), told=True),
+    ]
+    script = Script(index(entries))
+    assert script.left == 1
+    assert [step_of(script, "told", f"t{n}") for n in (7, 8, 9, 2)] == [2, 3, 3, 3]
+    assert step_of(script, "k", "r") == 1
+    assert (script.left, list(script.unplayed())) == (0, [])
+    untold = Script(index(entries))
+    assert step_of(untold, "k", "r") == 1
+    assert untold.left == 0

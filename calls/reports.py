@@ -1,0 +1,37 @@
+"""What an agent only tells, and nobody's answer depends on: traces, metrics, errors, usage, by the services that take them."""
+
+import re
+from typing import Final
+
+from calls.model import Headers, header
+
+OPERATION: Final = "report"
+
+_PLACES: Final = re.compile(
+    r"""
+      (.+\.)?openai\.com/v1/traces/ingest
+    | (.+\.)?api\.smith\.langchain\.com/(api/v1/)?(otel/v1/traces|runs(/batch|/multipart|/[0-9a-f-]{36})?)
+    | (.+\.)?langfuse\.com/api/public/(ingestion|otel/v1/traces)
+    | (.+\.)?(datadoghq\.(com|eu)|datad0g\.com)/.*
+    | (.+\.)?posthog\.com/(batch|capture|e|i/v0/e)/?
+    | (.+\.)?sentry\.io/api/\d+/(envelope|store)/
+    | api\.honeycomb\.io/1/(batch|events)/.*
+    | api\.segment\.io/v1/.*
+    | api\.braintrust\.dev/logs3
+    | telemetry\..+
+    """,
+    re.VERBOSE,
+)
+"""Host and path. Of a service that is asked as well, only where it is told."""
+
+_OTLP: Final = re.compile(r"(/.*)?/v1/(traces|metrics|logs)")
+_ID: Final = re.compile(r"(?<=/)([0-9a-f]{8}-[0-9a-f-]{27}|\d+)(?=/|$)")
+
+
+def place(method: str, host: str, path: str, headers: Headers) -> str | None:
+    """The path as it counts, ids left out, where this is a report; else None."""
+    if method not in ("POST", "PUT", "PATCH"):
+        return None
+    # OpenTelemetry's exporters say who they are, and may be sent anywhere (OTLP/HTTP 1.x: the paths; "User Agent": the name).
+    exported = _OTLP.fullmatch(path) and (header(headers, "user-agent") or "").startswith("OTel")
+    return _ID.sub("*", path) if exported or _PLACES.fullmatch(f"{host}{path}") else None
