@@ -94,9 +94,9 @@ class TicketHandler(Handler):
                 return self.not_found()
 
 
-def start(handler: type[Handler]) -> ThreadingHTTPServer:
-    """A server on a free port of this machine, already answering."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+def start(handler: type[Handler], port: int = 0) -> ThreadingHTTPServer:
+    """A server on a port of this machine, by default a free one, already answering."""
+    server = ThreadingHTTPServer(("127.0.0.1", port), handler)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
     return server

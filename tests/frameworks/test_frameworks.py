@@ -1,0 +1,175 @@
+"""Agents written with the frameworks that people use, unmodified: recorded, then replayed with nobody left to ask.
+
+Each lives in an environment of its own (`environments`). `pytest tests/frameworks --frameworks=all` runs those as well that
+take long to install.
+"""
+
+import asyncio
+import json
+import os
+import re
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tests.frameworks.environments import python
+from tests.frameworks.scripted import Scripted, scripted
+from tests.live.npm import installed, node
+from tests.support.service import Service, command, running
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+AGENTS = ("openai-agents==0.24.0",)
+HTTPX = "httpx==0.28.1"
+FRAMEWORKS = {
+    "agents_sdk": AGENTS,
+    "langgraph_app": ("langgraph==1.2.22", "langchain-openai==1.7.3", HTTPX),
+    "llamaindex_flow": ("llama-index-core==0.14.25", "llama-index-llms-openai==0.8.3", HTTPX),
+    "pydantic_agent": ("pydantic-ai-slim[openai]==2.68.0", HTTPX),
+    "autogen_team": ("autogen-agentchat==0.7.5", "autogen-ext[openai]==0.7.5", HTTPX),
+}
+LARGE = {"crew": ("crewai==1.15.30", HTTPX)}
+VERCEL = (("ai", "6.0.326"), ("@ai-sdk/openai", "3.0.141"), ("zod", "4.6.7"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def served(self) -> int:
+        """How many calls the replay answered; fails unless it was right in every respect."""
+        assert self.code == 0, self.err
+        found = re.search(r"(\d+) served, 0 missed, 0 live, 0 unused", self.err)
+        assert found, self.err
+        return int(found[1])
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Path]:
+    """Outside pytest's own directories: as root Postgres runs as another user, who must be able to pass through."""
+    with tempfile.TemporaryDirectory(prefix="playhead-frameworks-") as directory:
+        Path(directory).chmod(0o711)
+        yield Path(directory)
+
+
+@pytest.fixture(scope="module")
+def tools_port() -> int:
+    """Where an MCP server will listen."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def port() -> int:
+    """Where the stand-in answers while a test records, and nobody else."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def service(place: Path, port: int, tools_port: int) -> AsyncIterator[Service]:
+    config = (
+        f'[upstreams]\n"api.openai.com" = "http://127.0.0.1:{port}"\n"weather.example" = "http://127.0.0.1:{port}"\n'
+        f'"tools.example" = "http://127.0.0.1:{tools_port}"\n'
+    )
+    async with running(place / "data", config=config) as service:
+        yield service
+
+
+async def playhead(place: Path, *arguments: str) -> Ended:
+    verb, *rest = arguments
+    line = command(verb, "--data", str(place / "data"), *rest)
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("PLAYHEAD_", "PYTHONDONTWRITE"))}
+    process = await asyncio.create_subprocess_exec(
+        *line,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**env, "OPENAI_API_KEY": "sk-test-0123456789abcdef0123456789abcdef", "OTEL_SDK_DISABLED": "true"},
+    )
+    async with asyncio.timeout(100):
+        out, err = await process.communicate()
+    assert process.returncode is not None
+    return Ended(code=process.returncode, out=out.decode(), err=err.decode())
+
+
+async def recorded_then_replayed(place: Path, port: int, name: str, *program: str) -> tuple[str, int]:
+    """What the program said both times, and how many calls it made."""
+    with scripted(port):
+        first = await playhead(place, "record", "--run", name, "--", *program)
+        asked = len(Scripted.asked)
+    assert first.code == 0, first.err
+    second = await playhead(place, "replay", name, "--", *program)
+    assert second.out == first.out
+    assert second.served >= asked > 0
+    return first.out, asked
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+async def test_a_framework_s_agent_is_replayed_without_a_miss(
+    framework: str, place: Path, port: int, service: Service
+) -> None:
+    interpreter = python(*FRAMEWORKS[framework])
+    out, _ = await recorded_then_replayed(place, port, framework, str(interpreter), str(PROGRAMS / f"{framework}.py"))
+    assert "Both are fine." in out or "fine" in json.dumps(json.loads(out))
+
+
+@pytest.mark.parametrize("framework", LARGE)
+@pytest.mark.timeout(600)
+async def test_a_large_framework_s_agent_is_replayed_without_a_miss(
+    framework: str, place: Path, port: int, service: Service, pytestconfig: pytest.Config
+) -> None:
+    if pytestconfig.getoption("--frameworks") != "all":
+        pytest.skip(f"{', '.join(LARGE[framework])} takes long to install: pytest tests/frameworks --frameworks=all")
+    interpreter = python(*LARGE[framework], limit=500)
+    out, _ = await recorded_then_replayed(place, port, framework, str(interpreter), str(PROGRAMS / f"{framework}.py"))
+    assert "It is fine." in out
+
+
+async def test_node_s_ai_sdk_is_replayed_without_a_miss(place: Path, port: int, service: Service) -> None:
+    modules = installed(VERCEL)
+    program = modules / "vercel.mjs"  # Node looks for packages from where a module lies
+    program.write_bytes((PROGRAMS / "vercel.mjs").read_bytes())
+    out, _ = await recorded_then_replayed(place, port, "vercel", node(), str(program))
+    told = json.loads(out)
+    assert told["said"] == "Both are fine."
+    assert len(told["results"]) == 2
+
+
+async def test_an_agent_s_tools_behind_mcp_are_replayed_without_a_miss(
+    place: Path, port: int, tools_port: int, service: Service
+) -> None:
+    interpreter = python(*AGENTS)
+    server = await asyncio.create_subprocess_exec(
+        str(interpreter),
+        str(PROGRAMS / "mcp_server.py"),
+        str(tools_port),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert server.stderr is not None
+        async with asyncio.timeout(30):
+            while b"running on" not in await server.stderr.readline():
+                assert server.returncode is None
+        with scripted(port):
+            first = await playhead(
+                place, "record", "--run", "mcp", "--", str(interpreter), str(PROGRAMS / "mcp_agent.py")
+            )
+    finally:
+        server.kill()
+        await server.wait()
+    assert first.code == 0, first.err
+    second = await playhead(place, "replay", "mcp", "--", str(interpreter), str(PROGRAMS / "mcp_agent.py"))
+    assert second.out == first.out
+    assert second.served > 4
