@@ -82,7 +82,7 @@ def _recorded(profiles: Profiles, rekeyed: bool, gaps: Mapping[str | None, str],
     if entry.call is None or told is None or rekeyed or request is not exchange.request:
         key, profile = _keyed(request, profiles)
     else:
-        key, profile = told, entry.call.get("profile")
+        key, profile = told, entry.call.get("profile", "")
     return Recorded(
         step=step,
         key=key,
