@@ -46,7 +46,7 @@ class Variant:
     """Ids of its first calls, and of its…"""
 
     last: Sequence[str]
-    """…last ones."""
+    """…last ones, each in the order of time."""
 
     @property
     def name(self) -> tuple[str, str]:
@@ -69,7 +69,9 @@ class Change:
 
 async def drift(database: Database, asked: Asked, project: str = "default") -> Shape:
     """All that calls tell of changed models, the newest change first."""
-    async with database.raw() as connection:
+    async with database.raw() as connection, connection.transaction():
+        # A hundred thousand calls are sorted in memory, and not on the disk.
+        await connection.execute("SET LOCAL work_mem = '64MB'")
         wanted = (project, asked.provider, asked.model, asked.until)
         variants = [_variant(row) for row in await connection.fetch(VARIANTS, *wanted)]
         again = await connection.fetch(ASKED_AGAIN, *wanted, asked.since)
@@ -131,7 +133,7 @@ def _change_shape(change: Change, again: Iterable[Mapping[str, Any]]) -> Shape:
         "replaced": change.replaced,
         "calls_before": was.calls,
         "calls_after": now.calls,
-        "examples": {"before": list(was.last), "after": list(now.first)},
+        "examples": {"before": list(was.last)[::-1], "after": list(now.first)},
         "same_requests": _again(rows),
     }
 
@@ -165,7 +167,7 @@ def _variant_shape(variant: Variant) -> Shape:
         "calls": variant.calls,
         "first_at": rfc3339(variant.first_at),
         "last_at": rfc3339(variant.last_at),
-        "examples": list(dict.fromkeys((*variant.first[:1], *variant.last[:1]))),
+        "examples": list(dict.fromkeys((*variant.first[:1], *variant.last[-1:]))),
     }
 
 
@@ -186,24 +188,27 @@ _WANTED: Final = """
     AND ($4::bigint IS NULL OR started_at < $4)
 """
 
+# One list of ids for both ends of it: the index gives them in this order, and another one would have to be sorted.
 VARIANTS: Final = f"""
-SELECT provider, model_requested, model_returned, fingerprint, count(*) AS calls,
-    min(started_at) AS first_at, max(started_at) AS last_at,
-    (array_agg(id ORDER BY started_at, id))[:{EXAMPLES}] AS first,
-    (array_agg(id ORDER BY started_at DESC, id DESC))[:{EXAMPLES}] AS last
-FROM calls WHERE {_WANTED}
-GROUP BY provider, model_requested, model_returned, fingerprint
+SELECT provider, model_requested, model_returned, fingerprint, calls, first_at, last_at,
+    ids[:{EXAMPLES}] AS first, ids[greatest(1, calls - {EXAMPLES - 1}):] AS last
+FROM (
+    SELECT provider, model_requested, model_returned, fingerprint, count(*)::int AS calls,
+        min(started_at) AS first_at, max(started_at) AS last_at, array_agg(id ORDER BY started_at, id) AS ids
+    FROM calls WHERE {_WANTED}
+    GROUP BY provider, model_requested, model_returned, fingerprint
+) AS variants
 ORDER BY provider, model_requested, first_at, model_returned, fingerprint
 """  # noqa: S608 - both are ours
 
-# Each call beside the one before it that asked the very same.
+# Each call beside the one before it that asked the very same: also of the same provider and model, for they are in the key.
 ASKED_AGAIN: Final = f"""
 WITH seen AS (
     SELECT provider, model_requested, model_returned, fingerprint, answer, started_at, id,
         lag(id) OVER earlier AS was_id, lag(answer) OVER earlier AS was_answer,
         lag(model_returned) OVER earlier AS was_model_returned, lag(fingerprint) OVER earlier AS was_fingerprint
     FROM calls WHERE {_WANTED} AND complete AND answer IS NOT NULL
-    WINDOW earlier AS (PARTITION BY provider, model_requested, key ORDER BY started_at, id)
+    WINDOW earlier AS (PARTITION BY key ORDER BY started_at, id)
 )
 SELECT provider, model_requested, was_model_returned, was_fingerprint, model_returned, fingerprint,
     count(*) AS again, count(*) FILTER (WHERE answer <> was_answer) AS otherwise,
