@@ -173,7 +173,7 @@ def test_any_value_of_any_request_does_what_explain_says(data: st.DataObject) ->
 
 def test_a_member_that_nobody_knows_is_in_the_key_and_says_so() -> None:
     for name, one, key in requests()[::7]:
-        if not isinstance(key.request, dict) or key.profile == "rest/1":
+        if not isinstance(key.request, dict) or key.profile == "rest/1" or fate(key, ()) != "key":
             continue
         now = saying(one, dumps({**key.request, "novelty": 1}))
         assert now.key != key.key, name
