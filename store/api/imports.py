@@ -2,13 +2,13 @@
 
 import asyncio
 import hashlib
-import io
 import itertools
 import re
+import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated
+from typing import IO, Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
@@ -27,6 +27,7 @@ from store.prices import cost
 router = APIRouter(tags=["runs"])
 
 LARGEST = 512 << 20
+IN_MEMORY = 8 << 20
 BATCH = 100
 DAY = 24 * 60 * 60 * 1000
 """Milliseconds: how far the clock of another machine may be ahead."""
@@ -39,7 +40,9 @@ async def post_import(
     name: Annotated[str | None, Query(alias="as", pattern=RUN_ID, description="the run's new id")] = None,
 ) -> Response:
     """201 where something of it was new here, 200 where all of it was here already."""
-    bundle = await asyncio.to_thread(_read, await _upload(request))
+    with tempfile.SpooledTemporaryFile(IN_MEMORY) as content:
+        await _upload(request, content)
+        bundle = await asyncio.to_thread(_read, content)
     run = name or bundle.run["id"]
     name = None if run == bundle.run["id"] else name
     latest = uuid.UUID(int=(desk.now() // 1_000_000 + DAY) << 80)
@@ -52,19 +55,21 @@ async def post_import(
     return Json(await shape(desk, run) | {"imported": imported}, 201 if had is None or imported else 200)
 
 
-async def _upload(request: Request) -> bytes:
-    data = bytearray()
+async def _upload(request: Request, content: IO[bytes]) -> None:
+    """Take the request's body; a large one waits on disk, as redacted as it came, so that memory holds it once."""
+    size = 0
     async for piece in request.stream():
-        data += piece
-        if len(data) > LARGEST:
+        size += len(piece)
+        if size > LARGEST:
             detail = f"a bundle of more than {LARGEST:,} bytes is not imported; replay it as the file it is"
             raise Problem(413, "too_large", detail)
-    return bytes(data)
+        await asyncio.to_thread(content.write, piece)
 
 
-def _read(data: bytes) -> Bundle:
+def _read(content: IO[bytes]) -> Bundle:
+    content.seek(0)
     try:
-        return read(io.BytesIO(data))
+        return read(content)
     except BadBundle as error:
         raise Problem(422, "bad_bundle", str(error), line=error.line) from None
     except UnknownFormat as error:
