@@ -152,7 +152,7 @@ def test_a_lane_may_be_called_as_one_likes() -> None:
         ({"instructions": "Be long."}, True),
         ({"tools": [{"type": "function", "name": "f"}]}, True),
         ({"tracing": "auto"}, False),
-        ({"prompt": None}, False),
+        ({"audio": {"input": {"turn_detection": None}}}, True),
     ],
 )
 def test_what_a_session_is_told_counts_but_for_how_it_is_watched(change: dict[str, Any], matters: bool) -> None:
