@@ -43,8 +43,12 @@ class Settled:
 
 def current(api: Api, run: str) -> str:
     """The run that is replayed where this one is named: its newest generation, or itself."""
-    labels = api.get(f"/runs/{segment(run)}")["labels"] or {}
-    return str(labels.get(LABEL, run))
+    return newest(run, api.get(f"/runs/{segment(run)}"))
+
+
+def newest(run: str, shape: Mapping[str, Any]) -> str:
+    """The same, where the run is known."""
+    return str((shape["labels"] or {}).get(LABEL, run))
 
 
 def following(run: str, newest: str) -> str:

@@ -126,6 +126,9 @@ class House:
     async def door(self, **differences: Any) -> Child:
         """Start one door, on loopback and a free port where `differences` from its configuration say nothing else."""
         config = self.door_config() | differences
+        # A door that records has nothing to answer from: there such a host is recorded like any other.
+        if config["mode"] in ("record", "passthrough"):
+            config["modes"] = {host: mode for host, mode in config["modes"].items() if mode not in ("replay", "auto")}
         child = await Child.start("proxy.worker", config, log=self.data.logs / f"{config['name']}.log")
         self._doors.append(child)
         return child

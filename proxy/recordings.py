@@ -10,6 +10,7 @@ from calls.profile import Profiles
 from calls.redact import Redactor
 from proxy.api import segment
 from proxy.errors import Failure
+from proxy.generations import newest
 from replay.wishes import Wishes, wished
 from store.bundle import BadBundle, Bundle, read
 from store.foreign.adopt import Adoption, bundle_of
@@ -43,7 +44,9 @@ def from_keeper(api: str, token: str | None) -> Fetch:
             try:
                 replay = await http.get(f"/replays/{segment(name)}")
                 told = replay.json() if replay.status_code == 200 else {"run": name}
-                answer = await http.get(f"/runs/{segment(told['run'])}/bundle")
+                run = await http.get(f"/runs/{segment(told['run'])}")
+                named = newest(told["run"], run.json()) if run.status_code == 200 else told["run"]
+                answer = await http.get(f"/runs/{segment(named)}/bundle")
             except httpx2.HTTPError as error:
                 raise Failure(
                     f"cannot fetch run {name}: the keeper at {api} cannot be reached ({error}); is it running?"

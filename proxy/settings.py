@@ -105,17 +105,9 @@ class Settings(BaseSettings):
             raise ValueError(f"listening on {self.listen} lets other machines in: set a token (PLAYHEAD_TOKEN) first")
         if self.replay and self.mode not in ("replay", "auto"):
             raise ValueError(f"mode {self.mode} answers nothing from recordings: add --mode replay to --replay")
-        if wrong := next((f"{host} = {mode!r}" for host, mode in self.modes.items() if not self._fits(mode)), None):
-            raise ValueError(
-                f"modes: {wrong}, but mode {self.mode} answers nothing from recordings: start with --mode replay or auto"
-            )
         if self.workers > 1 and self.mode in ("replay", "auto"):
             raise ValueError(f"mode {self.mode} keeps its position in one process: use --workers 1")
         return self
-
-    def _fits(self, mode: Mode) -> bool:
-        """Whether a host may have this mode beside the others."""
-        return mode in ("record", "passthrough") or self.mode in ("replay", "auto")
 
     @property
     def host_modes(self) -> dict[str, Mode]:

@@ -27,6 +27,7 @@ QUIET = 60.0
 
 async def up(settings: Settings, say: Callable[[str], None]) -> None:
     """Run until SIGTERM or Ctrl-C. Prints the contract's one ready line on stdout."""
+    _answerable(settings)
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -38,6 +39,15 @@ async def up(settings: Settings, say: Callable[[str], None]) -> None:
                 await _serve(house, port, stopped, say)
             finally:
                 house.data.withdraw("up")
+
+
+def _answerable(settings: Settings) -> None:
+    """Raise Failure where a host is to be answered from recordings, and this `up` has none."""
+    answered = [f"{host} = {mode!r}" for host, mode in settings.modes.items() if mode in ("replay", "auto")]
+    if answered and settings.mode not in ("replay", "auto"):
+        raise Failure(
+            f"modes: {answered[0]}, but mode {settings.mode} answers nothing from recordings: add --mode replay or auto"
+        )
 
 
 async def _serve(house: House, port: int, stopped: asyncio.Event, say: Callable[[str], None]) -> None:
