@@ -109,6 +109,8 @@ class Scanner:
             self.decided += len(data)
             self._before = data[-1:] or b"\n"
             return ()
+        if not (data or self._rest or self._inside):
+            return ()  # it ended before, and nothing was left open
         return self._feed(data, last=last)
 
     def _feed(self, data: bytes, *, last: bool) -> list[Edit]:

@@ -35,9 +35,10 @@ LITTLE: Final = 256 << 10
 """Bytes that the event loop's thread may write by itself."""
 
 SLOW: Final = 0.005
-"""Seconds that such a write may take. A disk that needs longer is left to the thread for CALM seconds."""
+"""Seconds that such a write may take. A disk that needs longer is left to the thread, for CALM times as long: so it
+takes at most a twentieth of the event loop's time, and a machine that was only busy for a moment is soon forgiven."""
 
-CALM: Final = 5.0
+CALM: Final = 20.0
 
 RETRY: Final = 0.25
 """Seconds between two attempts on a disk that refuses, and between two looks at what the reader has deleted."""
@@ -197,7 +198,7 @@ class Spool:
             return False
         self._advance(batch)
         if (ended := time.monotonic()) - began > SLOW:
-            self._slow_until = ended + CALM
+            self._slow_until = ended + CALM * (ended - began)
         return True
 
     def close(self) -> int:
