@@ -6,8 +6,10 @@ what the parent did later, refused, or goes live.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Literal
 
+from calls.derive import derive
 from calls.effects import Effects
 from calls.json import dumps
 from calls.model import Json, Request
@@ -101,7 +103,7 @@ def forked(
     Raises BadFork and BadOverride."""
     steps = len(bundle.entries)
     ordered = sorted(bundle.exchanges, key=lambda exchange: (exchange.started_at, exchange.id))
-    at = last_whole(ordered) if wanted.at is None else wanted.at
+    at = last_whole(ordered, partial(derive, profiles=profiles)) if wanted.at is None else wanted.at
     run = str(bundle.run["id"])
     if at > steps:
         raise BadFork(f"run {run} has {steps} steps, so it cannot be forked at step {at}; name an earlier one")

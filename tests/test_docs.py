@@ -17,6 +17,9 @@ ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 """With its language: what is typed has none."""
 
+FILE = re.compile(r"^```\w+\n# ([\w.-]+\.\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+"""A file that a page shows: the first line names it."""
+
 NOT_HERE = ("git ", "cd ", "./check", "./playhead demo", "docker ", "python -m bench", "pytest ")
 """What a test cannot or need not type: the checks run this test, and the demo has a test of its own."""
 
@@ -39,6 +42,8 @@ async def test_what_a_page_says_to_type_works(page: str, data: Path) -> None:
     shell = prepared(data)
     (data / "tests" / "recordings").mkdir(parents=True)
     (data / "tests" / "test_agent.py").write_text(AGENT_TEST)
+    for name, content in FILE.findall((ROOT / page).read_text("utf-8")):
+        (data / name).write_text(content)
     script = "set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT\n" + "\n".join(commands(page))
     async with shell.running([sys.executable, "-m", "proxy.demo.servers"], "servers.log") as line:
         (data / "playhead.toml").write_text(CONFIG.format(**json.loads(line)))

@@ -1,5 +1,6 @@
 """`/v1/runs/{run}/forks`: a run that begins as another one and goes its own way from a step on."""
 
+import asyncio
 import json
 from typing import Annotated, Any
 
@@ -67,7 +68,8 @@ async def post_fork(desk: TheDesk, run: RunId, wanted: Wanted) -> Response:
 async def _left_at(desk: Desk, run: str, wanted: Wanted, steps: int) -> int:
     """The step it leaves from. Raises Problem where the run does not come so far."""
     if wanted.at is None:
-        return last_whole([exchange async for exchange in desk.recorded.exchanges(run)])
+        exchanges = [exchange async for exchange in desk.recorded.exchanges(run)]
+        return await asyncio.to_thread(last_whole, exchanges, desk.derive)
     if wanted.at > steps:
         detail = f"run {run} has {steps} steps, so it cannot be forked at step {wanted.at}; name an earlier one"
         raise Problem(422, "no_such_step", detail)

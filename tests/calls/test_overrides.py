@@ -1,7 +1,13 @@
 """Override files: what is understood, and how a mistake is told."""
 
 import json
+import re
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
 
+import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -133,3 +139,62 @@ def test_no_text_breaks_the_reader(text: str):
         except BadOverride:
             continue
         assert isinstance(found, tuple)
+
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+@cache
+def validator() -> jsonschema.Draft202012Validator:
+    schema = json.loads((DOCS / "schema" / "overrides.schema.json").read_text("utf-8"))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+MEMBERS: st.SearchStrategy[Any] = st.fixed_dictionaries(
+    {},
+    optional={
+        "step": st.integers(-1, 3),
+        "match": st.dictionaries(
+            st.sampled_from(["host", "tool", "nth", "hosts"]), st.integers(0, 2) | st.text(max_size=2)
+        ),
+        "text": st.text(max_size=2)
+        | st.fixed_dictionaries({"find": st.text(max_size=2)}, optional={"replace": st.text()}),
+        "tool_result": st.none() | st.integers(),
+        "patch": st.lists(
+            st.fixed_dictionaries(
+                {"op": st.sampled_from(["add", "remove", "move", "addne"])},
+                optional={"path": st.sampled_from(["", "/a", "a"]), "value": st.none(), "from": st.just("/b")},
+            ),
+            max_size=2,
+        ),
+        "fault": st.dictionaries(
+            st.sampled_from(["status", "timeout", "cut", "malformed", "slow", "times", "retry_after", "piece"]),
+            st.sampled_from([True, False, 0, 1, 429, 0.5, -1, "x"]),
+        ),
+        "answer": st.dictionaries(
+            st.sampled_from(["status", "body", "headers"]), st.sampled_from([200, 99, {}, {"a": "b"}])
+        ),
+    },
+)
+
+
+@given(st.lists(MEMBERS, max_size=2))
+def test_the_schema_takes_what_the_reader_takes(entries: list[Any]):
+    try:
+        listed(entries)
+    except BadOverride:
+        understood = False
+    else:
+        understood = True
+    assert validator().is_valid(entries) == understood
+
+
+def test_every_example_of_the_page_is_understood():
+    page = (DOCS / "forks.md").read_text("utf-8")
+    files = re.findall(r"^```toml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    inline = re.findall(r"`((?:answer|text|arguments|patch|tool_result|fault) = [^`]+)`", page)
+    assert (len(files), len(inline)) == (2, 7)
+    for text in [*files, *(f"[[override]]\nstep = 1\n{change}\n" for change in inline)]:
+        parse(text, is_json=False)
+        validator().validate(tomllib.loads(text))

@@ -1,5 +1,6 @@
 """Edits of recorded answers, whole and streamed, judged by what the dialect reads from them afterwards."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -176,6 +177,12 @@ def test_one_argument_of_a_tool_call_is_patched(dialect: str, streamed: bool):
     assert call.text == "I will refund it."
 
 
+def test_a_client_that_left_at_the_end_mark_has_had_all_of_the_answer():
+    left = replace(recorded("openai_chat", streamed=True), outcome="client_closed")
+    made = edited(left, {"text": "edited"})
+    assert (derive(made, PROFILES).text, made.outcome) == ("edited", "completed")
+
+
 def test_a_piece_of_the_text_is_replaced_wherever_it_stands():
     made = edited(exchange(chat("?"), said("a b a")), {"text": {"find": "a", "replace": "c"}})
     assert derive(made, PROFILES).text == "c b c"
@@ -265,7 +272,7 @@ STREAM = (("Content-Type", "text/event-stream"),)
     ("was", "entry", "words"),
     [
         (exchange(chat("?"), None, outcome="server_closed"), {"text": "x"}, "did not come to its end"),
-        (exchange(chat("?"), said("a"), outcome="server_closed"), {"text": "x"}, "did not come to its end"),
+        (exchange(chat("?"), ok(b'{"id":'), outcome="server_closed"), {"text": "x"}, "did not come to its end"),
         (exchange(chat("?"), said("a")), {"text": {"find": "zz", "replace": "x"}}, "'zz' does not stand in its text, which is 'a'"),
         (exchange(chat("?"), said("a")), {"arguments": {"patch": [{"op": "remove", "path": "/a"}]}}, "does not ask for a tool call"),
         (exchange(chat("?"), said("a")), {"patch": [{"op": "remove", "path": "/nothing"}]}, "the patch does not apply"),

@@ -1,15 +1,18 @@
 """Forks and edited replays over REST, as far as the keeper has a say in them."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from calls.derive import derive
+from calls.model import Body, Exchange
 from store.database import Database
 from store.forked import last_whole
 from tests.store.exchanges import conversation
-from tests.store.house import RUN, imported, is_problem, opened
+from tests.store.house import PROFILES, RUN, imported, is_problem, opened
 
 
 async def test_a_fork_is_a_run_with_a_parent_and_a_report(tmp_path: Path, database: Database) -> None:
@@ -67,9 +70,16 @@ async def test_a_replay_may_be_made_with_overrides(tmp_path: Path, database: Dat
 
 
 def test_a_run_is_left_after_the_last_answer_that_is_whole() -> None:
+    def steps(*run: Exchange) -> int:
+        return last_whole(run, partial(derive, profiles=PROFILES))
+
     whole = conversation(3)
-    cut = replace(whole[2], outcome="client_closed")
-    assert last_whole(whole) == 3
-    assert last_whole([*whole[:2], cut]) == 2
-    assert last_whole([cut, whole[0]]) == 2
-    assert last_whole([]) == 0
+    gone = replace(whole[2], outcome="client_closed")
+    assert gone.response is not None
+    cut = replace(gone, response=replace(gone.response, body=Body(data=b"{", size=1)))
+    assert steps(*whole) == 3
+    assert steps(*whole[:2], gone) == 3
+    assert steps(*whole[:2], cut) == 2
+    assert steps(*whole[:2], replace(cut, response=None)) == 2
+    assert steps(cut, whole[0]) == 2
+    assert steps() == 0
