@@ -324,3 +324,23 @@ def test_a_file_is_read_as_its_lines(tmp_path: Path) -> None:
     path = tmp_path / "run.playhead"
     path.write_bytes(b"".join(lines_of(bundle(conversation(2)))))
     assert load(path) == bundle(conversation(2))
+
+
+def test_what_is_only_counted_does_not_change_a_bundle() -> None:
+    run = {"id": RUN, "labels": {"team": "support"}, "started_at": "2026-01-01T00:00:00.000000Z"}
+    dearer = {**run, "cost_usd": 0.25, "tokens": {"input_tokens": 7}, "calls": 3, "models": ["m"], "pinned": True}
+    entries = tuple(Entry(exchange=each) for each in conversation(2))
+    one, other = (list(write(Bundle(run=each, profiles="", entries=entries))) for each in (run, dearer))
+    assert one == other
+
+
+def test_a_call_that_was_recorded_anew_changes_its_own_line_and_the_last() -> None:
+    old = [exchange(f'{{"question": {n}}}'.encode(), b'{"answer": 1}', n=n) for n in range(4)]
+    anew = exchange(b'{"question": 2}', b'{"answer": 2}', n=9)
+    new = [*old[:2], replace(anew, started_at=old[2].started_at + 7), old[3]]
+    before, after = (
+        list(write(Bundle(run={"id": RUN}, profiles="", entries=tuple(Entry(exchange=each) for each in made))))
+        for made in (old, new)
+    )
+    changed = [n for n, (one, other) in enumerate(zip(before, after, strict=True), 1) if one != other]
+    assert changed == [4, len(before)]
