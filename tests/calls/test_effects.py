@@ -1,0 +1,75 @@
+"""The policy for side effects: what the live part of a fork may do to the world."""
+
+import pytest
+
+from calls.effects import BadRule, Effects, Rule, effects
+from calls.json import dumps
+from calls.model import Body, Headers, Json, Request
+
+JSON: Headers = (("Content-Type", "application/json"),)
+MCP: Headers = (*JSON, ("Accept", "application/json, text/event-stream"))
+
+
+def asked(method: str, url: str, body: Json = None, headers: Headers = JSON) -> Request:
+    data = b"" if body is None else dumps(body)
+    return Request(method=method, url=url, headers=headers, body=Body(data=data, size=len(data)))
+
+
+def rpc(method: str) -> Request:
+    message: Json = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"name": "refund"}}
+    return asked("POST", "https://mcp.example.com/mcp", message, MCP)
+
+
+CHAT = asked("POST", "https://gateway.example.com/v1/chat/completions", {"model": "m", "messages": []})
+
+
+@pytest.mark.parametrize(
+    ("request_", "policy"),
+    [
+        (CHAT, "allow"),
+        (asked("POST", "https://api.openai.com/v1/embeddings", {"model": "m", "input": "x"}), "allow"),
+        (asked("DELETE", "https://api.openai.com/v1/files/f1"), "allow"),
+        (asked("GET", "https://tickets.example.com/v2/tickets"), "allow"),
+        (asked("POST", "https://tickets.example.com/v2/tickets", {}), "block"),
+        (asked("DELETE", "https://tickets.example.com/v2/tickets/1"), "block"),
+        (rpc("initialize"), "allow"),
+        (rpc("tools/list"), "allow"),
+        (rpc("tools/call"), "block"),
+        (asked("POST", "https://api.tavily.com/search", {"query": "x"}), "block"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else f"{value.method} {value.url}",
+)
+def test_models_and_what_only_reads_go_live_and_the_rest_does_not(request_: Request, policy: str) -> None:
+    assert Effects().policy(request_) == policy
+
+
+def test_from_the_record_comes_every_tool_and_no_model() -> None:
+    given = effects(["serve-recorded"], [])
+    read, write = (asked(method, "https://tickets.example.com/x") for method in ("GET", "POST"))
+    assert [given.policy(one) for one in (CHAT, read, write)] == ["allow", "serve-recorded", "serve-recorded"]
+    assert [given.unrecorded(one) for one in (CHAT, read, write)] == ["allow", "allow", "block"]
+
+
+def test_the_first_rule_that_fits_decides() -> None:
+    given = effects(
+        ["POST *.example.com=block", "tickets.example.com=serve-recorded", "allow"], ["POST ok.example.com", "10.0.0.1"]
+    )
+    assert given.rules[:2] == (Rule("allow", "ok.example.com", "POST"), Rule("allow", "10.0.0.1"))
+    policies = {
+        "POST https://ok.example.com/": "allow",
+        "POST https://tickets.example.com/": "block",
+        "PUT https://tickets.example.com/": "serve-recorded",
+        "PUT https://other.example.org/": "allow",
+    }
+    for line, policy in policies.items():
+        assert given.policy(asked(*line.split(" "))) == policy, line
+
+
+def test_a_rule_about_a_model_holds_for_it_too() -> None:
+    assert effects(["gateway.example.com=block"], []).policy(CHAT) == "block"
+
+
+@pytest.mark.parametrize("wrong", ["maybe", "host=maybe", "a b c=block", "=block", "post host=block"])
+def test_what_is_no_policy_says_how_one_is_written(wrong: str) -> None:
+    with pytest.raises(BadRule, match=r"known are serve-recorded, block, allow|write HOST or 'METHOD HOST'"):
+        effects([wrong], [])
