@@ -34,5 +34,18 @@ def _renamed(value: Json, names: Mapping[str, str]) -> Json:
             return value
 
 
+def unnamed(value: Json) -> Json:
+    """A message without ids, and without times, which differ as they do."""
+    match value:
+        case dict():
+            return {
+                name: unnamed(item) for name, item in value.items() if not _is_id(name) and not name.endswith("_at")
+            }
+        case list():
+            return [unnamed(item) for item in value]
+        case _:
+            return value
+
+
 def _is_id(name: str) -> bool:
     return name == "id" or name.endswith(("_id", "Id"))

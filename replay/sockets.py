@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from calls.divergence import same
 from calls.json import dumps
 from calls.key import keyed
 from calls.messages import opening, value
@@ -17,6 +18,7 @@ from replay.explain import Asked
 from replay.frames import Break, Played
 from replay.lanes import Lanes, played_back
 from replay.miss import Miss, Nearest
+from replay.names import unnamed
 from replay.nearest import SHOWN
 from replay.pacing import Pace
 from replay.script import Recorded, Script
@@ -89,6 +91,7 @@ class Socket:
         self._dialect = keyed(opening(recorded.exchange.request), profiles).dialect
         self._heard: list[tuple[ChunkKind, bytes]] | None = []
         self._told: list[Frame] = []
+        self._room = _REMEMBERED
         self._played = self._playing(recorded)
 
     def answer(self, mark: tuple[str, str]) -> Answer:
@@ -114,8 +117,9 @@ class Socket:
             self._exchange.closed(self)
         elif self._heard is not None:
             self._heard.append((kind, data))
-            if sum(len(message) for _, message in self._heard) > _REMEMBERED:
-                self._heard = None
+            self._room -= len(data)
+            if self._room < 0:
+                self._heard, self._told = None, []
         return self._telling(self._played.hear(kind, data))
 
     def stayed(self) -> list[Frame]:
@@ -191,13 +195,8 @@ _MESSAGES: Final = ("text", "binary")
 
 
 def _alike(one: Frame, other: Frame) -> bool:
-    """Whether two messages of the server say the same sort of thing, of different sessions."""
-    return one.kind == other.kind and _sort(one) == _sort(other)
-
-
-def _sort(frame: Frame) -> Json:
-    said = value(frame.data)
-    return members(said).get("type") or [*members(said)]
+    """Whether two messages of the server say the same, but for ids and times: else it would have two tongues."""
+    return one.kind == other.kind and same(unnamed(value(one.data)), unnamed(value(other.data)))
 
 
 def opened(exchange: Exchange) -> Exchange:

@@ -29,8 +29,10 @@ def one(number: int, *messages: Any, url: str = ECHO, **more: Any) -> Exchange:
 
 def talk(number: int, *words: str, url: str = ECHO) -> Exchange:
     """A greeting, and an answer to each word."""
-    said = [pair for word in words for pair in (("request", {"say": word}), ("response", {"said": word, "by": number}))]
-    return one(number, ("response", {"hello": number}), *said, url=url)
+    said = [
+        pair for word in words for pair in (("request", {"say": word}), ("response", {"said": word, "by_id": number}))
+    ]
+    return one(number, ("response", {"hello": "you", "id": number}), *said, url=url)
 
 
 class Client:
@@ -75,7 +77,7 @@ async def test_a_socket_is_found_by_its_opening() -> None:
     assert answer is not None
     assert ("Playhead", 'replayed; run="run-1"; step=1; match=strict') in answer.headers
     client = Client(answer)
-    assert [*client.first, *client.say("a")] == [{"hello": 1}, {"said": "a", "by": 1}]
+    assert [*client.first, *client.say("a")] == [{"hello": "you", "id": 1}, {"said": "a", "by_id": 1}]
     assert counts(session) == (1, 0, 0, 0, "right")
     assert session.report()["drift"] == []
 
@@ -99,10 +101,10 @@ async def test_a_page_at_the_same_place_is_no_socket() -> None:
 async def test_of_two_alike_the_one_that_fits_goes_on() -> None:
     session = session_of(talk(1, "a", "b"), talk(2, "a", "c"))
     client = await opened(session)
-    assert client.say("a") == [{"said": "a", "by": 1}]
-    assert client.say("c") == [{"said": "c", "by": 2}]
+    assert client.say("a") == [{"said": "a", "by_id": 1}]
+    assert client.say("c") == [{"said": "c", "by_id": 2}]
     other = await opened(session)
-    assert [*other.first, *other.say("a"), *other.say("b")] == [{"hello": 1}, *answers(1, "a", "b")]
+    assert [*other.first, *other.say("a"), *other.say("b")] == [{"hello": "you", "id": 1}, *answers(1, "a", "b")]
     assert counts(session) == (2, 0, 0, 0, "right")
 
 
@@ -115,16 +117,16 @@ async def test_two_that_are_open_at_once_may_change_places() -> None:
 
 
 async def test_what_was_told_already_must_go_with_what_goes_on() -> None:
-    different = one(2, ("response", {"goodbye": 2}), ("request", {"say": "b"}), ("response", {"said": "b"}))
-    session = session_of(talk(1, "a"), different)
+    other = one(2, ("response", {"hello": "Sir", "id": 1}), ("request", {"say": "b"}), ("response", {"said": "b"}))
+    session = session_of(talk(1, "a"), other)
     client = await opened(session)
-    assert client.first == [{"hello": 1}]
+    assert client.first == [{"hello": "you", "id": 1}]
     (close,) = client.say("b")
     assert int.from_bytes(close.data[:2]) == CODE
 
 
 def answers(number: int, *words: str) -> list[Any]:
-    return [{"said": word, "by": number} for word in words]
+    return [{"said": word, "by_id": number} for word in words]
 
 
 async def test_a_miss_is_reported_with_its_message_and_its_places() -> None:
