@@ -40,7 +40,8 @@ class Adoption:
         """The exchanges, in their order."""
         for one in found:
             if isinstance(one, Skipped):
-                self.skipped.append(one)
+                # A reason may quote the file, and the file may hold secrets.
+                self.skipped.append(replace(one, reason=self.redactor.text(one.reason)))
             else:
                 for note in dict.fromkeys(one.notes):
                     self.notes[note] += 1

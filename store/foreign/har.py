@@ -17,7 +17,7 @@ import msgspec
 from calls.encoding import Undecodable, decode
 from calls.model import Body, Chunk, ChunkKind, Headers, Request, Response, header
 from store.foreign.found import UNCHUNKED, UNTIMED, UNVERSIONED, Broken, Found, Interaction, NotReadable, Skipped
-from store.foreign.parts import body, mended, moment, url, version
+from store.foreign.parts import body, field, mended, moment, url, version
 from store.trace import LAST
 
 WIRE: Final = "_wire"
@@ -166,15 +166,11 @@ def _pair(told: Any) -> Iterator[tuple[str, str]]:
     match told:
         case {"name": str(name), "value": str(value)} if name and not name.startswith(":"):
             for line in value.splitlines() or [""]:
-                yield _bytes_as_text(name), _bytes_as_text(line)
+                yield field(name, line)
         case {"name": str()}:
             pass
         case _:
             raise Broken("one of its headers has no name")
-
-
-def _bytes_as_text(text: str) -> str:
-    return text if text.isascii() else text.encode("utf-8", "surrogatepass").decode("latin-1")
 
 
 def _body_of(headers: Headers, data: bytes, wire: bytes | None) -> tuple[Headers, bytes, tuple[str, ...]]:

@@ -16,6 +16,10 @@ from store.trace import LAST
 DEEPEST: Final = 100
 
 _ALLOWED: Final = re.compile(r"[\x21-\x7e]+")
+_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+"""RFC 9110 5.6.2."""
+
+_VALUE: Final = re.compile(r"[^\0\r\n]*")
 _SCHEMES: Final = {"http": "http", "https": "https", "ws": "http", "wss": "https"}
 
 
@@ -39,6 +43,24 @@ def url(told: object) -> str:
 
 def _escaped(char: str) -> str:
     return "".join(f"%{byte:02X}" for byte in char.encode("utf-8", "surrogatepass"))
+
+
+def field(name: str, value: str) -> tuple[str, str]:
+    """A header that can be sent, in text of one code point for each byte. Raises Broken."""
+    name, value = _isomorphic(name), _isomorphic(value)
+    if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
+        # Replay would send it to a client, whose parser may see a second header or a second response in it.
+        raise Broken(f"its header {name[:40]!r} holds characters that no header has")
+    return name, value
+
+
+def _isomorphic(text: str) -> str:
+    if text.isascii():
+        return text
+    try:
+        return text.encode("utf-8", "surrogateescape").decode("latin-1")
+    except UnicodeEncodeError:
+        raise Broken("one of its headers holds half a surrogate pair") from None
 
 
 def version(told: object) -> str:

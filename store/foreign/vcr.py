@@ -25,7 +25,7 @@ from store.foreign.found import (
     NotReadable,
     Skipped,
 )
-from store.foreign.parts import body, json_bytes, mended, moment, url, version
+from store.foreign.parts import body, field, json_bytes, mended, moment, url, version
 from store.foreign.yamlvalues import BadYaml, Unknown, members
 
 type Member = tuple[str, Any]
@@ -178,7 +178,7 @@ def _headers(told: Any) -> Headers:
     if told is None:
         return ()
     if isinstance(told, Mapping):
-        return tuple((str(name), _line(one)) for name, value in told.items() for one in _each(value))
+        return tuple(field(str(name), _line(one)) for name, value in told.items() for one in _each(value))
     if isinstance(told, list):
         return tuple(_pair(one) for one in told)
     raise Broken("its headers are no mapping")
@@ -191,20 +191,20 @@ def _each(value: Any) -> Iterable[Any]:
 def _pair(told: Any) -> tuple[str, str]:
     match told:
         case [name, value]:
-            return _line(name), _line(value)
+            return field(_line(name), _line(value))
         case {"name": name, "value": value}:
-            return _line(name), _line(value)
+            return field(_line(name), _line(value))
         case _:
             raise Broken("its headers are neither a mapping nor pairs")
 
 
 def _line(value: Any) -> str:
-    """A header's text, one code point for each byte. Raises Broken."""
+    """A header's text. Raises Broken."""
     match value:
         case bytes():
-            return value.decode("latin-1")
+            return value.decode("utf-8", "surrogateescape")
         case str():
-            return value if value.isascii() else value.encode("utf-8", "surrogatepass").decode("latin-1")
+            return value
         case bool():
             return str(value).lower()
         case int() | float():

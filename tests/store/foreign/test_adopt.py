@@ -73,6 +73,11 @@ def test_what_was_skipped_and_what_is_unknown_is_kept_to_be_told() -> None:
     assert [one.place for one in adoption.skipped] == ["interaction 2"]
 
 
+def test_a_reason_that_quotes_the_file_tells_no_secret() -> None:
+    adoption, _ = adopted(Skipped(place="interaction 1", reason=f"'nowhere?key={SECRET}' is not the address"))
+    assert SECRET not in adoption.skipped[0].reason
+
+
 def test_headers_are_added_where_they_lack_only() -> None:
     adoption = Adoption(run="a", redactor=REDACTOR, at=NOON, added=(("anthropic-version", "2023-06-01"),))
     has = interaction()

@@ -151,6 +151,8 @@ def test_the_bytes_are_trusted_and_not_the_content_encoding() -> None:
         ({"body": 5}, None, "request's body is 5"),
         ({"headers": {"x": {"y": 1}}}, None, "a header's value is"),
         ({"headers": 7}, None, "its headers are no mapping"),
+        ({"headers": {"a b": "x"}}, None, "holds characters that no header has"),
+        (None, {"headers": {"x": ["a\r\nSet-Cookie: b"]}}, "holds characters that no header has"),
     ],
 )
 def test_a_broken_interaction_is_named_with_its_reason(request_: Any, response: Any, words: str) -> None:
