@@ -86,6 +86,8 @@ def _show_run(run: dict[str, Any], calls: list[dict[str, Any]]) -> None:
     for label, value in (run["labels"] or {}).items():
         click.echo(f"  {printable(label)} = {printable(value)}")
     state = "complete" if run["complete"] else "INCOMPLETE: something is cut or could not be recorded"
+    if run["parent"] is not None:
+        click.echo(f"  fork of {printable(run['parent'])} at step {run['forked_at']}")
     click.echo(f"  {counted(run['calls'], 'call')}, {counted(run['gaps'], 'gap')}, {state}\n")
     print_table(*_table(calls))
     if calls:

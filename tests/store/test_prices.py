@@ -110,6 +110,19 @@ def test_what_nobody_can_know_has_no_figure(url: str, answer: Any) -> None:
     assert usd(url, answer) is None
 
 
+@pytest.mark.parametrize(
+    ("mark", "free"),
+    [('replayed; run="base"; step=1', True), ('edited; run="base"', True), ('live; run="child"', False), ("", False)],
+)
+def test_what_a_recording_answered_was_paid_for_once(mark: str, free: bool) -> None:
+    made, call = called(f"{OPENAI}/chat/completions", chat("gpt-4o-mini"))
+    assert made.response is not None
+    response = replace(made.response, headers=(*made.response.headers, *((("Playhead", mark),) if mark else ())))
+    found = cost(replace(made, response=response), call)
+    assert found is not None
+    assert (found.usd == 0, found.prices == "record") == (free, free)
+
+
 def test_to_count_tokens_is_free() -> None:
     assert usd("https://api.anthropic.com/v1/messages/count_tokens", {"input_tokens": 5}) == 0
 
