@@ -122,6 +122,14 @@ async def test_a_cassette_answers_real_clients_as_it_lies(tmp_path: Path, data: 
     assert "3 served, 0 missed" in done.err
 
 
+async def test_a_fixture_of_llm_fixture_replay_answers_the_sdk_whose_call_it_is(tmp_path: Path, data: Path) -> None:
+    told = {"hash": "0" * 64, "args_repr": "()", "kwargs_repr": repr(QUESTION), "response_json": ANSWER}
+    (tmp_path / "llm.jsonl").write_text(json.dumps(told) + "\n")
+    agent = "\n".join(AGENT.splitlines()[:4])
+    done = await playhead(data, "replay", tmp_path / "llm.jsonl", "--", sys.executable, "-c", agent)
+    assert (done.out.splitlines(), done.code) == (SAID[:1], 0), done.err
+
+
 @pytest.mark.slow
 async def test_an_imported_cassette_is_a_run_like_any_other(tmp_path: Path, desk: Desk, agent: list[str]) -> None:
     file = cassette(tmp_path / "talk.yaml", secret="sk-proj-abcdefghijklmnopqrstuvwxyz0123456789")
