@@ -180,17 +180,12 @@ class Answered(Exchange):
         self._flush()
         self.tape.ended("response", answer.trailers)
         self.tape.closed(answer.recorded)
-        if not self.kept_now():
-            self._waiting = True
-            # Not at once: tasks begin eagerly, and what is held back is still to be laid down.
-            asyncio.get_running_loop().call_soon(lambda: self.desk.later(self._kept_later()))
+        self._waiting = True
+        self.once_kept(self._go_on, self.cut)
 
-    async def _kept_later(self) -> None:
-        if await self.tape.kept():
-            self._waiting = False
-            self._play()
-        elif not self.over:
-            self.cut()
+    def _go_on(self) -> None:
+        self._waiting = False
+        self._play()
 
     def _head(self, answer: Answer) -> None:
         """The answer's head, with the framing that belongs to this connection."""

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from calls.model import Outcome
@@ -308,6 +308,9 @@ class Client(asyncio.Protocol):
             self._transport.cut()
         else:
             self._transport.close()
+
+    def soon(self, work: Callable[[], None]) -> None:
+        self.lane.soon(self, work)
 
     def later(self, work: Coroutine[Any, Any, None]) -> None:
         self.lane.spawn(self._guarded(work))

@@ -1,6 +1,6 @@
 """What the lane does with every request: tell it, answer in the upstream's place where that is due, and end it."""
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from calls.model import Outcome
@@ -32,6 +32,9 @@ class Desk(Protocol):
 
     def cut(self) -> None:
         """Break the connection off, so that the client sees that something is lacking."""
+
+    def soon(self, work: Callable[[], None]) -> None:
+        """Have this done in a moment, together with that of others: what all of them wait for is written once."""
 
     def later(self, work: Coroutine[Any, Any, None]) -> None:
         """Have this done; a fault in it ends the connection."""
@@ -102,9 +105,29 @@ class Exchange:
         recorder = None if self.engine.config.mode_of(asked.target.host) == "passthrough" else self.engine.recorder
         self.tape = Tape(recorder, asked.identity.run, begin)
 
-    def kept_now(self) -> bool:
-        """Whether nothing has to be waited for."""
-        return not self.tape.guarded or self.tape.kept_now()
+    def once_kept(self, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
+        """Go on when all that was told is kept: with `otherwise` where it could not be, and had to."""
+        if self.tape.guarded:
+            self.desk.soon(lambda: self._settle(then, otherwise))
+        else:
+            then()
+
+    def _settle(self, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
+        if self.over:
+            return
+        if not self.tape.guarded or self.tape.kept_now():
+            then()
+        else:
+            self.meanwhile()
+            self.desk.later(self._settle_later(then, otherwise))
+
+    def meanwhile(self) -> None:
+        """It takes longer: send what need not wait."""
+
+    async def _settle_later(self, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
+        kept = await self.tape.kept()
+        if not self.over:
+            then() if kept else otherwise()
 
     def refuse(self, problem: Problem, outcome: Outcome = "refused") -> None:
         """Answer in the upstream's place, and say in the record that it was us."""
@@ -116,19 +139,11 @@ class Exchange:
         self.tape.closed(outcome, problem.detail)
         fields = "".join(f"{name}: {value}\r\n" for name, value in headers)
         whole = f"HTTP/1.1 {problem.status} {problem.reason}\r\n{fields}\r\n".encode() + body
-        if self.kept_now():
-            self._refused(whole)
-        else:
-            self.desk.later(self._refused_later(whole))
-
-    async def _refused_later(self, whole: bytes) -> None:
-        await self.tape.kept()
-        self._refused(whole)
+        self.once_kept(lambda: self._refused(whole), lambda: self._refused(whole))
 
     def _refused(self, whole: bytes) -> None:
-        if not self.over:
-            self.desk.write(whole)
-            self.finish(keep=False)
+        self.desk.write(whole)
+        self.finish(keep=False)
 
     def finish(self, *, keep: bool, closes: bool = False) -> None:
         """The answer is out. What is still to come of the request is swallowed."""

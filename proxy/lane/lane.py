@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib
+import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +17,8 @@ from proxy.mitm.tape import Recorder
 
 if TYPE_CHECKING:
     from proxy.mitm.service import Visits
+
+logger = logging.getLogger(__name__)
 
 BACKLOG: Final = 1024
 
@@ -45,6 +48,7 @@ class Lane:
         self._loading = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._soon: list[tuple[Client, Callable[[], None]]] = []
 
     async def run(self, ready: Callable[[int], None]) -> None:
         """Serve until the configuration's `stop` is set."""
@@ -122,6 +126,20 @@ class Lane:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
+    def soon(self, client: Client, work: Callable[[], None]) -> None:
+        """Have this done when all that has arrived by now was looked at."""
+        if not self._soon:
+            self._loop.call_soon(self._do)
+        self._soon.append((client, work))
+
+    def _do(self) -> None:
+        todo, self._soon = self._soon, []
+        for client, work in todo:
+            try:
+                work()
+            except Exception as fault:  # noqa: BLE001 - the guard, as in `Client.data_received`
+                client.broken(fault)
+
     def hand_over(self, transport: asyncio.Transport, data: bytes, begun: Begun | None) -> None:
         """Let mitmproxy go on with a connection, from these bytes on."""
         transport.pause_reading()
@@ -129,9 +147,13 @@ class Lane:
         self.spawn(self._handed_over(transport, data, begun))
 
     async def _handed_over(self, transport: asyncio.Transport, data: bytes, begun: Begun | None) -> None:
-        others = await self._mitmproxy()
-        if not transport.is_closing():
-            await others.resume(transport, data, begun)
+        try:
+            others = await self._mitmproxy()
+            if not transport.is_closing():
+                await others.resume(transport, data, begun)
+        except Exception as fault:
+            logger.error("a connection was given up: %s", type(fault).__name__, exc_info=fault)
+            transport.abort()
 
     async def _mitmproxy(self) -> "Visits":
         """The other engine. It takes a second to load, which is spent only where it is needed."""

@@ -116,16 +116,7 @@ class Relay(Exchange):
         self.tape.ended("request", self._request.trailers)
         if not self._answering:
             self.tape.closed("completed")
-        if self.kept_now():
-            self._send_end(end)
-        else:
-            self.desk.later(self._send_end_later(end))
-
-    async def _send_end_later(self, end: bytes) -> None:
-        if not await self.tape.kept():
-            self._give_up("the request could not be recorded")
-        elif not self.over:
-            self._send_end(end)
+        self.once_kept(lambda: self._send_end(end), lambda: self._give_up("the request could not be recorded"))
 
     def _send_end(self, end: bytes) -> None:
         if self._upstream is not None:
@@ -135,30 +126,27 @@ class Relay(Exchange):
 
     def _forward(self) -> None:
         """Once the request is kept, send it to an upstream."""
-        if not self.kept_now():
-            self.desk.later(self._forward_later(kept=False))
-        elif upstream := self._upstreams.lend(self.asked.way, repeatable=self._repeatable()):
+        self.once_kept(self._connect, self._not_kept)
+
+    def _not_kept(self) -> None:
+        detail = "the request could not be recorded, and on_record_failure is refuse: it went nowhere"
+        self.refuse(Problem(503, "not_recorded", detail), "refused")
+
+    def _connect(self) -> None:
+        if upstream := self._upstreams.lend(self.asked.way, repeatable=self._repeatable()):
             self._send(upstream)
         else:
-            self.desk.later(self._forward_later(kept=True))
+            self.desk.later(self._connect_later())
 
-    async def _forward_later(self, *, kept: bool) -> None:
-        if not kept and not await self.tape.kept():
-            detail = "the request could not be recorded, and on_record_failure is refuse: it went nowhere"
-            self.refuse(Problem(503, "not_recorded", detail), "refused")
-            return
-        # Nothing is asked for a client that left while we waited.
-        if self.over:
-            return
+    async def _connect_later(self) -> None:
         try:
-            upstream = self._upstreams.lend(self.asked.way, repeatable=self._repeatable())
-            upstream = upstream or await self._upstreams.connect(self.asked.way)
+            upstream = await self._upstreams.connect(self.asked.way)
         except Problem as problem:
             if not self.over:
                 timed_out: Outcome = "timed_out" if problem.status == 504 else "server_closed"
                 self.refuse(problem, "refused" if problem.status == 403 else timed_out)
-            return
-        self._send(upstream)
+        else:
+            self._send(upstream)
 
     def _repeatable(self) -> bool:
         return self.asked.method in _SAFE and not self._streams
@@ -257,22 +245,18 @@ class Relay(Exchange):
         self.tape.ended("response", self._response.trailers if self._response else ())
         if not self.asking:
             self.tape.closed("completed")
-        if self.kept_now():
-            self._done(before + end)
-            return
-        if before:
-            self.desk.write(before)
-        self.desk.later(self._end_later(end))
+        self._unsent = before
+        self.once_kept(lambda: self._done(end), lambda: self._give_up("the response could not be recorded"))
 
-    async def _end_later(self, end: bytes) -> None:
-        if not await self.tape.kept():
-            self._give_up("the response could not be recorded")
-        elif not self.over:
-            self._done(end)
+    def meanwhile(self) -> None:
+        if self._unsent:
+            self.desk.write(self._unsent)
+            self._unsent = b""
 
-    def _done(self, data: bytes) -> None:
-        if data:
+    def _done(self, end: bytes) -> None:
+        if data := self._unsent + end:
             self.desk.write(data)
+        self._unsent = b""
         self._answering = False
         gone = self._upstream is None or self._upstream.gone or not self._keeps
         if not self.asking:
@@ -298,11 +282,10 @@ class Relay(Exchange):
             self._upstream = None
             self._unread = b""
             self._keeps = True
-            self.desk.later(self._forward_later(kept=True))
+            self._connect()
         else:
             self.tape.closed("server_closed", "the upstream broke off before its response was complete")
-            if self._unsent:
-                self.desk.write(self._unsent)
+            self.meanwhile()
             self.cut()
 
     def _may_ask_again(self) -> bool:
