@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import websockets
 from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.server import ServerConnection, serve
 from websockets.extensions.permessage_deflate import ClientPerMessageDeflateFactory
 
 from calls.model import ChunkKind, Headers
@@ -229,3 +230,23 @@ async def test_what_becomes_part_of_a_run_is_told_message_by_message(tmp_path: P
     ]
     assert recorder.only.head is not None
     assert (recorder.only.head[0], recorder.only.outcome) == (101, "completed")
+
+
+async def test_an_opening_that_was_not_recorded_goes_live_where_it_may(tmp_path: Path) -> None:
+    async def echo(connection: ServerConnection) -> None:
+        async for message in connection:
+            await connection.send(message)
+
+    recorder = MemoryRecorder()
+    async with serve(echo, "127.0.0.1", 0) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        upstreams = {"api.test": f"http://127.0.0.1:{port}"}
+        async with (
+            opened(tmp_path, recorder, ScriptedAnswerer(None), mode="auto", upstreams=upstreams) as door,
+            connect("wss://api.test/ws", proxy=door.proxy(), ssl=door.tls) as connection,
+        ):
+            assert connection.response is not None
+            assert connection.response.headers["playhead"].startswith("live;")
+            await connection.send("hello")
+            assert await connection.recv() == "hello"
+    assert [message[1] for message in recorder.only.messages()][:2] == [b"hello", b"hello"]
