@@ -23,10 +23,10 @@ type Fetch = Callable[[str], Awaitable[tuple[Bundle, Wishes] | None]]
 def from_file(path: Path, redactor: Redactor, profiles: Profiles) -> Bundle:
     """The run in a file: a bundle, or what another program recorded. Raises Failure naming what is wrong with it."""
     try:
-        with opened(path) as source:
-            if source.form != "bundle":
-                adoption = Adoption(run=named(path), redactor=redactor, at=path.stat().st_mtime_ns)
-                return read(bundle_of(adoption, source.found, profiles.digest, path.name))
+        source = opened(path)
+        if source.form != "bundle":
+            adoption = Adoption(run=named(path), redactor=redactor, at=path.stat().st_mtime_ns)
+            return read(bundle_of(adoption, source.found, profiles.digest, path.name))
         with path.open("rb") as lines:
             return read(lines)
     except OSError as error:

@@ -192,11 +192,11 @@ def _each(api: Api, files: Sequence[Path], ways: _Ways) -> tuple[list[_Imported]
 
 def _imported(api: Api, file: Path, ways: _Ways) -> _Imported:
     try:
-        with read.opened(file, ways.form) as source:
-            if source.form == "bundle":
-                with file.open("rb") as content:
-                    return _Imported(file=file, run=_sent(api, content, ways.name))
+        source = read.opened(file, ways.form)
+        if source.form != "bundle":
             return _adopted(api, file, source, ways)
+        with file.open("rb") as content:
+            return _Imported(file=file, run=_sent(api, content, ways.name))
     except OSError as error:
         raise Failure(f"cannot read {file}: {error.strerror}") from error
     except NotReadable as error:

@@ -4,7 +4,6 @@ import mmap
 import re
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -30,20 +29,19 @@ class Source:
     """Nothing for a bundle: those have a reader of their own."""
 
 
-@contextmanager
-def opened(path: Path, form: Format | None = None) -> Iterator[Source]:
-    """The file's interactions, read as they are asked for. Raises NotReadable, here or on the way, and OSError."""
+def opened(path: Path, form: Format | None = None) -> Source:
+    """The file, its interactions read as they are asked for. Raises NotReadable, here or on the way, and OSError."""
+    size = path.stat().st_size
+    if size == 0:
+        raise NotReadable("it is empty")
+    if size > LARGEST:
+        raise NotReadable(f"it has more than {LARGEST:,} bytes; split it")
     with path.open("rb") as file:
-        size = path.stat().st_size
-        if size == 0:
-            raise NotReadable("it is empty")
-        if size > LARGEST:
-            raise NotReadable(f"it has more than {LARGEST:,} bytes; split it")
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-            data: Any = _gunzipped(mapped) if mapped[:2] == b"\x1f\x8b" else mapped
-            wanted = form or recognized(data)
-            yield Source(form=wanted, size=size, found=_found(data, wanted))
-            del data
+        # Unmapped when nobody refers to it any more: entries that were found do, as long as they wait.
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    data: Any = _gunzipped(mapped) if mapped[:2] == b"\x1f\x8b" else mapped
+    wanted = form or recognized(data)
+    return Source(form=wanted, size=size, found=_found(data, wanted))
 
 
 def named(path: Path) -> str:
@@ -75,7 +73,7 @@ def recognized(data: Any) -> Format:
     if not first.startswith((b"{", b"\xef\xbb\xbf")):
         return "vcr"
     line = _marked(first)
-    if line is not None and (line.response_json or (line.response and not _is_object(line.request))):
+    if line is not None and (line.response_json or (line.response and not _is_http(line.request))):
         return "jsonl"
     whole = line if len(data) <= len(first) + 2 else _marked(data)
     if whole is not None:
@@ -83,7 +81,7 @@ def recognized(data: Any) -> Format:
     return "vcr" if line is None else "jsonl"
 
 
-def _is_object(value: msgspec.Raw) -> bool:
+def _is_http(value: msgspec.Raw) -> bool:
     return bytes(value)[:1] == b"{" and b'"method"' in bytes(value)
 
 

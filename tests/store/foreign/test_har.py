@@ -168,8 +168,17 @@ def test_what_is_no_archive_is_refused(data: bytes) -> None:
 def test_a_file_is_known_by_what_it_holds(tmp_path: Path, mark: bytes) -> None:
     file = tmp_path / "whatever.txt"
     file.write_bytes(mark + json.dumps(json.loads(archive(entry())), indent=2).encode())
-    with opened(file) as source:
-        assert (source.form, len(list(source.found))) == ("har", 1)
+    source = opened(file)
+    assert (source.form, len(list(source.found))) == ("har", 1)
+
+
+def test_a_reader_may_stop_anywhere(tmp_path: Path) -> None:
+    file = tmp_path / "a.har"
+    file.write_bytes(archive(entry(), entry()))
+    source = opened(file)
+    assert isinstance(next(source.found), Interaction)
+    file.unlink()
+    assert isinstance(next(source.found), Interaction)
 
 
 @pytest.mark.parametrize(
