@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Annotated, Literal
 
@@ -21,6 +21,9 @@ from store.rekey import stored_keys
 from store.shapes import Shape, rfc3339
 
 router = APIRouter(tags=["runs"])
+
+BATCH = 100
+"""Exchanges that are read and written together."""
 
 type Name = Annotated[str, StringConstraints(max_length=1000, pattern=r"^[^\x00]*$")]
 
@@ -124,12 +127,26 @@ def _gap_shape(gap: Gap) -> Shape:
     return {"happened_at": rfc3339(gap.happened_at), "reason": gap.reason, "exchange": gap.exchange}
 
 
+async def _batches(exchanges: AsyncIterator[Exchange]) -> AsyncIterator[Sequence[Exchange]]:
+    """Some at a time: handing each over to a thread and to the client by itself takes longer than to write it."""
+    batch: list[Exchange] = []
+    async for exchange in exchanges:
+        batch.append(exchange)
+        if len(batch) == BATCH:
+            yield batch
+            batch = []
+    yield batch
+
+
 async def _bundle(desk: Desk, run: Shape) -> AsyncIterator[bytes]:
     writer = Writer()
     seen: Counter[str] = Counter()
     # Under the rules that it was recorded under, until it is keyed again: so a replay can tell what the rules changed.
     profiles = run["profile"] or desk.profiles.digest
     then = {} if profiles == desk.profiles.digest else await stored_keys(desk.database, run["id"])
+
+    def lines(batch: Sequence[Exchange]) -> bytes:
+        return b"".join(map(line, batch))
 
     def line(exchange: Exchange) -> bytes:
         call = desk.derive(exchange)
@@ -140,8 +157,8 @@ async def _bundle(desk: Desk, run: Shape) -> AsyncIterator[bytes]:
         return writer.exchange(Entry(exchange=exchange, call=told(call, seen[call.key] - 1)))
 
     yield writer.head(run, profiles)
-    async for exchange in desk.recorded.exchanges(run["id"]):
-        yield await asyncio.to_thread(line, exchange)
+    async for batch in _batches(desk.recorded.exchanges(run["id"])):
+        yield await asyncio.to_thread(lines, batch)
     for gap in await desk.runs.gaps(run["id"]):
         yield writer.gap(gap)
     yield writer.end()
