@@ -5,10 +5,8 @@ a whole answer, a text, an argument of a tool call, a JSON patch, a tool's resul
 `edits` says what they do to an exchange, and `editor` when.
 """
 
-import json
 import math
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import zip_longest
@@ -144,16 +142,6 @@ class Override:
 type Lines = Sequence[int | None]
 
 
-def parse(text: str, *, is_json: bool) -> tuple[Override, ...]:
-    """The overrides of a file. Raises BadOverride with the line."""
-    return listed(*entries(text, is_json=is_json))
-
-
-def entries(text: str, *, is_json: bool) -> tuple[Sequence[Any], Lines]:
-    """The entries of a file as they stand there, and the line on which each begins. Raises BadOverride."""
-    return _json(text) if is_json else _toml(text)
-
-
 def listed(entries: Sequence[Any], lines: Lines = ()) -> tuple[Override, ...]:
     """The overrides of a list of entries. Raises BadOverride."""
     places = enumerate(zip_longest(entries, lines), 1)
@@ -177,54 +165,6 @@ def cleaned(entries: Sequence[Any], clean: Callable[[str], str]) -> list[Any]:
     return [without(entry) for entry in entries]
 
 
-# -- files
-
-_HEAD: Final = re.compile(r"\s*\[\[\s*[\"']?override[\"']?\s*\]\]")
-_AS_LIST: Final = 'write each one as a table [[override]] (in JSON: {"override": [{…}, …]})'
-
-
-def _toml(text: str) -> tuple[Sequence[Any], Lines]:
-    try:
-        content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise BadOverride(f"it is not valid TOML: {error}") from None
-    found = _entries(content)
-    heads = [line for line, words in enumerate(text.splitlines(), 1) if _HEAD.match(words)]
-    return found, heads if len(heads) == len(found) else ()
-
-
-def _json(text: str) -> tuple[Sequence[Any], Lines]:
-    try:
-        content = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise BadOverride(f"it is not valid JSON: {error}") from None
-    found = _entries(content)
-    return found, _lines(text, len(found))
-
-
-def _lines(text: str, count: int) -> Lines:
-    """The line on which each element of the one list begins."""
-    begin = re.match(r'\s*\{\s*"override"\s*:\s*\[|\s*\[', text)
-    found: list[int] = []
-    at = begin.end() if begin else len(text)
-    decoder = json.JSONDecoder()
-    while begin and len(found) < count:
-        at += len(text[at:]) - len(text[at:].lstrip(" \t\r\n,"))
-        found.append(text.count("\n", 0, at) + 1)
-        _, at = decoder.raw_decode(text, at)
-    return found
-
-
-def _entries(content: Any) -> Sequence[Any]:
-    if isinstance(content, list):
-        return content
-    if not isinstance(content, dict) or not isinstance(content.get("override"), list):
-        raise BadOverride(f"it holds no overrides; {_AS_LIST}")
-    if others := [name for name in content if name not in ("override", "$schema")]:
-        raise BadOverride(f"it has {_named(others)} beside the overrides; {_AS_LIST}")
-    return list(content["override"])
-
-
 # -- entries
 
 _WHERE: Final = ("step", "match")
@@ -240,7 +180,7 @@ def _override(number: int, line: int | None, entry: Any) -> Override:
 def _made(number: int, line: int | None, entry: Mapping[str, Any]) -> Override:
     changes = [name for name in _CHANGES if name in entry]
     if len(changes) != 1:
-        said = f"it has {_named(changes)}" if changes else "it changes nothing"
+        said = f"it has {named(changes)}" if changes else "it changes nothing"
         raise _Wrong(f"{said}; an override has exactly one of {', '.join(_CHANGES)}")
     if ("step" in entry) == ("match" in entry):
         raise _Wrong("say where it holds: by step = N, or by match = { … }, and not by both")
@@ -324,7 +264,7 @@ def _operation(value: Any, name: str) -> Mapping[str, Any]:
         raise _Wrong(f"{name} needs an op; known are {', '.join(_OPERATIONS)}")
     needed = _OPERATIONS[operation]
     if lacking := [member for member in needed if member not in value]:
-        raise _Wrong(f"{name} ({operation}) lacks {_named(lacking)}")
+        raise _Wrong(f"{name} ({operation}) lacks {named(lacking)}")
     for pointer in filter(needed.__contains__, ("from", "path")):
         if not isinstance(value[pointer], str) or (value[pointer] and not value[pointer].startswith("/")):
             raise _Wrong(f'{name}.{pointer} is no JSON pointer; it begins with "/"')
@@ -409,7 +349,7 @@ def _table(value: Any, name: str, known: Sequence[str]) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise _Wrong(f"{name} must be a table; known in it are {', '.join(known)}")
     if unknown := [member for member in value if member not in known]:
-        raise _Wrong(f"{_named(unknown)} is not known in {name}; known are {', '.join(known)}")
+        raise _Wrong(f"{named(unknown)} is not known in {name}; known are {', '.join(known)}")
     return value
 
 
@@ -453,5 +393,6 @@ def _value(value: Any, name: str) -> Json:
             raise _Wrong(f"{name} is a {type(value).__name__}, which JSON does not have; write it as a text")
 
 
-def _named(names: Sequence[str]) -> str:
+def named(names: Sequence[str]) -> str:
+    """Names in quotes, for a sentence."""
     return ", ".join(f'"{name}"' for name in names)

@@ -48,6 +48,11 @@ class Wanted:
     allow_unused: bool = False
     report: Path | None = None
 
+    @property
+    def of_file(self) -> bool:
+        """Whether the recording is a file, which alone says whose run it holds."""
+        return Path(self.recording).is_file()
+
 
 async def fork(settings: Settings, command: Sequence[str], wanted: Wanted) -> int:
     """The command's exit code; where it is 0 and the prefix was not followed, or an override not met, 1."""
@@ -72,7 +77,7 @@ async def fork(settings: Settings, command: Sequence[str], wanted: Wanted) -> in
             if bundle.parent == house.data.replays:
                 bundle.unlink()
         report = _taken(report_file)
-        ended = await _ended(house, child, report)
+        ended = await _ended(house, child, report, wanted)
     if wanted.report and report is not None:
         wanted.report.write_text(json.dumps(report, indent=2) + "\n")
     click.echo("\n".join(summary(ended, report, wanted.recording)), err=True)
@@ -96,7 +101,6 @@ def _door(
     options = {
         **wanted.overrides,
         "id": child,
-        "on_miss": "fail",
         "allow_unused": wanted.allow_unused,
         "report": str(report_file),
         "called": wanted.recording,
@@ -114,7 +118,7 @@ def _door(
 def _parentage(api: Api, wanted: Wanted) -> Mapping[str, Any]:
     """What is known of the child before it begins: a file tells whose run it is only to the door."""
     said: dict[str, Any] = {"labels": dict(wanted.labels)}
-    if not Path(wanted.recording).is_file():
+    if not wanted.of_file:
         said["parent"] = meant(api, wanted.recording)
     if wanted.at is not None:
         said["forked_at"] = wanted.at
@@ -131,12 +135,13 @@ def _taken(path: Path) -> dict[str, Any] | None:
     return report
 
 
-async def _ended(house: House, child: str, report: Mapping[str, Any] | None) -> Mapping[str, Any]:
+async def _ended(house: House, child: str, report: Mapping[str, Any] | None, wanted: Wanted) -> Mapping[str, Any]:
     """The child as the store has it, when all of it is there."""
     api = await house.api()
     if report is not None:
         fork = report["fork"]
-        api.put(f"/runs/{segment(child)}", {"parent": fork["parent"], "forked_at": fork["forked_at"]})
+        of_file = {"parent": fork["parent"]} if wanted.of_file else {}
+        api.put(f"/runs/{segment(child)}", {**of_file, "forked_at": fork["forked_at"]})
     api.get(f"/runs/{segment(child)}", settled="true")
     ended: Mapping[str, Any] = api.patch(f"/runs/{segment(child)}", {"ended": True})
     return ended

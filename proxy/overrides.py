@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from calls.overrides import BadOverride, entries, listed
+from calls.override_text import entries
+from calls.overrides import BadOverride, listed
 from proxy.errors import Failure
 
 

@@ -7,6 +7,8 @@
 - drift: how a request that was answered differs from the recorded one outside its key (`drift`).
 - answer: what the wire engine is told to send, piece by piece and at which times (`answer`, `playback`, `pacing`,
   `reframe`, `fit`).
+- what if: answers other than the recorded ones (`edits`, `places`, `faults`, `editor`), and what becomes of requests that
+  leave the record (`fork`); both by `hooks`, as somebody wished for (`wishes`).
 
 `replays` is the door's view of all that: which recording answers a request, and the answer.
 """

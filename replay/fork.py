@@ -110,7 +110,8 @@ def forked(
     later = recording(bundle, profiles, from_step=at + 1).index
     edited, editor = prepared(bundle, overrides, profiles, until_step=at)
     hook = Fork(id=fork, parent=run, at=at, effects=wanted.effects, editor=editor, later=Script(later))
-    return edited, {"until_step": at, "edits": editor, "beyond": hook, "recorded": True}
+    # Never `live` on a miss: whatever leaves the record does so by way of the hook.
+    return edited, {"until_step": at, "edits": editor, "beyond": hook, "recorded": True, "on_miss": "fail"}
 
 
 def blocked(request: Request, *, run: str, fork: str) -> Answer:

@@ -106,6 +106,8 @@ def replay_command(
     """
     options = {name: flags.pop(name) for name in ("pace", "on_miss", "from_step", "after_last", "allow_unused")}
     options |= overrides_of(flags.pop("override"))
+    if "overrides" in options and options["on_miss"] == "record":
+        raise click.UsageError("what was edited is no recording: take --override or --on-miss record, not both")
     wanted = Wanted(recording=recording, report=report, options=options, hosts=hosts)
     raise click.exceptions.Exit(asyncio.run(replay(settings(**flags), command, wanted)))
 

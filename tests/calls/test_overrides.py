@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calls.overrides import Arguments, BadOverride, Fault, Match, Patch, Text, ToolResult, Whole, cleaned, listed, parse
+from calls.override_text import parse
+from calls.overrides import Arguments, BadOverride, Fault, Match, Patch, Text, ToolResult, Whole, cleaned, listed
 
 FILE = """\
 # what if the search had found nothing?

@@ -29,7 +29,7 @@ def base() -> Bundle:
 
 def fork(bundle: Bundle, at: int | None, *overrides: dict[str, Any], **more: Any) -> Session:
     wishes = {"overrides": list(overrides), "fork": {"at": at, **more}}
-    source = dressed(Source(replay="child", bundle=bundle), wishes, Options(), PROFILES, str)
+    source = dressed(Source(replay="child", bundle=bundle), wishes, Options(on_miss="live"), PROFILES, str)
     assert source.options is not None
     ready = recording(source.bundle, PROFILES, until_step=source.options.until_step)
     return Session("child", ready, source.options, lambda _: None)

@@ -1,0 +1,63 @@
+"""The command lines of overrides and forks: what is wrong with them is said before anything is started."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from proxy.cli import playhead
+from proxy.errors import Failure
+from proxy.overrides import overrides_of
+
+
+def typed(*words: str) -> Result:
+    return CliRunner().invoke(playhead, list(words))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("fork", "last", "--", "true"), "Missing option '--from'"),
+        (("fork", "last", "--from", "-1", "--", "true"), "-1 is not in the range x>=0"),
+        (("fork", "last", "--from", "1", "--effects", "maybe", "--", "true"), "known are serve-recorded, block, allow"),
+        (("resume", "last", "--allow", "a b c", "--", "true"), "write HOST or 'METHOD HOST'"),
+        (("resume", "last", "--label", "x", "--", "true"), "--label x is not of the form key=value"),
+    ],
+)
+def test_a_wrong_command_line_says_what_is_known(words: tuple[str, ...], said: str) -> None:
+    done = typed(*words)
+    assert done.exit_code == 2
+    assert said in done.output
+
+
+def test_what_was_edited_is_not_recorded_as_the_truth(tmp_path: Path) -> None:
+    file = tmp_path / "what-if.toml"
+    file.write_text("[[override]]\nstep = 1\ntext = 'x'\n")
+    done = typed("replay", "last", "--override", str(file), "--on-miss", "record", "--", "true")
+    assert done.exit_code == 2
+    assert "not both" in done.output
+
+
+@pytest.mark.parametrize("command", ["fork", "resume", "replay"])
+def test_help_teaches(command: str) -> None:
+    assert f"playhead {command} " in typed(command, "--help").output
+
+
+def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+    with pytest.raises(Failure, match=r"cannot read the overrides .*: No such file"):
+        overrides_of(tmp_path / "none.toml")
+    latin = tmp_path / "latin.toml"
+    latin.write_bytes(b"text = '\xe9'")
+    with pytest.raises(Failure, match="is not UTF-8"):
+        overrides_of(latin)
+    wrong = tmp_path / "wrong.json"
+    wrong.write_text('[\n{"step": 1}\n]')
+    with pytest.raises(Failure, match=r"wrong.json: line 2: override 1: it changes nothing"):
+        overrides_of(wrong)
+
+
+def test_what_a_door_is_told_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text("\n[[override]]\nstep = 1\ntext = 'x'\n")
+    told = {"overrides": [{"step": 1, "text": "x"}], "lines": [2], "overrides_file": str(file)}
+    assert (overrides_of(file), overrides_of(None)) == (told, {})
