@@ -46,7 +46,7 @@ def from_keeper(api: str, token: str | None) -> Fetch:
                 told = replay.json() if replay.status_code == 200 else {"run": name}
                 run = await http.get(f"/runs/{segment(told['run'])}")
                 named = newest(told["run"], run.json()) if run.status_code == 200 else told["run"]
-                answer = await http.get(f"/runs/{segment(named)}/bundle")
+                answer = await http.get(f"/runs/{segment(named)}/bundle?calls=keys")
             except httpx2.HTTPError as error:
                 raise Failure(
                     f"cannot fetch run {name}: the keeper at {api} cannot be reached ({error}); is it running?"

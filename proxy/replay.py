@@ -126,7 +126,7 @@ async def fetched(house: House, recording: str, place: Path) -> Path:
     run = checked(meant(api, recording))
     try:
         with place.open("wb") as file:
-            for piece in api.raw(f"/runs/{segment(current(api, run))}/bundle"):
+            for piece in api.raw(f"/runs/{segment(current(api, run))}/bundle?calls=keys"):
                 file.write(piece)
     except NotFound as error:
         place.unlink(missing_ok=True)

@@ -107,12 +107,13 @@ async def run_gaps(desk: TheDesk, run: RunId, settled: WhenSettled) -> Response:
 
 
 @router.get("/runs/{run}/bundle", summary="The run as one file (docs/trace-format.md)", dependencies=[Depends(settle)])
-async def run_bundle(desk: TheDesk, run: RunId) -> Response:
-    """JSON Lines, line by line as it is read. One that breaks off lacks its last line, and is refused by every reader."""
+async def run_bundle(desk: TheDesk, run: RunId, calls: Literal["whole", "keys"] = "whole") -> Response:
+    """JSON Lines, as they are read. One that breaks off lacks its last line, and is refused by every reader. With
+    `calls=keys` it tells of each call only what a replay asks for, and comes in half the time."""
     head = await shape(desk, run)
     name = f'attachment; filename="{run.replace(":", "_")}.jsonl"'
     headers = {"content-disposition": name}
-    return StreamingResponse(_bundle(desk, head), media_type="application/jsonl", headers=headers)
+    return StreamingResponse(_bundle(desk, head, calls), media_type="application/jsonl", headers=headers)
 
 
 async def shape(desk: Desk, run: str) -> Shape:
@@ -138,17 +139,21 @@ async def _batches(exchanges: AsyncIterator[Exchange]) -> AsyncIterator[Sequence
     yield batch
 
 
-async def _bundle(desk: Desk, run: Shape) -> AsyncIterator[bytes]:
+async def _bundle(desk: Desk, run: Shape, calls: Literal["whole", "keys"]) -> AsyncIterator[bytes]:
     writer = Writer()
     seen: Counter[str] = Counter()
     # Under the rules that it was recorded under, until it is keyed again: so a replay can tell what the rules changed.
     profiles = run["profile"] or desk.profiles.digest
-    then = {} if profiles == desk.profiles.digest else await stored_keys(desk.database, run["id"])
+    current = profiles == desk.profiles.digest
+    then = {} if current and calls == "whole" else await stored_keys(desk.database, run["id"])
 
     def lines(batch: Sequence[Exchange]) -> bytes:
         return b"".join(map(line, batch))
 
     def line(exchange: Exchange) -> bytes:
+        if calls == "keys":
+            key, profile = then.get(exchange.id, (None, None))
+            return writer.exchange(Entry(exchange=exchange, call={"key": key, "profile": profile} if key else None))
         call = desk.derive(exchange)
         if exchange.id in then:
             key, profile = then[exchange.id]

@@ -59,6 +59,18 @@ async def test_every_exchange_of_a_long_run_is_in_its_bundle(tmp_path: Path, dat
         assert sorted(nths) == sorted(list(range(90)) * 3)
 
 
+async def test_a_bundle_for_a_replay_tells_of_calls_only_their_keys(tmp_path: Path, database: Database) -> None:
+    async with opened(tmp_path / "spool", database) as house:
+        await imported(house)
+        whole = await fetched(house, RUN)
+        answer = await house.api.get(f"/v1/runs/{RUN}/bundle", params={"calls": "keys"})
+        keys = read(answer.content.splitlines(keepends=True))
+    assert (keys.exchanges, keys.profiles) == (whole.exchanges, whole.profiles)
+    assert [entry.call for entry in keys.entries] == [
+        {name: entry.call[name] for name in ("key", "profile")} for entry in whole.entries if entry.call
+    ]
+
+
 async def test_a_bundle_that_is_sent_twice_is_there_once(tmp_path: Path, database: Database) -> None:
     async with opened(tmp_path / "spool", database) as house:
         assert (await imported(house))["imported"] == 3
