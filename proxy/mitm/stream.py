@@ -75,7 +75,10 @@ class Stream(http_layers.HttpStream):
                 self.client_state = self.request_head
             case RequestProtocolError() | ResponseProtocolError():
                 yield from self.broken_off(event)
-            case RequestHeaders() | RequestData() | RequestTrailers() | RequestEndOfMessage():
+            case RequestHeaders() | RequestData() | RequestTrailers():
+                yield from self.client_state(event)
+            case RequestEndOfMessage():
+                self.visit.expecting = False
                 yield from self.client_state(event)
             case Full() | Room():
                 yield from self.pressure(event)
@@ -137,6 +140,7 @@ class Stream(http_layers.HttpStream):
         self.flow = http.HTTPFlow(self.context.client, self.context.server, live=True)
         self.flow.request = event.request
         self._bodiless = event.end_stream
+        self.visit.expecting = not event.end_stream
         if event.request.method == "CONNECT" and self.mode is not HTTPMode.transparent:
             yield from self.handle_connect()
             return

@@ -1,0 +1,275 @@
+"""Replay beside others that replay: `python -m bench.rivals [--quick] [--json] [--rounds N] [--sizes 20 200 2000]`.
+
+The same distinct JSON calls, told apart by their bodies, are recorded by each and then asked once each, in order, by the same
+client (`requests`, one connection), with nobody behind it: VCR.py in the client's own process; mitmproxy's server replay;
+WireMock with `--wiremock JAR` (npm ships it: build/*.jar of the package `wiremock`), over plain HTTP; and our door, from a
+bundle. Start: from nothing to ready to answer. `direct` is the upstream itself, and tells what the client costs.
+"""
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from shutil import which
+from typing import Any
+
+from bench.figures import Row, Spread, cpu, finish, machine, print_json, rss
+from bench.load import HOST
+from bench.stage import QUESTION, Stage, staged
+from bench.wire import Broken
+from bench.words import Bodies
+
+OURS = "playhead"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """Something that answers, and what the client is to be told to reach it."""
+
+    started_ms: float
+    told: Mapping[str, Any]
+    pid: int | None = None
+
+
+type Start = Callable[[], Any]
+"""A context with what is ready to answer."""
+
+
+def asked(stage: Stage, calls: int, told: Mapping[str, Any]) -> dict[str, Any]:
+    """Ask for every call once, and say what it took."""
+    line = {"calls": calls, "size": QUESTION, "url": f"https://{HOST}/json", "ca": stage.ca, **told}
+    ran = subprocess.run(
+        [sys.executable, "-m", "bench.asker"], input=json.dumps(line), capture_output=True, text=True, check=False
+    )
+    if ran.returncode:
+        raise Broken(f"the client failed: {ran.stderr.strip()[-400:]}")
+    found: dict[str, Any] = json.loads(ran.stdout)
+    return found
+
+
+# -- the four
+
+
+@contextmanager
+def direct(stage: Stage) -> Iterator[Ready]:
+    yield Ready(started_ms=0.0, told={"url": f"https://localhost:{stage.port}/json"}, pid=stage.upstream.pid)
+
+
+@contextmanager
+def vcr(cassette: Path, stage: Stage) -> Iterator[Ready]:
+    # It loads its cassette in the client's process, before the first call: the client says how long that took.
+    url = f"https://localhost:{stage.port}/json"
+    yield Ready(started_ms=0.0, told={"url": url, "cassette": str(cassette), "mode": "none"})
+
+
+@contextmanager
+def playhead(bundle: Path, stage: Stage, name: str) -> Iterator[Ready]:
+    began = time.perf_counter()
+    door = stage.ours(name, mode="replay", replay=[str(bundle)])
+    started = (time.perf_counter() - began) * 1e3
+    assert door.process is not None
+    try:
+        yield Ready(
+            started_ms=started,
+            told={"proxy": f"http://{name}:x@127.0.0.1:{door.port}", "ca": door.ca},
+            pid=door.process.pid,
+        )
+    finally:
+        door.process.stop()
+
+
+@contextmanager
+def mitmdump(flows: Path, stage: Stage) -> Iterator[Ready]:
+    with _mitmdump(stage, "--server-replay", str(flows), "--set", "server_replay_extra=kill") as ready:
+        yield ready
+
+
+@contextmanager
+def wiremock(mappings: Path, jar: Path) -> Iterator[Ready]:
+    port = _free()
+    line = ["java", "-jar", str(jar), "--port", str(port), "--root-dir", str(mappings), "--disable-banner"]
+    with _process([*line, "--no-request-journal"], port) as (started, pid):
+        yield Ready(started_ms=started, told={"url": f"http://127.0.0.1:{port}/json"}, pid=pid)
+
+
+@contextmanager
+def _mitmdump(stage: Stage, *more: str) -> Iterator[Ready]:
+    port, directory = _free(), stage.directory
+    line = [str(Path(sys.executable).parent / "mitmdump"), "-q", "--listen-host", "127.0.0.1", "-p", str(port)]
+    line += ["--set", f"confdir={directory}", "--set", "connection_strategy=lazy", *more]
+    with _process(line, port) as (started, pid):
+        ca = str(directory / "mitmproxy-ca-cert.pem")
+        told = {"url": f"https://localhost:{stage.port}/json", "proxy": f"http://127.0.0.1:{port}", "ca": ca}
+        yield Ready(started_ms=started, told=told, pid=pid)
+
+
+@contextmanager
+def _process(line: list[str], port: int) -> Iterator[tuple[float, int]]:
+    """A server and how long it took until it answered."""
+    began = time.perf_counter()
+    process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while not _answers(port):
+            if process.poll() is not None or time.perf_counter() - began > 60:
+                raise Broken(f"{line[0]} did not begin to answer")
+            time.sleep(0.005)
+        yield (time.perf_counter() - began) * 1e3, process.pid
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def _answers(port: int) -> bool:
+    """Whether it says anything: some listen before they are ready."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), 1) as connection:
+            connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            return bool(connection.recv(1))
+    except OSError:
+        return False
+
+
+def _free() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+# -- what each replays
+
+
+def rivals(stage: Stage, calls: int, jar: Path | None) -> dict[str, Start]:
+    """The same calls, recorded by each."""
+    place = stage.directory / f"of-{calls}"
+    place.mkdir()
+    found: dict[str, Start] = {"direct": partial(direct, stage)}
+    found["vcr.py"] = partial(vcr, _cassette(stage, calls, place / "cassette.yaml"), stage)
+    found["mitmdump"] = partial(mitmdump, _flows(stage, calls, place / "flows"), stage)
+    if jar is not None:
+        found["wiremock"] = partial(wiremock, _mappings(calls, place / "wiremock"), jar)
+    found[OURS] = partial(playhead, _bundle(stage, calls), stage, f"replaying-{calls}")
+    return found
+
+
+def _cassette(stage: Stage, calls: int, place: Path) -> Path:
+    asked(stage, calls, {"url": f"https://localhost:{stage.port}/json", "cassette": str(place), "mode": "all"})
+    return place
+
+
+def _flows(stage: Stage, calls: int, place: Path) -> Path:
+    trust = f"ssl_verify_upstream_trusted_ca={stage.ca}"
+    with _mitmdump(stage, "-w", str(place), "--set", trust) as ready:
+        asked(stage, calls, ready.told)
+    return place
+
+
+def _mappings(calls: int, place: Path) -> Path:
+    (place / "mappings").mkdir(parents=True)
+    questions, answers = Bodies(QUESTION, seed=1), Bodies(2048, seed=2)
+    stubs = [
+        {
+            "request": {
+                "method": "POST",
+                "urlPath": "/json",
+                "bodyPatterns": [{"equalToJson": questions[number].decode()}],
+            },
+            "response": {
+                "status": 200,
+                "headers": {"Content-Type": "application/json"},
+                "body": answers[number].decode(),
+            },
+        }
+        for number in range(calls)
+    ]
+    (place / "mappings" / "all.json").write_text(json.dumps({"mappings": stubs}))
+    return place
+
+
+def _bundle(stage: Stage, calls: int) -> Path:
+    name = f"recorded-{calls}"
+    door = stage.ours(name)
+    keeper, api = stage.keeper(name)
+    assert door.process is not None
+    asked(stage, calls, {"proxy": f"http://{name}:x@127.0.0.1:{door.port}", "ca": door.ca})
+    api.get(f"/runs/{name}/calls", settled="true", limit=1)
+    bundle = stage.directory / f"{name}.jsonl"
+    with bundle.open("wb") as file:
+        file.writelines(api.raw(f"/runs/{name}/bundle"))
+    door.process.stop()
+    keeper.stop()
+    return bundle
+
+
+# -- measuring
+
+
+def measured(stage: Stage, engine: str, start: Start, calls: int, number: int) -> Row:
+    """Start it, ask for every call once, stop it."""
+    with start() as ready:
+        before = cpu(ready.pid) if ready.pid else 0.0
+        found = asked(stage, calls, ready.told)
+        used = cpu(ready.pid) - before if ready.pid else None
+        size = rss(ready.pid) if ready.pid else found["rss_mib"]
+    return Row(
+        engine=engine,
+        workload=f"{calls} calls",
+        unit="call",
+        round=number,
+        n=calls,
+        per_s=calls / found["seconds"],
+        mean_ms=found["seconds"] / calls * 1e3,
+        p50_ms=found["p50_ms"],
+        p99_ms=found["p99_ms"],
+        rss_mib=size,
+        detail={
+            "start_ms": ready.started_ms + found["load_ms"],
+            "client_cpu_us": found["cpu"] / calls * 1e6,
+            **({} if used is None else {"server_cpu_us": used / calls * 1e6}),
+        },
+    )
+
+
+def compared(rows: list[Row]) -> Iterator[tuple[str, Spread]]:
+    """Each rival's time for a call over ours, round by round, without what the client itself takes."""
+    for workload in dict.fromkeys(row.workload for row in rows):
+        times = {(row.engine, row.round): row.mean_ms or 0.0 for row in rows if row.workload == workload}
+        rounds = sorted({number for _, number in times})
+        for engine in dict.fromkeys(engine for engine, _ in times if engine not in (OURS, "direct")):
+            pairs = [times[engine, number] / times[OURS, number] for number in rounds]
+            yield f"time of a call of {engine} over {OURS}, {workload}", Spread.of(pairs)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.rivals", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a look, within a minute")
+    parser.add_argument("--json", action="store_true", help="one row a line")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[20, 200, 2000])
+    parser.add_argument("--wiremock", type=Path, metavar="JAR", help="wiremock-standalone-*.jar; needs Java")
+    told = parser.parse_args()
+    if told.wiremock and not which("java"):
+        parser.error("WireMock needs Java on the PATH")
+    rounds, sizes = (2, [20, 200]) if told.quick else (told.rounds, told.sizes)
+    rows: list[Row] = []
+    began = machine()
+    with staged() as stage:
+        for calls in sizes:
+            engines = rivals(stage, calls, told.wiremock)
+            for number in range(rounds):
+                for engine in list(engines)[:: 1 if number % 2 else -1]:
+                    rows.append(measured(stage, engine, engines[engine], calls, number))
+                    if told.json:
+                        print_json(rows[-1])
+    finish(rows, began, compared(rows), as_json=told.json)
+
+
+if __name__ == "__main__":
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    main()
