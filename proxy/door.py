@@ -122,6 +122,11 @@ class DoorConfig:
         for origin in (*self.upstreams.values(), *filter(None, [self.reverse])):
             Origin.parse(origin)
 
+    @property
+    def contacts_nobody(self) -> bool:
+        """Whether no upstream is ever contacted."""
+        return self.mode == "replay"
+
     def mode_of(self, host: str) -> Mode:
         """What is done with what this host is asked."""
         return (self.own_mode(host) if self.modes else None) or self.mode

@@ -91,7 +91,7 @@ class Generations:
         name = None if path.is_file() else following(*_names(old))  # noqa: ASYNC240
         made = await asyncio.to_thread(generation, old.run, profiles.digest, exchanges, derive)
         if name is None:
-            _replaced(path, made)
+            replaced(path, made)
         else:
             self._promoted(made, name)
         self._forget()
@@ -150,7 +150,7 @@ def _names(old: Bundle) -> tuple[str, str]:
     return (found["run"] if found else newest), newest
 
 
-def _replaced(path: Path, made: Bundle) -> None:
+def replaced(path: Path, made: Bundle) -> None:
     """The file is the old one or the new one, whenever we are killed."""
     part = path.with_name(f".{path.name}.part")
     with part.open("wb") as file:

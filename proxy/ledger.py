@@ -7,9 +7,10 @@ is owed, and written in its order as soon as the spool takes records again.
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 from calls.events import Data, Gap, Record, RequestStarted, encode
-from store.spool import Spool, SpoolError
+from store.spool import SpoolError
 
 OWED = 10_000
 """Records that are owed at most. More would be a memory leak; what is over is told by the gaps."""
@@ -18,10 +19,23 @@ RETRY = 1.0
 """Seconds until what is owed is offered again, where no other record comes first."""
 
 
+class Journal(Protocol):
+    """Where records are kept: a spool on disk, or memory for as long as a test lasts."""
+
+    faults: int
+    fault: str
+
+    @property
+    def trouble(self) -> str | None: ...
+    def append(self, payload: bytes, *, begins: bool = False) -> int: ...
+    def write_now(self, number: int) -> bool: ...
+    async def reached(self, number: int) -> None: ...
+
+
 class Ledger:
     """What a door has told its spool, and what it still has to tell."""
 
-    def __init__(self, spool: Spool, now: Callable[[], int]) -> None:
+    def __init__(self, spool: Journal, now: Callable[[], int]) -> None:
         self._spool = spool
         self._now = now
         self._owed: deque[Record] = deque()

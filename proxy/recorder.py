@@ -17,9 +17,9 @@ from calls.events import Closed, Data, Ended, Record, RequestStarted, ResponseSt
 from calls.model import ChunkKind, Headers, Outcome, header
 from calls.redact import Redactor
 from calls.redact_body import BodyRedactor, Piece
-from proxy.ledger import Ledger
+from proxy.ledger import Journal, Ledger
 from proxy.uuid7 import Uuid7
-from store.spool import Spool, SpoolError
+from store.spool import SpoolError
 
 type Policy = Literal["gap", "refuse"]
 
@@ -39,7 +39,7 @@ class Recorder:
 
     def __init__(
         self,
-        spool: Spool,
+        spool: Journal,
         redactor: Redactor,
         *,
         body_limit: int = BODY_LIMIT,

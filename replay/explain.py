@@ -20,12 +20,20 @@ _LONGEST_VALUE = 80
 _IN_A_SENTENCE = 3
 
 _AGAIN = "record the run again: playhead record -- CMD"
-_RULES = f"{_AGAIN}; or take back the change of [[profile]] in playhead.toml"
+_RULES = "take back the change of [[profile]] in playhead.toml"
 _MORE_TIME = "give the client more time: its timeout, or --pace instant"
 _NAME_A_RUN = (
     "name a recorded run in the proxy's credentials (http://RUN:TOKEN@host:port) or in X-Playhead-Run "
     "(`playhead ls` lists them), or let Playhead do it: playhead replay RUN -- CMD"
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mend:
+    """How a recording is mended where it is not `playhead replay` that answers from it."""
+
+    again: str = _AGAIN
+    only_new: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +53,13 @@ class Asked:
     live: bool = False
     """What is not recorded goes live: nobody needs to be told how to let it."""
 
+    mend: Mend | None = None
+
+    @property
+    def again(self) -> str:
+        """How it is recorded again."""
+        return self.mend.again if self.mend else _AGAIN
+
     @property
     def words(self) -> str:
         """Method and URL, short enough for a sentence."""
@@ -62,14 +77,14 @@ def unanswered(asked: Asked, recording: Recording, key: str, group: Sequence[Rec
     found = recording.finder.nearest(asked.request, turn)
     if found is None:
         detail = f"{asked.words} has no recorded answer: run {asked.run} holds no call."
-        return _miss(asked, "no_match", detail, _AGAIN, key)
+        return _miss(asked, "no_match", detail, asked.again, key)
     return _unknown(asked, recording, key, found)
 
 
 def incomplete(asked: Asked, recorded: Recorded, why: str) -> Miss:
     """The miss of a request whose recorded answer is not there whole."""
     detail = f"{asked.words} is step {recorded.step} of run {asked.run}, but the recording cannot answer it: {why}."
-    return _miss(asked, "incomplete", detail, _AGAIN, recorded.key, _step(recorded))
+    return _miss(asked, "incomplete", detail, asked.again, recorded.key, _step(recorded))
 
 
 def stayed(asked: Asked, recorded: Recorded) -> Miss:
@@ -140,7 +155,7 @@ def _step(recorded: Recorded) -> Nearest:
 def _of_another(asked: Asked, key: str, recorded: Recorded) -> Miss:
     who = f"by {recorded.actor}" if recorded.actor else "without an actor"
     detail = f"{asked.words} was recorded {who} (step {recorded.step}), and not by {asked.actor}, who asks for it now."
-    fix = f"let each branch keep its X-Playhead-Actor; or {_AGAIN}"
+    fix = f"let each branch keep its X-Playhead-Actor; or {asked.again}"
     return _miss(asked, "no_match", detail, fix, key, _step(recorded))
 
 
@@ -152,9 +167,9 @@ def _used_up(asked: Asked, recording: Recording, key: str, group: Sequence[Recor
         detail = (
             f"{then} under today's key rules, and more often under those of the recording: the rules changed since."
         )
-        return _miss(asked, "profile_changed", detail, _RULES, key, nearest)
+        return _miss(asked, "profile_changed", detail, f"{asked.again}; or {_RULES}", key, nearest)
     detail = f"{then} and every answer was given already: it is asked more often now than it was then."
-    return _miss(asked, "consumed", detail, "; or ".join([_AGAIN, *_let_through(asked)]), key, nearest)
+    return _miss(asked, "consumed", detail, "; or ".join([asked.again, *_let_through(asked)]), key, nearest)
 
 
 def _was_one(group: Iterable[Recorded], waiting: Iterable[Recorded]) -> bool:
@@ -169,10 +184,12 @@ def _unknown(asked: Asked, recording: Recording, key: str, found: Recorded) -> M
         detail = (
             f"{asked.words} is not in run {asked.run} under today's key rules, which are not those of the recording."
         )
-        return _miss(asked, "profile_changed", f"{detail} {_unlike(nearest)}", _RULES, key, nearest)
+        return _miss(
+            asked, "profile_changed", f"{detail} {_unlike(nearest)}", f"{asked.again}; or {_RULES}", key, nearest
+        )
     if nearest.differences and not nearest.more and all(map(_only_redaction, nearest.differences)):
         detail = f"{asked.words} differs from step {found.step} of run {asked.run} only in what redaction replaces."
-        return _miss(asked, "redaction_changed", f"{detail} {_unlike(nearest)}", _AGAIN, key, nearest)
+        return _miss(asked, "redaction_changed", f"{detail} {_unlike(nearest)}", asked.again, key, nearest)
     detail = f"{asked.words} was not recorded in run {asked.run}. {_unlike(nearest)}"
     return _miss(asked, "no_match", detail, _fix_no_match(asked, nearest), key, nearest)
 
@@ -194,12 +211,14 @@ def _miss(asked: Asked, reason: Reason, detail: str, fix: str, key: str | None, 
 
 def _fix_no_match(asked: Asked, nearest: Nearest) -> str:
     explain = "see what makes its key: playhead explain --request FILE"
-    return "; or ".join([_AGAIN, *_let_through(asked), explain, *_rule(asked.request, nearest)])
+    return "; or ".join([asked.again, *_let_through(asked), explain, *_rule(asked.request, nearest)])
 
 
 def _let_through(asked: Asked) -> list[str]:
     if asked.live:
         return []
+    if asked.mend:
+        return [asked.mend.only_new] if asked.mend.only_new else []
     again = f"playhead replay {quote(asked.called or asked.run)} --on-miss"
     return [f"record only what is new: {again} record -- CMD", f"let what is new go out: {again} live -- CMD"]
 

@@ -62,6 +62,9 @@ class Options:
     called: str | None = None
     """What the recording is called where it is to be named in a command."""
 
+    mend: explain.Mend | None = None
+    """What to tell to do about a miss, where that is not a command of `playhead`."""
+
 
 @dataclass(slots=True)
 class Session:
@@ -99,6 +102,7 @@ class Session:
             actor=actor,
             called=self.options.called,
             live=self._may_go(request),
+            mend=self.options.mend,
         )
         try:
             given = await self._found(asked)

@@ -94,7 +94,7 @@ class Engine:
     @property
     def contacts_nobody(self) -> bool:
         """Whether no upstream is ever contacted."""
-        return self.config.mode == "replay"
+        return self.config.contacts_nobody
 
     def contact(self, target: Origin) -> Origin:
         """Who is contacted where this is asked."""
