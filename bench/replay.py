@@ -1,4 +1,4 @@
-"""What a replayed call costs: `python -m bench.replay [--quick] [--json] [--rounds N] [--seconds S]`.
+"""What a replayed call costs: `python -m bench.replay [--quick] [--json] [--rounds N] [--seconds S] [--start CALLS]`.
 
 A thousand distinct calls are recorded, kept, exported as a bundle and answered from it, each as often as it is asked, at
 pace instant. Beside it the bare engine that passes the same calls on, and nothing at all.
@@ -10,6 +10,7 @@ from pathlib import Path
 from bench.figures import Row, finish, machine, print_json
 from bench.recording import compared, measure
 from bench.stage import Door, Stage, staged
+from bench.starting import start
 from bench.wire import Broken
 
 CALLS = 1000
@@ -45,7 +46,13 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one row a line")
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--seconds", type=float, default=2.0, help="length of each window")
+    parser.add_argument(
+        "--start", type=int, metavar="CALLS", help="instead: what it costs to begin a replay of so many"
+    )
     told = parser.parse_args()
+    if told.start:
+        start(told.start)
+        return
     rounds, seconds = (2, 1.0) if told.quick else (told.rounds, told.seconds)
     rows: list[Row] = []
     began = machine()

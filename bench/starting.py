@@ -1,0 +1,95 @@
+"""How long a long recording takes until it answers, and until it explains: `python -m bench.replay --start N`.
+
+Everything here is one process and its CPU: what comes before (the interpreter, the imports) is not counted.
+"""
+
+import asyncio
+import json
+import resource
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from calls.json import dumps
+from calls.key import keyed
+from calls.model import Body, Chunk, Exchange, Json, Request, Response
+from calls.profile import Profiles
+from replay.recording import Recording, recording
+from replay.session import Options, Session
+from store.bundle import Bundle, Entry, load, write
+from store.profiles import shipped
+
+SECOND = 1_000_000_000
+CHANGED = 5
+"""Requests that were not recorded, each a little different."""
+
+
+def start(calls: int) -> None:
+    """Print what it costs to begin a replay of so many calls."""
+    profiles = shipped(None)
+    with tempfile.TemporaryDirectory() as directory:
+        bundle = Path(directory) / "start.jsonl"
+        with bundle.open("wb") as file:
+            file.writelines(write(_run(calls, profiles)))
+        told = {"calls": calls, "bundle_mb": round(bundle.stat().st_size / 1e6, 1)}
+        with _timed(told, "load_ms"):
+            run = load(bundle)
+        with _timed(told, "index_ms"):
+            ready = recording(run, profiles)
+    told["rss_mib"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    asyncio.run(_asked(ready, told))
+    print(json.dumps(told))
+
+
+async def _asked(ready: Recording, told: dict[str, float]) -> None:
+    session = Session("start", ready, Options(), lambda _: None)
+    middle = ready.index.entries[len(ready.index.entries) // 2].exchange.request
+    with _timed(told, "hit_ms"):
+        await session.answer(middle)
+    for number in range(CHANGED):
+        body = json.loads(middle.body.data)
+        body["messages"][0]["content"] += f" in other words {number}"
+        changed = replace(middle, body=replace(middle.body, data=dumps(body)))
+        with _timed(told, "first_miss_ms" if number == 0 else "next_miss_ms"):
+            await session.answer(changed)
+
+
+@contextmanager
+def _timed(told: dict[str, float], name: str) -> Iterator[None]:
+    began = time.process_time()
+    yield
+    told[name] = round((time.process_time() - began) * 1000, 2)
+
+
+def _run(calls: int, profiles: Profiles) -> Bundle:
+    exchanges = map(_exchange, range(1, calls + 1))
+    entries = tuple(Entry(exchange=each, call={"key": keyed(each.request, profiles).key}) for each in exchanges)
+    return Bundle(run={"id": "start"}, profiles=profiles.digest, entries=entries)
+
+
+def _exchange(number: int) -> Exchange:
+    """A chat completion with five tools, some 1.7 KB in all."""
+    tool: Json = {"name": "look", "description": "looks " * 20, "parameters": {"type": "object"}}
+    prompt: Json = {"role": "user", "content": f"question {number}, {number * 7919 % 10007}: " + "and so on " * 20}
+    asked = dumps({"model": "m", "messages": [prompt], "tools": [{"type": "function", "function": tool}] * 5})
+    said: Json = {"role": "assistant", "content": f"answer {number} " + "and so on " * 20}
+    told = dumps({"id": f"c{number}", "object": "chat.completion", "choices": [{"index": 0, "message": said}]})
+    media = (("Content-Type", "application/json"),)
+    url = "https://api.openai.com/v1/chat/completions"
+    return Exchange(
+        id=f"0199aaaa-0000-7000-8000-{number:012d}",
+        run="start",
+        request=Request(method="POST", url=url, headers=media, body=_body(asked)),
+        response=Response(status=200, reason="OK", headers=media, body=_body(told)),
+        outcome="completed",
+        started_at=number * SECOND,
+        first_byte_at=1,
+        ended_at=2,
+    )
+
+
+def _body(data: bytes) -> Body:
+    return Body(data=data, chunks=(Chunk(1, 0, len(data)),), size=len(data))
