@@ -22,6 +22,8 @@ from proxy.text import counted
 from replay.generation import flaw, generation, kept
 from store.bundle import Bundle, load, write
 from store.derived import deriver
+from store.foreign.found import NotReadable
+from store.foreign.read import opened
 from store.profiles import shipped
 
 LABEL = "playhead.generation"
@@ -69,8 +71,10 @@ class Generations:
     candidate: str
 
     @classmethod
-    async def begun(cls, house: House, replay: str) -> Self:
-        """Make ready to record beside a replay."""
+    async def begun(cls, house: House, replay: str, recording: str) -> Self:
+        """Make ready to record beside a replay. Raises Failure where its recording cannot have another generation."""
+        if not _replaceable(Path(recording)):
+            raise Failure(f"{recording} is no bundle and is not replaced; import it first: playhead import {recording}")
         return cls(house, await house.api(), replay)
 
     async def settled(

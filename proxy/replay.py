@@ -54,7 +54,7 @@ async def replay(settings: Settings, command: Sequence[str], wanted: Wanted) -> 
         identity = f"replay-{house.started}"
         report_file = house.data.replays / f"{identity}.json"
         bundle = await fetched(house, wanted.recording, house.data.replays / f"{identity}.jsonl")
-        generations = await Generations.begun(house, identity) if wanted.on_miss == "record" else None
+        generations = await Generations.begun(house, identity, wanted.recording) if wanted.on_miss == "record" else None
         try:
             code, ends = await _answered(house, command, wanted, identity, bundle, report_file)
             report = _read(report_file)

@@ -103,3 +103,19 @@ async def test_an_up_that_only_records_cannot_answer_a_host_from_recordings(data
     _, err = await process.communicate()
     assert process.returncode == 125
     assert "a.test = 'replay', but mode record answers nothing from recordings" in err.decode()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [("", "it is empty"), ("interactions: []\nversion: 1\n", "is no bundle and is not replaced")]
+)
+async def test_what_is_no_bundle_cannot_have_another_generation(data: Path, content: str, said: str) -> None:
+    file = data.with_suffix(".yaml")
+    file.write_text(content)
+    process = await asyncio.create_subprocess_exec(
+        *command("replay", "--data", str(data), "--on-miss", "record", str(file), "--", "true"),
+        stderr=asyncio.subprocess.PIPE,
+        env=environment(),
+    )
+    _, err = await process.communicate()
+    assert process.returncode == 125
+    assert said in err.decode()
