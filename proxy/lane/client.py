@@ -355,7 +355,7 @@ class Client(asyncio.Protocol):
             if waited > limits.head:
                 detail = f"the head of the request was not whole within {limits.head:g} s; it went nowhere"
                 self._transport.write(Problem(408, "head_timed_out", detail).http1())
-                self._transport.close()
+                self._swallowed, self.since = 0, now
         elif waited > (limits.head if self._tunnel is not None and self._within is None else limits.idle):
             self._transport.close()
 

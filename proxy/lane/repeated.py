@@ -40,7 +40,7 @@ class Repeated:
             return None
         at, end = _length(raw)
         known = self._known.get(raw[:at] + raw[end:])
-        if known is None or at == end:
+        if known is None or not at:
             return known and known.asked
         digits = raw[at:end]
         if not digits.isdigit() or len(digits) > 15:
@@ -56,9 +56,9 @@ class Repeated:
         at, end = _length(raw)
         to_at, to_end = _length(asked.head)
         names = [name.lower() for name, _ in asked.headers]
-        place = names.index("content-length") if at < end else len(names)
+        place = names.index("content-length") if at else len(names)
         before, after = asked.headers[:place], asked.headers[place + 1 :]
-        name = asked.headers[place][0] if at < end else ""
+        name = asked.headers[place][0] if at else ""
         head = asked.head[:to_at], asked.head[to_end:]
         self._known[raw[:at] + raw[end:]] = _Known(asked, asked[:-3], before, name, after, head)
 

@@ -1,0 +1,342 @@
+"""Which engine a connection gets, whose upstream connections are whose, and what is not waited for."""
+
+import asyncio
+import gc
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from proxy.door import Limits
+from proxy.lane import upstream as upstreams
+from proxy.lane.lane import Lane
+from tests.support.h2wire import Peer
+from tests.support.wire import (
+    Door,
+    MemoryRecorder,
+    ScriptedAnswerer,
+    Upstream,
+    answering,
+    connected,
+    opened,
+    read_request,
+    serving,
+    upstream_tls,
+    whole,
+)
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
+ASK = b"GET http://api.test/x HTTP/1.1\r\nHost: api.test\r\n\r\n"
+WITHIN = b"GET /x HTTP/1.1\r\nHost: api.test\r\n\r\n"
+
+
+def _instead(upstream: Upstream) -> dict[str, str]:
+    return {"api.test": f"http://127.0.0.1:{upstream.port}"}
+
+
+@pytest.fixture
+def handed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The bytes from which on connections went to mitmproxy."""
+    found: list[bytes] = []
+    hand_over = Lane.hand_over
+
+    def noted(lane: Lane, transport: Any, data: bytes, begun: Any) -> None:
+        found.append(data)
+        hand_over(lane, transport, data, begun)
+
+    monkeypatch.setattr(Lane, "hand_over", noted)
+    return found
+
+
+async def _got(door: Door, request: bytes, size: int = len(OK)) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    writer.write(request)
+    try:
+        return await reader.readexactly(size)
+    finally:
+        writer.close()
+        await writer.wait_closed()
+
+
+# Which engine
+
+
+async def test_what_agents_send_stays_on_the_lane(tmp_path: Path, handed: list[bytes]) -> None:
+    async with answering(OK) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as door:
+        assert await _got(door, ASK) == OK
+        for alpn in ((), ("http/1.1",), ("h2", "http/1.1")):
+            reader, writer = await connected(door, "api.test:443", alpn=alpn)
+            writer.write(WITHIN)
+            assert await reader.readexactly(len(OK)) == OK
+            chosen = writer.get_extra_info("ssl_object").selected_alpn_protocol()
+            assert chosen == ("http/1.1" if alpn else None)
+            writer.close()
+    assert handed == []
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"FOO http://api.test/x HTTP/1.1\r\nHost: api.test\r\n\r\n",
+        b"GET http://api.test/x HTTP/1.0\r\nHost: api.test\r\n\r\n",
+        b"GET http://api.test/x HTTP/1.1\r\nHost: api.test\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n",
+        b"OPTIONS http://api.test HTTP/1.1\r\nHost: api.test\r\nExpect: 200-ok\r\n\r\n",
+    ],
+)
+async def test_what_it_does_not_speak_goes_on_as_it_came(tmp_path: Path, handed: list[bytes], request_: bytes) -> None:
+    recorder = MemoryRecorder()
+    async with answering(OK) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as door:
+        assert await _got(door, request_) == OK
+    assert handed == [request_]
+    assert recorder.only.outcome == "completed"
+
+
+async def test_a_client_that_speaks_only_http_2_gets_it(tmp_path: Path, handed: list[bytes]) -> None:
+    async with answering(OK) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as door:
+        reader, writer = await connected(door, "api.test:443", alpn=("h2",))
+        peer = Peer(reader, writer, client=True)
+        assert (await peer.answer(peer.ask("api.test", "/x"))).body == b"hello"
+        writer.close()
+    assert [data[:2] for data in handed] == [b"\x16\x03"]
+
+
+async def test_what_was_recorded_over_http_2_is_replayed_over_it(tmp_path: Path, handed: list[bytes]) -> None:
+    for recorded, chosen in (("h2", "h2"), ("http/1.1", "http/1.1")):
+        answerer = ScriptedAnswerer(alpn=(recorded,))
+        async with opened(tmp_path, answerer=answerer) as door:
+            _, writer = await connected(door, "api.test:443", alpn=("h2", "http/1.1"))
+            assert writer.get_extra_info("ssl_object").selected_alpn_protocol() == chosen
+            writer.close()
+    assert len(handed) == 1
+
+
+async def test_a_connection_changes_engines_between_two_requests(tmp_path: Path, handed: list[bytes]) -> None:
+    recorder = MemoryRecorder()
+    odd = b"FOO /x HTTP/1.1\r\nHost: api.test\r\n\r\n"
+    async with answering(OK) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as door:
+        reader, writer = await connected(door, "api.test:443")
+        for request in (WITHIN, odd, WITHIN):
+            writer.write(request)
+            assert await reader.readexactly(len(OK)) == OK
+        writer.close()
+    assert handed == [odd]
+    assert [told.begun["url"] for told in recorder.exchanges] == ["https://api.test/x"] * 3
+    assert {told.begun["run"] for told in recorder.exchanges} == {"local"}
+
+
+async def test_two_requests_at_once_of_which_one_is_not_for_the_lane(tmp_path: Path, handed: list[bytes]) -> None:
+    odd = ASK.replace(b"GET", b"FOO")
+    async with answering(OK) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as door:
+        assert await _got(door, ASK + odd + ASK, 3 * len(OK)) == OK * 3
+    assert handed == [odd + ASK]
+
+
+async def test_nothing_of_mitmproxy_is_loaded_before_it_is_needed(tmp_path: Path) -> None:
+    code = (
+        "import asyncio, sys\nfrom pathlib import Path\nfrom proxy import lane\nfrom proxy.ca import ensure\n"
+        "from proxy.door import DoorConfig\n"
+        "config = DoorConfig(authority=ensure(Path(sys.argv[1])), mode='passthrough')\n"
+        "def ready(_):\n    config.stop.set()\n"
+        "asyncio.run(lane.run(config, None, None, ready))\nprint('mitmproxy' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "keys")]
+    root = Path(__file__).parents[3]
+    ran = await asyncio.create_subprocess_exec(*command, cwd=root, stdout=subprocess.PIPE)
+    assert (await ran.communicate())[0] == b"False\n"
+
+
+# Whose upstream connections
+
+
+@asynccontextmanager
+async def _counted(**more: Any) -> AsyncIterator[tuple[Upstream, list[int]]]:
+    """An upstream, and on which of its connections each request came."""
+    upstream, asked = Upstream(), []
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        number = upstream.connections
+        while True:
+            head, _ = await read_request(reader)
+            asked.append(number)
+            negotiates = b"/negotiate" in head
+            writer.write(
+                OK.replace(b"\r\n", b"\r\nWWW-Authenticate: NTLM\r\n", 1).replace(b"200", b"401") if negotiates else OK
+            )
+
+    async with serving(handler, upstream=upstream, **more):
+        yield upstream, asked
+
+
+async def test_the_next_client_finds_a_connection(tmp_path: Path) -> None:
+    async with _counted() as (upstream, asked), opened(tmp_path, upstreams=_instead(upstream)) as door:
+        for _ in range(3):
+            assert await _got(door, ASK) == OK
+            await asyncio.sleep(0.02)  # for the door to see that the client has left
+    assert asked == [1, 1, 1]
+
+
+async def test_two_clients_at_once_have_one_each(tmp_path: Path) -> None:
+    async with _counted() as (upstream, asked), opened(tmp_path, upstreams=_instead(upstream)) as door:
+        clients = [await connected(door, "api.test:443") for _ in range(2)]
+        for _ in range(2):
+            for reader, writer in clients:
+                writer.write(WITHIN)
+                assert await reader.readexactly(len(OK)) == OK
+        for _, writer in clients:
+            writer.close()
+    assert asked == [1, 2, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "first",
+    [ASK.replace(b"/x", b"/negotiate"), ASK.replace(b"\r\n\r\n", b"\r\nAuthorization: NTLM TlRMTVNT\r\n\r\n")],
+)
+async def test_a_connection_on_which_somebody_has_a_name_is_for_nobody_else(tmp_path: Path, first: bytes) -> None:
+    async with _counted() as (upstream, asked), opened(tmp_path, upstreams=_instead(upstream)) as door:
+        await _got(door, first)
+        await asyncio.sleep(0.02)  # as above
+        await _got(door, ASK)
+    assert asked == [1, 2]
+
+
+async def test_what_must_not_be_asked_twice_wants_a_fresh_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upstreams, "FRESH", 0.0)
+    post = ASK.replace(b"GET", b"POST").replace(b"\r\n\r\n", b"\r\nContent-Length: 0\r\n\r\n")
+    async with _counted() as (upstream, asked), opened(tmp_path, upstreams=_instead(upstream)) as door:
+        for request in (ASK, post, ASK):
+            assert await _got(door, request) == OK
+            await asyncio.sleep(0.02)  # as above
+    assert asked[:2] == [1, 2]
+
+
+async def test_a_get_on_a_connection_that_was_just_closed_is_asked_again(tmp_path: Path) -> None:
+    upstream = Upstream()
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        upstream.heads.append((await read_request(reader))[0])
+        writer.write(OK)
+        if upstream.connections == 1:
+            upstream.heads.append((await read_request(reader))[0])
+
+    recorder = MemoryRecorder()
+    async with (
+        serving(handler, upstream=upstream),
+        opened(tmp_path, recorder, upstreams=_instead(upstream)) as door,
+    ):
+        assert await _got(door, ASK + ASK, 2 * len(OK)) == OK * 2
+    assert len(upstream.heads) == 3
+    assert [told.outcome for told in recorder.exchanges] == ["completed"] * 2
+
+
+async def test_a_body_that_ends_without_a_goodbye_may_lack_something(tmp_path: Path) -> None:
+    """A TLS connection that is closed and does not say so: anybody could have cut it."""
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\nnot al")
+        await writer.drain()
+        connection = writer.get_extra_info("socket")
+        with socket.fromfd(connection.fileno(), connection.family, connection.type) as below:
+            below.shutdown(socket.SHUT_WR)
+
+    recorder = MemoryRecorder()
+    async with (
+        serving(handler, tls=upstream_tls("localhost")) as upstream,
+        opened(tmp_path, recorder, upstreams={"api.test": f"https://localhost:{upstream.port}"}) as door,
+    ):
+        reader, writer = await connected(door, "api.test:443")
+        writer.write(WITHIN)
+        assert (await reader.read()).endswith(b"not al")
+        writer.close()
+        await recorder.only.over.wait()
+    assert recorder.only.outcome == "server_closed"
+
+
+# What is not waited for
+
+
+async def test_a_head_that_does_not_end_is_not_waited_for(tmp_path: Path) -> None:
+    limits = Limits(head=0.2, grace=0.5)
+    async with opened(tmp_path, limits=limits) as door:
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        writer.write(ASK[:30])
+
+        async def drip() -> None:
+            while True:
+                writer.write(b"a")
+                await asyncio.sleep(0.05)
+
+        async with asyncio.TaskGroup() as group:
+            dripping = group.create_task(drip())
+            assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 408 ")
+            dripping.cancel()
+        writer.close()
+
+
+async def test_a_handshake_that_does_not_end_is_not_waited_for(tmp_path: Path) -> None:
+    async with opened(tmp_path, limits=Limits(head=0.2, grace=0.5)) as door:
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        writer.write(b"CONNECT api.test:443 HTTP/1.1\r\nHost: api.test:443\r\n\r\n")
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+        writer.write(b"\x16\x03\x01")
+        assert await reader.read() == b""
+        writer.close()
+
+
+async def test_clients_that_are_gone_leave_nothing(tmp_path: Path) -> None:
+    async with answering(OK) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as door:
+        for _ in range(20):
+            await _got(door, ASK)
+        await asyncio.sleep(0.05)  # for the last one's end to arrive
+        gc.collect()
+        kinds = [type(thing).__name__ for thing in gc.get_objects()]
+    assert (kinds.count("Client"), kinds.count("Relay")) == (0, 0)
+
+
+# On the loop that a door runs on
+
+
+async def _conversation(directory: Path) -> None:
+    recorder = MemoryRecorder()
+    async with (
+        answering(OK, tls=upstream_tls("localhost")) as upstream,
+        opened(directory, recorder, upstreams={"api.test": f"https://localhost:{upstream.port}"}) as door,
+    ):
+        assert await _got(door, ASK) == OK
+        for alpn in ("http/1.1", "h2"):
+            reader, writer = await connected(door, "api.test:443", alpn=(alpn,))
+            if alpn == "h2":
+                peer = Peer(reader, writer, client=True)
+                assert (await peer.answer(peer.ask("api.test", "/x"))).body == b"hello"
+            else:
+                writer.write(WITHIN * 2)
+                assert await reader.readexactly(2 * len(OK)) == OK * 2
+            writer.close()
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await asyncio.open_connection("127.0.0.1", upstream.port, ssl=ssl.create_default_context())
+    assert [told.outcome for told in recorder.exchanges] == ["completed"] * 4
+
+
+async def _answered(directory: Path) -> None:
+    answerer = ScriptedAnswerer(whole(b"one"), whole(b"two"))
+    async with opened(directory, answerer=answerer) as door:
+        reader, writer = await connected(door, "api.test:443")
+        writer.write(WITHIN * 2)
+        await reader.readuntil(b"one")
+        await reader.readuntil(b"two")
+        writer.close()
+
+
+@pytest.mark.parametrize("scenario", [_conversation, _answered])
+def test_it_runs_on_uvloop(tmp_path: Path, scenario: Any) -> None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(scenario(tmp_path))
