@@ -128,6 +128,14 @@ class Generations:
             return
 
 
+def _replaceable(path: Path) -> bool:
+    """Whether a recording is a bundle's file, or no file at all. Raises Failure where it cannot be read."""
+    try:
+        return not path.is_file() or opened(path).form == "bundle"
+    except (NotReadable, OSError) as error:
+        raise Failure(f"{path}: {error}") from error
+
+
 def _unfit(report: Mapping[str, Any], code: int, new: Bundle) -> str | None:
     """Why the new generation is not whole; None where it is."""
     if code:
