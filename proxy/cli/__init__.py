@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from proxy.cli import compare, files, fork, ground, keys, look, run, why
+from proxy.cli import compare, files, fixtures, fork, ground, keys, look, run, why
 from proxy.cli.common import OwnFailure
 from proxy.errors import Failure
 
@@ -58,6 +58,7 @@ for command in (
     *compare.COMMANDS,
     *keys.COMMANDS,
     *files.COMMANDS,
+    *fixtures.COMMANDS,
     *ground.COMMANDS,
 ):
     playhead.add_command(command)
