@@ -1,0 +1,289 @@
+"""A stage on which the bugs of other recorders are played again: upstreams that say what a test wants, one door that
+records and one that replays, both real processes. What is recorded at the one is carried to the other as a file."""
+
+import json
+import os
+import re
+import signal
+import socketserver
+import ssl
+import struct
+import subprocess
+import threading
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from store.bundle import Bundle, read
+from tests.support.service import READY, command
+
+OPENAI, BEDROCK, TOOLS = "api.openai.com", "bedrock-runtime.us-east-1.amazonaws.com", "tools.example.com"
+ANTHROPIC, CHATGPT = "api.anthropic.com", "chatgpt.com"
+HOSTS = (OPENAI, ANTHROPIC, BEDROCK, TOOLS, CHATGPT)
+
+CHAT = f"https://{OPENAI}/v1/chat/completions"
+
+CUT = b"\0cut\0"
+"""A piece that is none: the upstream breaks off here, with a reset."""
+
+
+# Upstream
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A request as it came to the upstream."""
+
+    method: str
+    target: str
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass
+class Upstream:
+    """Answers each path from its list, in order; the last answer stays."""
+
+    port: int = 0
+    answers: dict[str, list[Sequence[bytes]]] = field(default_factory=dict)
+    asked: list[Asked] = field(default_factory=list)
+    together: threading.Barrier | None = None
+    """Where it is set, requests wait here for one another before they are answered."""
+
+    def next(self, asked: Asked) -> Sequence[bytes]:
+        """What is sent, piece by piece."""
+        self.asked.append(asked)
+        waiting = self.answers[asked.target.partition("?")[0]]
+        return waiting.pop(0) if len(waiting) > 1 else waiting[0]
+
+
+def whole(body: bytes, *headers: str, status: int = 200, media: str = "application/json") -> list[bytes]:
+    """An answer of known length."""
+    told = (f"HTTP/1.1 {status} OK", f"content-type: {media}", f"content-length: {len(body)}", *headers, "", "")
+    return ["\r\n".join(told).encode(), body]
+
+
+def streamed(*pieces: bytes, media: str = "text/event-stream", ends: bool = True) -> list[bytes]:
+    """An answer in chunks; without its end, the upstream breaks off."""
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: {media}\r\ntransfer-encoding: chunked\r\n\r\n".encode()
+    chunks = [f"{len(piece):x}\r\n".encode() + piece + b"\r\n" for piece in pieces]
+    return [head, *chunks, b"0\r\n\r\n" if ends else CUT]
+
+
+def said(text: str, **more: Any) -> bytes:
+    """What a model says, whole."""
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+    told = {"id": f"chatcmpl-{text}", "object": "chat.completion", "created": 1, "model": "gpt-4o-2024-08-06"}
+    return json.dumps({**told, "choices": [choice], **more}).encode()
+
+
+class _Handler(socketserver.StreamRequestHandler):
+    def handle(self) -> None:
+        upstream: Upstream = self.server.upstream  # type: ignore[attr-defined]
+        while line := self.rfile.readline():
+            asked = self._read(line.decode("latin-1"))
+            if upstream.together:
+                upstream.together.wait(20)
+            for piece in upstream.next(asked):
+                if piece == CUT:
+                    self.wfile.flush()
+                    self.connection.setsockopt(1, 13, struct.pack("ii", 0, 0))
+                    return
+                self.wfile.write(piece)
+
+    def _read(self, line: str) -> Asked:
+        method, target, _ = line.split(" ", 2)
+        headers: dict[str, str] = {}
+        while (field_ := self.rfile.readline().decode("latin-1").strip()) != "":
+            name, _, value = field_.partition(":")
+            headers[name.lower()] = value.strip()
+        body = self.rfile.read(int(headers.get("content-length", "0")))
+        return Asked(method=method, target=target, headers=headers, body=body)
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Whoever leaves in the middle is nobody's business."""
+
+
+@contextmanager
+def upstreams() -> Iterator[Upstream]:
+    """One server that stands for all hosts."""
+    upstream = Upstream()
+    with _Server(("127.0.0.1", 0), _Handler) as server:
+        server.upstream = upstream  # type: ignore[attr-defined]
+        upstream.port = server.server_address[1]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield upstream
+        server.shutdown()
+
+
+def until[T](question: Callable[[], T | None]) -> T:
+    """Ask again and again until there is an answer: another process sends us no events."""
+    for _ in range(400):
+        if answer := question():
+            return answer
+        time.sleep(0.05)
+    raise AssertionError("it did not come to that")
+
+
+# Services
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """A running `playhead up`."""
+
+    proxy: str
+    api: str
+    ca: str
+    process: subprocess.Popen[str]
+    data: Path
+
+    def client(self, run: str, **more: Any) -> httpx.Client:
+        """An agent's client under a run."""
+        context = ssl.create_default_context(cafile=self.ca)
+        return httpx.Client(
+            proxy=self.proxy.replace("//", f"//{run}:@"), verify=context, trust_env=False, timeout=60, **more
+        )
+
+    def ask(self, method: str, path: str, **what: Any) -> Any:
+        """JSON of the REST interface."""
+        answer = httpx.request(method, f"{self.api}/v1{path}", trust_env=False, timeout=60, **what)
+        assert answer.status_code < 400, answer.text
+        return answer.json() if answer.content else None
+
+    def calls(self, run: str) -> list[dict[str, Any]]:
+        """A run's calls, once all that was acknowledged is in."""
+        told = self.ask("GET", f"/runs/{run}/calls", params={"settled": "true", "limit": 500})
+        assert told["settled"] is True
+        found: list[dict[str, Any]] = told["items"]
+        return found
+
+
+@contextmanager
+def service(data: Path, *flags: str, config: str) -> Iterator[Service]:
+    """Start one; stop it cleanly."""
+    file = data.with_suffix(".toml")
+    file.write_text(config)
+    place = ("--data", str(data), "--config", str(file), "--proxy-port", "0", "--api-port", "0")
+    around = {name: value for name, value in os.environ.items() if not name.startswith("PLAYHEAD_")}
+    process = subprocess.Popen(command("up", *place, *flags), stdout=subprocess.PIPE, text=True, env=around)
+    assert process.stdout
+    try:
+        match = READY.match(line := process.stdout.readline())
+        assert match, line
+        proxy, api, ca = match.groups()
+        yield Service(proxy=proxy, api=api, ca=ca, process=process, data=data)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.stdout.close()
+        assert process.wait(15) == 0
+
+
+# The stage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """A replay under way."""
+
+    id: str
+    at: Service
+
+    def client(self, **more: Any) -> httpx.Client:
+        """An agent's client, answered from the recording."""
+        return self.at.client(self.id, **more)
+
+    def report(self, requests: int) -> dict[str, Any]:
+        """Its report, as soon as it tells of so many requests: the door tells it a moment after it has answered."""
+
+        def told() -> dict[str, Any] | None:
+            found: dict[str, Any] = self.at.ask("GET", f"/replays/{self.id}", params={"settled": "true"})
+            return found if found["served"] + found["missed"] >= requests else None
+
+        return until(told)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """All of it."""
+
+    upstream: Upstream
+    recorder: Service
+    player: Service
+    run: str = field(default_factory=lambda: f"run-{uuid.uuid4()}")
+
+    def script(self, **paths: Sequence[Sequence[bytes]]) -> None:
+        """What the upstream answers, by path; `_` stands for a slash."""
+        self.upstream.answers = {path.replace("_", "/"): list(answers) for path, answers in paths.items()}
+        self.upstream.asked.clear()
+        self.upstream.together = None
+
+    def answers(self, path: str, *answers: Sequence[bytes]) -> None:
+        """What the upstream answers to a path."""
+        self.upstream.answers[path] = list(answers)
+
+    def recording(self, **more: Any) -> httpx.Client:
+        """A client whose calls are recorded under this test's run."""
+        return self.recorder.client(self.run, **more)
+
+    def calls(self) -> list[dict[str, Any]]:
+        """What was recorded."""
+        return self.recorder.calls(self.run)
+
+    def exchanges(self) -> list[dict[str, Any]]:
+        """The exchanges of the run's calls, in order."""
+        ids = [name for call in self.calls() for name in call["exchanges"]]
+        return [self.recorder.ask("GET", f"/exchanges/{name}") for name in ids]
+
+    def file(self) -> bytes:
+        """The run as a file."""
+        self.calls()
+        answer = httpx.get(f"{self.recorder.api}/v1/runs/{self.run}/bundle", trust_env=False, timeout=60)
+        return answer.raise_for_status().content
+
+    def bundle(self) -> Bundle:
+        """The run as it reads from its file."""
+        return read(self.file().splitlines(keepends=True))
+
+    def replay(self, file: bytes | None = None) -> Replay:
+        """Carry the run to the player, and begin a replay. The upstream answers nothing any more."""
+        self.upstream.answers = defaultdict(lambda: [whole(b"the upstream was asked in a replay", status=500)])
+        self.upstream.asked.clear()
+        self.player.ask("POST", "/import", content=file or self.file())
+        made = self.player.ask("POST", "/replays", json={"run": self.run})
+        return Replay(id=made["id"], at=self.player)
+
+
+def pointers(miss: Mapping[str, Any]) -> list[str]:
+    """Where a request that was missed differs from the nearest recording."""
+    return [one["pointer"] for one in miss["playhead"]["nearest"]["differences"]]
+
+
+def config(port: int) -> str:
+    """Every host is this upstream."""
+    lines = [f'"{host}" = "http://127.0.0.1:{port}"' for host in HOSTS]
+    return "body_limit = 150000000\n[upstreams]\n" + "\n".join(lines) + "\n"
+
+
+def door(at: Service) -> int:
+    """The process that agents speak to."""
+    children = Path(f"/proc/{at.process.pid}/task/{at.process.pid}/children").read_text().split()
+    return next(int(child) for child in children if b"proxy.worker" in Path(f"/proc/{child}/cmdline").read_bytes())
+
+
+def resident(pid: int) -> int:
+    """Megabytes of memory of a process."""
+    found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
+    return int(found[1]) // 1024 if found else 0

@@ -1,0 +1,118 @@
+"""Weeks of running, clients that escape, a database that is away and no network at all."""
+
+import asyncio
+import json
+import os
+import shlex
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.drills.house import recorded, until, up
+from tests.drills.relay import relay
+from tests.peers.stage import CHAT, TOOLS, Stage, config, door, resident, said, whole
+from tests.support.service import command
+
+pytestmark = pytest.mark.slow
+
+
+def test_13_each_client_is_recorded_or_reported_as_bypass(tmp_path: Path) -> None:
+    """aiohttp without trust_env, Node's fetch, uv, git, Java …: whatever is on this machine has a verdict, and what goes by
+    the recorder says how to stop it."""
+    line = command("doctor", "--json", "--data", str(tmp_path / "data"))
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False)
+    found = {one["client"]: one for one in json.loads(done.stdout)}
+    assert {"curl", "git", "python httpx", "python requests", "python aiohttp"} <= set(found), done.stderr
+    assert found["git"]["verdict"] == found["python httpx"]["verdict"] == "through"
+    assert all(one["fix"] for one in found.values() if one["verdict"] not in ("through", "missing")), found
+    assert done.returncode in (0, 1)
+
+
+def test_17_a_soak_leaves_the_memory_flat(stage: Stage) -> None:
+    """A day's worth would take a day: after a warm-up, six hundred calls of thirty runs leave the door as it was."""
+    stage.answers("/v1/chat/completions", whole(said("again " * 200)))
+    asked = {"model": "gpt-4o", "messages": [{"role": "user", "content": "word " * 400}]}
+
+    def work(runs: range) -> None:
+        for number in runs:
+            with stage.recorder.client(f"{stage.run}-{number}") as agent:
+                for step in range(20):
+                    agent.post(CHAT, json={**asked, "seed": step}).raise_for_status()
+
+    work(range(10))
+    before = resident(door(stage.recorder))
+    work(range(10, 40))
+    assert resident(door(stage.recorder)) - before < 8
+
+
+async def test_18_a_database_that_is_down_costs_the_agent_nothing_and_loses_nothing(
+    stage: Stage, data: Path, database_url: str
+) -> None:
+    """Fail open, as the operations page says: what waits in the spool is stored when the database is back."""
+    stage.answers("/v1/chat/completions", whole(said("one")), whole(said("two")))
+    place = config(stage.upstream.port)
+    async with relay(database_url) as database, up(data, "--database-url", database.url, config=place) as house:
+        context = ssl.create_default_context(cafile=house.ready["ca"])
+        proxy = f"http://{stage.run}:@127.0.0.1:{house.port}"
+        async with httpx.AsyncClient(proxy=proxy, verify=context, trust_env=False, timeout=60) as agent:
+
+            async def ask(prompt: str) -> None:
+                body = {"model": "m", "messages": [{"role": "user", "content": prompt}]}
+                (await agent.post(CHAT, json=body)).raise_for_status()
+
+            await ask("before")
+            assert len(await recorded(house.api, stage.run)) == 1
+            database.go_away()
+            async with asyncio.timeout(2):
+                await ask("while it is away")
+            await until(lambda: _is_not_ready(house.api))
+            database.come_back()
+        exchanges = await recorded(house.api, stage.run)
+    assert [json.loads(one.request.body.data)["messages"][0]["content"] for one in exchanges] == [
+        "before",
+        "while it is away",
+    ]
+
+
+async def _is_not_ready(api: str) -> bool:
+    async with httpx.AsyncClient(trust_env=False) as client:
+        return (await client.get(f"{api}/readyz")).status_code == 503
+
+
+CLIENT = """
+import sys, httpx
+for path in ("/a", "/b", "/a"):
+    print(httpx.get(sys.argv[1] + path).text)
+"""
+
+
+def test_20_replay_with_the_network_namespace_cut(stage: Stage, tmp_path: Path) -> None:
+    """No route, no name that resolves: the same answers, and nothing that was asked in vain."""
+    stage.answers("/a", whole(b"first", media="text/plain"), whole(b"second", media="text/plain"))
+    stage.answers("/b", whole(b"other", media="text/plain"))
+    with stage.recording() as agent:
+        live = [agent.get(f"https://{TOOLS}{path}").text for path in ("/a", "/b", "/a")]
+    (tmp_path / "run.jsonl").write_bytes(stage.file())
+    (tmp_path / "client.py").write_text(CLIENT)
+    replay = command("replay", "--data", str(tmp_path / "data"), "run.jsonl", "--", sys.executable, "client.py")
+    done = _cut_off([*replay, f"https://{TOOLS}"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == live == ["first", "other", "second"]
+    assert "3 served, 0 missed, 0 live, 0 unused" in done.stderr
+
+
+def _cut_off(line: list[str], place: Path) -> subprocess.CompletedProcess[str]:
+    """Run it in a network namespace of its own, which has a loopback and no route."""
+    apart = ["unshare", "-n"] if os.geteuid() == 0 else ["unshare", "-rn"]
+    alone = "ip link set lo up && ! ip route | grep -q ."
+    if subprocess.run([*apart, "sh", "-c", alone], check=False, capture_output=True).returncode:
+        pytest.skip("no network namespace can be made here")
+    around = {name: value for name, value in os.environ.items() if not name.startswith("PLAYHEAD_")}
+    script = f"ip link set lo up && exec {shlex.join(line)}"
+    return subprocess.run(
+        [*apart, "sh", "-c", script], cwd=place, env=around, capture_output=True, text=True, timeout=90, check=False
+    )
