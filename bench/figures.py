@@ -64,7 +64,15 @@ def cpu_with_children(pid: int) -> float:
     """The same for a process and all below it, those that have ended and were waited for included."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     ended = (int(fields[13]) + int(fields[14])) / TICK
-    return cpu(pid) + ended + sum(cpu_with_children(child) for child in children(pid))
+    return cpu(pid) + ended + sum(map(_while_it_lives, children(pid)))
+
+
+def _while_it_lives(child: int) -> float:
+    """Of one that has ended since it was listed, the parent will have counted it."""
+    try:
+        return cpu_with_children(child)
+    except FileNotFoundError:
+        return 0.0
 
 
 def children(pid: int) -> list[int]:

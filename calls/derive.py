@@ -41,6 +41,12 @@ def derived(exchange: Exchange, key: Keyed) -> Call:
     return _call(exchange, key, asked, assembly, told)
 
 
+def answered(response: Response | None, dialect: str) -> Told:
+    """What an answer says, without what it was asked."""
+    assembly = _assembled(response, dialect) if dialect in BY_NAME else None
+    return BY_NAME[dialect].told(assembly.answer) if assembly else Told()
+
+
 def _call(exchange: Exchange, key: Keyed, asked: Asked, assembly: Assembly | None, told: Told) -> Call:
     return Call(
         exchanges=(exchange.id,),

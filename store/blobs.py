@@ -3,29 +3,40 @@
 A stored body is a *form*: one tag byte and its content.
 
     0  the bytes    1  the bytes in zstd    2  composed: slices of parts, and the bytes between
-    3  the bytes in zstd with the first dictionary
+    3  the bytes in zstd with the first dictionary    4  the hash of a part, and the bytes in zstd with that and the first dictionary
 
 An agent sends its whole history with every request. So the large values and the array elements of a JSON body are
 looked up by their hash among what its run has stored already; neighbours that are new become one *part* together, and
 the body keeps slices of parts. Nothing is parsed and written again: the cuts are byte positions in the body as it came,
 so that every form gives back exactly its bytes, whatever the dialect.
+
+What a run says it says in the same words, under the same headers. So from its second exchange on a run has a *primer*: a part
+with a head and the beginning of a body, for all that is short to be compressed with. A primer leans on nothing else.
 """
 
 import hashlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 import msgspec
 import zstandard
 
 from store.dictionary import FIRST
 
-RAW, ZSTD, COMPOSED, SHORT = b"\x00", b"\x01", b"\x02", b"\x03"
+RAW, ZSTD, COMPOSED, SHORT, PRIMED = b"\x00", b"\x01", b"\x02", b"\x03", b"\x04"
 LEVEL = 3
 COMPRESS_FROM = 32
 SHORT_TO = 8192
 """Longer bytes find more in themselves than in a dictionary."""
+
+PRIMER_SIZE = 4096
+"""Bytes of a primer at most."""
+
+PRIMERS = 64
+"""How many are kept ready for use."""
 
 SPLIT_FROM = 2048
 """Smaller bodies are stored whole: a part of their own would cost more than they weigh."""
@@ -38,6 +49,8 @@ HASH_SIZE = 16
 """128 bits of SHA-256 find a part; the digest of the whole body, in full, proves it when it is read."""
 
 SEPARATORS = b", \t\r\n"
+
+_NONE: Final[Mapping[bytes, bytes]] = MappingProxyType({})
 
 
 class Corrupt(Exception):
@@ -82,12 +95,28 @@ class _Tools(threading.local):
     """zstd's contexts are costly to make and must not be shared between threads."""
 
     def __init__(self) -> None:
-        words = zstandard.ZstdCompressionDict(FIRST, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
-        words.precompute_compress(level=LEVEL)
+        words = _words(b"")
         self.compress = zstandard.ZstdCompressor(level=LEVEL).compress
         self.decompress = zstandard.ZstdDecompressor().decompress
         self.compress_short = zstandard.ZstdCompressor(level=LEVEL, dict_data=words).compress
         self.decompress_short = zstandard.ZstdDecompressor(dict_data=words).decompress
+        self.compress_primed = lru_cache(PRIMERS)(_primed_compressor)
+        self.decompress_primed = lru_cache(PRIMERS)(_primed_decompressor)
+
+
+def _words(primer: bytes) -> zstandard.ZstdCompressionDict:
+    words = zstandard.ZstdCompressionDict(FIRST + primer, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+    words.precompute_compress(level=LEVEL)
+    return words
+
+
+def _primed_compressor(primer: bytes) -> Callable[[bytes], bytes]:
+    return zstandard.ZstdCompressor(level=LEVEL, dict_data=_words(primer)).compress
+
+
+def _primed_decompressor(primer: bytes) -> Callable[[bytes], bytes]:
+    words = zstandard.ZstdCompressionDict(FIRST + primer, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+    return zstandard.ZstdDecompressor(dict_data=words).decompress
 
 
 _tools = _Tools()
@@ -95,16 +124,34 @@ _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _items = msgspec.json.Decoder(list[msgspec.Raw])
 
 
-def pack(data: bytes) -> bytes:
-    """The form of bytes that stand alone."""
+class Primer(NamedTuple):
+    """A part to compress with."""
+
+    part: bytes
+    data: bytes
+
+    @classmethod
+    def of(cls, head: bytes, body: bytes) -> "Primer":
+        """One for the run of this exchange."""
+        data = (head + body)[:PRIMER_SIZE]
+        return cls(hash_of(data), data)
+
+
+def pack(data: bytes, primer: Primer | None = None) -> bytes:
+    """The form of bytes that stand alone, or lean on a primer only."""
     if len(data) < COMPRESS_FROM:
         return RAW + data
-    form = SHORT + _tools.compress_short(data) if len(data) <= SHORT_TO else ZSTD + _tools.compress(data)
+    if len(data) > SHORT_TO:
+        form = ZSTD + _tools.compress(data)
+    elif primer is None:
+        form = SHORT + _tools.compress_short(data)
+    else:
+        form = PRIMED + primer.part + _tools.compress_primed(primer.data)(data)
     return form if len(form) <= len(data) else RAW + data
 
 
-def unpack(form: bytes) -> bytes:
-    """The bytes of a form that stands alone."""
+def unpack(form: bytes, parts: Mapping[bytes, bytes] = _NONE) -> bytes:
+    """The bytes of a form that is not composed. `parts` holds the bytes of all that `parts_of` names."""
     match form[:1]:
         case b"\x00":
             return form[1:]
@@ -112,8 +159,17 @@ def unpack(form: bytes) -> bytes:
             return _tools.decompress(form[1:])
         case b"\x03":
             return _tools.decompress_short(form[1:])
+        case b"\x04":
+            primer = form[1 : 1 + HASH_SIZE]
+            return _tools.decompress_primed(_present(parts, primer))(form[1 + HASH_SIZE :])
         case tag:
             raise Corrupt(f"a stored body has the unknown form {tag!r}")
+
+
+def _present(parts: Mapping[bytes, bytes], part: bytes) -> bytes:
+    if part not in parts:
+        raise Corrupt(f"the part {part.hex()} of a stored body is gone")
+    return parts[part]
 
 
 def hash_of(data: bytes | msgspec.Raw) -> bytes:
@@ -153,7 +209,9 @@ def _of_value(body: bytes, start: int, raw: bytes) -> list[Element]:
     return found
 
 
-def plan(body: bytes, cut: Sequence[Element], find: Callable[[bytes], Place | None]) -> Plan:
+def plan(
+    body: bytes, cut: Sequence[Element], find: Callable[[bytes], Place | None], primer: Primer | None = None
+) -> Plan:
     """The form of a body, given where elements of earlier bodies are kept (`find` by their hash)."""
     slices: list[tuple[int, int, Slice]] = []
     parts: dict[bytes, bytes] = {}
@@ -164,10 +222,10 @@ def plan(body: bytes, cut: Sequence[Element], find: Callable[[bytes], Place | No
             slices.append((start, end, Slice(place.part, place.offset, end - start)))
         elif end - start >= SMALLEST_PART:
             part = hash_of(data := body[start:end])
-            parts[part] = pack(data)
+            parts[part] = pack(data, primer)
             slices.append((start, end, Slice(part, 0, end - start)))
             places |= _places(body, part, [element for element, _ in stretch])
-    return Plan(_compose(body, slices) if slices else pack(body), parts, places)
+    return Plan(_compose(body, slices, primer) if slices else pack(body, primer), parts, places)
 
 
 type _Stretch = list[tuple[Element, Place | None]]
@@ -209,7 +267,7 @@ def _places(body: bytes, part: bytes, stretch: Sequence[Element]) -> dict[bytes,
     return places
 
 
-def _compose(body: bytes, slices: Sequence[tuple[int, int, Slice]]) -> bytes:
+def _compose(body: bytes, slices: Sequence[tuple[int, int, Slice]], primer: Primer | None) -> bytes:
     """The layout (MessagePack: for each slice the length of the text before it, part, offset, length), then the texts' form."""
     layout: list[int | bytes] = []
     between = []
@@ -220,7 +278,7 @@ def _compose(body: bytes, slices: Sequence[tuple[int, int, Slice]]) -> bytes:
         at = end
     between.append(body[at:])
     head = _encode(layout)
-    return COMPOSED + len(head).to_bytes(4) + head + pack(b"".join(between))
+    return COMPOSED + len(head).to_bytes(4) + head + pack(b"".join(between), primer)
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -228,29 +286,33 @@ _layout = msgspec.msgpack.Decoder(list[int | bytes])
 
 
 def parts_of(form: bytes) -> frozenset[bytes]:
-    """The parts that a form is composed of."""
-    if form[:1] != COMPOSED:
-        return frozenset()
-    layout, _ = _open(form)
-    return frozenset(piece.part for _, piece in layout)
+    """The parts that a form is composed of or leans on. One of them may lean on another one in its turn."""
+    match form[:1]:
+        case b"\x02":
+            layout, between = _open(form)
+            return frozenset(piece.part for _, piece in layout) | parts_of(between)
+        case b"\x04":
+            return frozenset((form[1 : 1 + HASH_SIZE],))
+        case _:
+            return frozenset()
 
 
 def _open(form: bytes) -> tuple[list[tuple[int, Slice]], bytes]:
+    """The slices of a composed form, and the form of what lies between them."""
     size = int.from_bytes(form[1:5])
     flat = iter(_layout.decode(form[5 : 5 + size]))
-    return [(gap, Slice(*rest)) for gap, *rest in zip(flat, flat, flat, flat, strict=True)], unpack(form[5 + size :])  # type: ignore[misc, arg-type]
+    return [(gap, Slice(*rest)) for gap, *rest in zip(flat, flat, flat, flat, strict=True)], form[5 + size :]  # type: ignore[misc, arg-type]
 
 
 def restore(form: bytes, parts: Mapping[bytes, bytes]) -> bytes:
     """The bytes of a form. `parts` holds the bytes of all that `parts_of` names."""
     if form[:1] != COMPOSED:
-        return unpack(form)
-    layout, between = _open(form)
+        return unpack(form, parts)
+    layout, rest = _open(form)
+    between = unpack(rest, parts)
     pieces: list[bytes] = []
     at = 0
     for gap, (part, offset, length) in layout:
-        if part not in parts:
-            raise Corrupt(f"the part {part.hex()} of a stored body is gone")
-        pieces += (between[at : at + gap], parts[part][offset : offset + length])
+        pieces += (between[at : at + gap], _present(parts, part)[offset : offset + length])
         at += gap
     return b"".join((*pieces, between[at:]))

@@ -16,9 +16,9 @@ from calls.meaning import meaning_digest
 from calls.model import Call, Exchange
 from store.blobs import pack
 from store.filing import trace_of
-from store.links import gives, said, takes
+from store.links import gives, takes
 from store.prices import Cost
-from store.rows import body_digest, clean, digest_bytes, pack_head
+from store.rows import body_digest, clean, digest_bytes
 
 LONGEST_RUN = 255
 LONGEST_NAME = 200
@@ -62,7 +62,7 @@ def run_name(run: str) -> str:
 
 
 def exchange_row(exchange: Exchange, project: str) -> tuple[object, ...]:
-    """All columns but the last, the request's body."""
+    """All columns but those in a form of `blobs`: head, the response's body and the request's, which come last."""
     request, response = exchange.request, exchange.response
     return (
         project,
@@ -79,8 +79,6 @@ def exchange_row(exchange: Exchange, project: str) -> tuple[object, ...]:
         exchange.redactions,
         body_digest(request.body.data),
         body_digest(response.body.data) if response else None,
-        pack_head(exchange),
-        pack(response.body.data) if response else None,
         _lone_trace(exchange),
     )
 
@@ -123,7 +121,6 @@ def call_row(kept: Kept, call: Call, project: str) -> tuple[object, ...]:
         _name(call.pending),
         _names(gives(call)),
         _names(takes(call)),
-        clean(said(call)) or None,
         _name(call.system_fingerprint),
         digest_bytes(meaning_digest(exchange, call))[:ANSWER_DIGEST] if exchange.response else None,
     )
@@ -192,7 +189,7 @@ INSERT INTO parts (project, run, day, hash, body) VALUES ($1, $2, $3, $4, $5) ON
 INSERT_EXCHANGE = """
 INSERT INTO exchanges (
     project, id, run, started_at, first_byte_at, ended_at, method, url, status, outcome, truncated, redactions,
-    request_digest, response_digest, head, response_body, trace, request_body
+    request_digest, response_digest, trace, head, response_body, request_body
 ) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18) ON CONFLICT DO NOTHING
 """
 
@@ -200,11 +197,11 @@ INSERT_CALL = """
 INSERT INTO calls (
     project, id, run, started_at, kind, provider, dialect, operation, host, status, outcome, model_requested,
     model_returned, tools, finish_reason, input_tokens, output_tokens, cached_tokens, reasoning_tokens, streamed,
-    complete, key, profile, cost_usd, prices, polls, pending, gives, takes, said,
+    complete, key, profile, cost_usd, prices, polls, pending, gives, takes,
     fingerprint, answer
 ) VALUES (
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25,
-    $26, $27, $28, $29, $30, $31, $32
+    $26, $27, $28, $29, $30, $31
 ) ON CONFLICT DO NOTHING
 """
 

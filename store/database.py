@@ -14,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 OLDEST_SERVER = 14
-SCHEMA = "0004"
+SCHEMA = "0005"
 """The version of our tables: the newest migration's (a test says so)."""
 
 MIGRATION_LOCK = 0x706C6179  # "play"

@@ -2,13 +2,14 @@
 
 import base64
 import binascii
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 import msgspec
-from sqlalchemy import ColumnElement, Select, Table, Text, and_, exists, or_, tuple_
-from sqlalchemy.dialects.postgresql import array
+from sqlalchemy import ColumnElement, Select, Table, Text, Uuid, and_, any_, exists, literal, or_, tuple_
+from sqlalchemy.dialects.postgresql import ARRAY, array
 
 from store.tables import calls, exchanges, gaps, runs
 
@@ -57,6 +58,9 @@ class Filters:
     q: str | None = None
     """Part of a run's id, name or labels, or of a call's model, host, operation, answer or arguments of tools."""
 
+    heard: tuple[uuid.UUID, ...] = ()
+    """The calls whose answers hold `q` (`Recorded.heard`)."""
+
 
 def of_runs(filters: Filters) -> Iterator[ColumnElement[bool]]:
     """The conditions on `runs`."""
@@ -67,7 +71,7 @@ def of_runs(filters: Filters) -> Iterator[ColumnElement[bool]]:
     if filters.incomplete is not None:
         yield lacking() if filters.incomplete else ~lacking()
     if filters.q:
-        yield or_(*_in_run(filters.q), exists().where(*_same_run(calls), or_(*_in_call(filters.q))))
+        yield or_(*_in_run(filters.q), exists().where(*_same_run(calls), or_(*_in_call(filters))))
 
 
 def of_calls(filters: Filters) -> Iterator[ColumnElement[bool]]:
@@ -79,7 +83,7 @@ def of_calls(filters: Filters) -> Iterator[ColumnElement[bool]]:
     if filters.incomplete is not None:
         yield calls.c.complete != filters.incomplete
     if filters.q:
-        yield or_(*_in_call(filters.q), exists().where(*_same_run(calls), or_(*_in_run(filters.q))))
+        yield or_(*_in_call(filters), exists().where(*_same_run(calls), or_(*_in_run(filters.q))))
 
 
 def lacking() -> ColumnElement[bool]:
@@ -147,6 +151,9 @@ def _in_run(wanted: str) -> tuple[ColumnElement[bool], ...]:
     )
 
 
-def _in_call(wanted: str) -> tuple[ColumnElement[bool], ...]:
-    columns = (calls.c.model_requested, calls.c.model_returned, calls.c.host, calls.c.operation, calls.c.said)
-    return tuple(column.icontains(wanted, autoescape=True) for column in columns)
+def _in_call(filters: Filters) -> Iterator[ColumnElement[bool]]:
+    columns = (calls.c.model_requested, calls.c.model_returned, calls.c.host, calls.c.operation)
+    yield from (column.icontains(filters.q or "", autoescape=True) for column in columns)
+    if filters.heard:
+        # One array: there may be more of them than a statement has parameters.
+        yield calls.c.id == any_(literal(list(filters.heard), ARRAY(Uuid)))

@@ -8,16 +8,15 @@ by halving its batch and kept in `gaps` with its evidence: one bad exchange neve
 import asyncio
 import datetime as dt
 import uuid
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import asyncpg
 
 from calls.events import Gap, ReplayNoted
 from calls.model import Exchange
-from store.blobs import Element, Place, elements, pack, plan
+from store.blobs import Element, Place, Primer, elements, pack, plan
 from store.columns import (
     EMPTY_RUNS,
     ID,
@@ -39,7 +38,7 @@ from store.columns import (
 from store.database import BadValue, Database, Unavailable
 from store.known import Known, Scope
 from store.partitions import Partitions, day_of
-from store.rows import clean
+from store.rows import clean, encoded_head
 
 __all__ = ["Ingest", "Kept", "Stored"]
 
@@ -74,8 +73,17 @@ class _Ready(NamedTuple):
     kept: Kept
     scope: Scope
     cut: tuple[Element, ...]
+    head: bytes
     exchange: tuple[object, ...]
     call: tuple[object, ...] | None
+
+
+@dataclass(slots=True)
+class _Fresh:
+    """What a transaction brings of a run."""
+
+    places: dict[bytes, Place] = field(default_factory=dict)
+    primer: Primer | None = None
 
 
 class _Life(NamedTuple):
@@ -131,7 +139,8 @@ class Ingest:
         scope = (run_name(exchange.run), day_of(exchange.id))
         cut = () if exchange.request.body.truncated else elements(exchange.request.body.data)
         row = exchange_row(exchange, self._project)
-        return _Ready(kept, scope, cut, row, call_row(kept, kept.call, self._project) if kept.call else None)
+        head = encoded_head(exchange)
+        return _Ready(kept, scope, cut, head, row, call_row(kept, kept.call, self._project) if kept.call else None)
 
     async def _store(self, ready: Sequence[_Ready]) -> list[tuple[Kept, str]]:
         """Commit them, and return those that cannot be."""
@@ -155,8 +164,8 @@ class Ingest:
         raise Unavailable("Postgres could not order our writes among those of others.")
 
     async def _commit(self, ready: Sequence[_Ready]) -> None:
-        """One transaction. Its places are learnt when it has committed, not before."""
-        fresh: defaultdict[Scope, dict[bytes, Place]] = defaultdict(dict)
+        """One transaction. What it brings is learnt when it has committed, not before."""
+        fresh: dict[Scope, _Fresh] = {}
         async with self._database.raw() as connection, connection.transaction():
             # First of all, because it locks the runs: who deletes one waits, or has done so before we look.
             lives = await self._open_runs(connection, _lives(one.kept.exchange for one in ready))
@@ -171,28 +180,32 @@ class Ingest:
                 await connection.executemany(INSERT_CALL, calls)
             if left:
                 await connection.execute(EMPTY_RUNS, self._project, [was for _, _, was, _ in left])
-        for scope, places in fresh.items():
-            self._known.learn(scope, lives[scope[0]], places)
+        for scope, brought in fresh.items():
+            self._known.learn(scope, lives[scope[0]], brought.places, brought.primer)
 
     def _plan(
         self,
         ready: Sequence[_Ready],
         lives: dict[str, uuid.UUID],
-        fresh: defaultdict[Scope, dict[bytes, Place]],
+        fresh: dict[Scope, _Fresh],
     ) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:
-        """The rows of exchanges and of new parts. `fresh` gains the places that this transaction makes."""
+        """The rows of exchanges and of new parts. `fresh` gains what this transaction makes."""
         rows: list[tuple[object, ...]] = []
         parts: list[tuple[object, ...]] = []
         for one in ready:
-            body = one.kept.exchange.request.body.data
-            if not one.cut:
-                rows.append((*one.exchange, pack(body)))
-                continue
-            find = _either(fresh[one.scope], self._known.of(one.scope, lives[one.scope[0]]))
-            made = plan(body, one.cut, find)
-            rows.append((*one.exchange, made.form))
+            exchange, before = one.kept.exchange, self._known.of(one.scope, lives[one.scope[0]])
+            head, body, answer = one.head, exchange.request.body.data, exchange.response
+            seen = before.seen or one.scope in fresh
+            mine = fresh.setdefault(one.scope, _Fresh())
+            primer = mine.primer or before.primer
+            if primer is None and seen:
+                primer = mine.primer = Primer.of(head, body)
+                parts.append((self._project, *one.scope, primer.part, pack(primer.data)))
+            made = plan(body, one.cut, _either(mine.places, before.places), primer)
+            packed = pack(head, primer), None if answer is None else pack(answer.body.data, primer)
+            rows.append((*one.exchange, *packed, made.form))
             parts += [(self._project, *one.scope, part, form) for part, form in made.parts.items()]
-            fresh[one.scope].update(made.places)
+            mine.places.update(made.places)
         return rows, parts
 
     async def _open_runs(self, connection: asyncpg.Connection, lives: dict[str, _Life]) -> dict[str, uuid.UUID]:

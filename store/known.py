@@ -1,4 +1,4 @@
-"""What the requests of each run have brought to Postgres already, so that only what is new goes there.
+"""What each run has brought to Postgres already, so that only what is new goes there.
 
 A cache: what it forgets is stored a second time, no more. What it holds must be true, so it learns only what is
 committed, and drops a run whose incarnation is another one than it remembers (the run was deleted, with its parts).
@@ -8,17 +8,41 @@ import datetime as dt
 import uuid
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
-from store.blobs import Place
+from store.blobs import Place, Primer
 
 type Scope = tuple[str, dt.date]
 """A run and the day of its parts."""
 
 
-class _Entry(NamedTuple):
+PRIMER_WEIGHT = 50
+"""A primer counts as so many places: it is 4 KiB."""
+
+
+@dataclass(slots=True)
+class _Entry:
     incarnation: uuid.UUID
     places: dict[bytes, Place]
+    primer: Primer | None = None
+
+    @property
+    def weight(self) -> int:
+        return 1 + len(self.places) + (PRIMER_WEIGHT if self.primer else 0)
+
+
+class Before(NamedTuple):
+    """What a run has brought before."""
+
+    places: Mapping[bytes, Place]
+    primer: Primer | None
+    seen: bool
+    """Whether anything of it is stored."""
+
+
+_NOTHING: Final = Before(MappingProxyType({}), None, seen=False)
 
 
 class Known:
@@ -29,26 +53,30 @@ class Known:
         self._size = 0
         self._entries: OrderedDict[Scope, _Entry] = OrderedDict()
 
-    def of(self, scope: Scope, incarnation: uuid.UUID) -> Mapping[bytes, Place]:
-        """Where the elements of this run are kept."""
+    def of(self, scope: Scope, incarnation: uuid.UUID) -> Before:
+        """Where the elements of this run are kept, and what to compress with."""
         entry = self._entries.get(scope)
         if entry is None or entry.incarnation != incarnation:
-            return {}
+            return _NOTHING
         self._entries.move_to_end(scope)
-        return entry.places
+        return Before(entry.places, entry.primer, seen=True)
 
-    def learn(self, scope: Scope, incarnation: uuid.UUID, places: Mapping[bytes, Place]) -> None:
-        """Remember places whose parts are committed."""
+    def learn(
+        self, scope: Scope, incarnation: uuid.UUID, places: Mapping[bytes, Place], primer: Primer | None = None
+    ) -> None:
+        """Remember places and a primer whose parts are committed."""
         entry = self._entries.get(scope)
         if entry is None or entry.incarnation != incarnation:
             self._forget(scope)
             entry = self._entries[scope] = _Entry(incarnation, {})
-        before = len(entry.places)
+            self._size += entry.weight
+        before = entry.weight
         entry.places.update(places)
-        self._size += len(entry.places) - before
+        entry.primer = primer or entry.primer
+        self._size += entry.weight - before
         while self._size > self._limit and self._entries:
             self._forget(next(iter(self._entries)))
 
     def _forget(self, scope: Scope) -> None:
         if entry := self._entries.pop(scope, None):
-            self._size -= len(entry.places)
+            self._size -= entry.weight

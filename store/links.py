@@ -1,16 +1,10 @@
-"""What in a call ties it to others: the ids that its answer makes and its request hands back, and words to find it by. Pure."""
+"""What in a call ties it to others: the ids that its answer makes and its request hands back. Pure."""
 
-from collections.abc import Iterator
-
-from calls.json import written
-from calls.model import Call, Json
+from calls.model import Call
 from calls.shape import members, some
 
 MOST = 500
 """Ids of one call."""
-
-LONGEST = 4000
-"""Characters of what a call said that are searched."""
 
 
 def gives(call: Call) -> list[str]:
@@ -30,24 +24,6 @@ def takes(call: Call) -> list[str]:
     brought = [some(members(result).get("id")) for result in call.tool_results]
     before = some(members(call.request).get("previous_response_id"))
     return [one for one in _distinct([*brought, before]) if one not in made]
-
-
-def said(call: Call) -> str:
-    """The text of an answer and what it asks of tools, as far as it is searched."""
-    text = "\n".join(_said(call))
-    return text[:LONGEST]
-
-
-def _said(call: Call) -> Iterator[str]:
-    if call.text:
-        yield call.text[:LONGEST]
-    for tool in call.tool_calls:
-        yield f"{tool.name} {_written(tool.arguments)[:LONGEST]}"
-
-
-def _written(value: Json) -> str:
-    """A value as people would type it: text bare, all else as JSON."""
-    return value if isinstance(value, str) else written(value, list)
 
 
 def _distinct(ids: list[str | None]) -> list[str]:

@@ -6,7 +6,9 @@ again from it, which costs a millisecond, needs no column, and tells what the ne
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import batched
 from typing import Any
 
 import asyncpg
@@ -15,18 +17,24 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from calls.model import Call, Exchange
 from store import late
-from store.blobs import parts_of, unpack
+from store.blobs import Corrupt, parts_of, unpack
 from store.database import Database
 from store.filters import Cursor, Filters, of_calls, page
 from store.folds import Folds, among, folds
 from store.linked import Links, linked, links_of
 from store.partitions import day_of
-from store.rows import exchange_of
+from store.rows import exchange_of, response_of
 from store.runs import Page, following
 from store.shapes import Answered, Place, Shape, call_shape, exchange_shape
 from store.tables import calls
+from store.words import said
 
 PAGE = 100
+
+NEWEST = 10_000
+"""How many calls are searched for words, counted from where a page begins."""
+
+LISTENED = 500
 
 type _Part = tuple[str, Any, bytes]
 """Run, day and hash."""
@@ -116,6 +124,29 @@ class Recorded:
         fitting = select(calls.c.id).where(calls.c.project == self._project, among(earlier), *conditions)
         fit = set((await connection.execute(fitting)).scalars())
         return [row for row in rows if fit.isdisjoint(before[row["id"]])]
+
+    async def heard(self, filters: Filters, cursor: str | None = None) -> Filters:
+        """The same filters; where they look for words, with the newest calls (from the cursor on) whose answers hold them.
+
+        Raises `BadCursor`.
+        """
+        if not filters.q:
+            return filters
+        begin = Cursor.parse(cursor) if cursor else None
+        fit = of_calls(replace(filters, q=None, incomplete=None))
+        query = select(calls.c.id).where(calls.c.project == self._project, *fit)
+        async with self._database.transaction() as connection:
+            newest = page(query, calls, begin, NEWEST, newest_first=True)
+            names: Sequence[uuid.UUID] = (await connection.execute(newest)).scalars().all()
+        found: list[uuid.UUID] = []
+        wanted = filters.q.casefold()
+        async with self._database.raw() as connection:
+            for batch in batched(names, LISTENED):
+                rows = await connection.fetch(ANSWERS, self._project, batch)
+                parts = await self._parts(connection, rows, {})
+                # Beside the loop: others ask meanwhile.
+                found += await asyncio.to_thread(_saying, wanted, rows, parts)
+        return replace(filters, heard=tuple(found))
 
     async def run_calls(self, run: str, limit: int = 50, cursor: str | None = None) -> Page:
         """The calls of a run, in step order. Raises `BadCursor`."""
@@ -213,19 +244,54 @@ class Recorded:
     async def _parts(
         self, connection: asyncpg.Connection, rows: Sequence[asyncpg.Record], had: Mapping[_Part, bytes]
     ) -> dict[_Part, bytes]:
-        """The bytes of all parts that the rows' requests are composed of."""
-        wanted = {(*_scope(row), part) for row in rows for part in parts_of(row["request_body"])}
-        found = {part: had[part] for part in wanted & had.keys()}
-        if lacking := list(wanted - had.keys()):
-            fetched = await connection.fetch(PARTS, self._project, *map(list, zip(*lacking, strict=True)))
-            found |= {(row["run"], row["day"], row["hash"]): unpack(row["body"]) for row in fetched}
+        """The bytes of all parts that the rows' forms name."""
+        wanted = {(*_scope(row), part) for row in rows for part in _named(row)}
+        forms = await self._forms(connection, wanted - had.keys())
+        primers = {(run, day, primer) for (run, day, _), form in forms.items() for primer in parts_of(form)}
+        forms |= await self._forms(connection, primers - forms.keys() - had.keys())
+        found = {part: had[part] for part in (wanted | primers) & had.keys()}
+        found |= {part: unpack(form) for part, form in forms.items() if not parts_of(form)}
+        for (run, day, part), form in forms.items():
+            if leaning := parts_of(form):
+                # It says what is gone, where it is.
+                own = {primer: found[run, day, primer] for primer in leaning if (run, day, primer) in found}
+                found[run, day, part] = unpack(form, own)
         return found
+
+    async def _forms(self, connection: asyncpg.Connection, wanted: Collection[_Part]) -> dict[_Part, bytes]:
+        """These parts as they are stored."""
+        if not wanted:
+            return {}
+        fetched = await connection.fetch(PARTS, self._project, *map(list, zip(*wanted, strict=True)))
+        return {(row["run"], row["day"], row["hash"]): row["body"] for row in fetched}
+
+
+def _named(row: asyncpg.Record) -> frozenset[bytes]:
+    """The parts that a row's forms name."""
+    forms = (row[name] for name in ("head", "response_body", "request_body") if row.get(name))
+    return frozenset(part for form in forms for part in parts_of(form))
+
+
+def _own(row: asyncpg.Record, parts: Mapping[_Part, bytes]) -> dict[bytes, bytes]:
+    scope = _scope(row)
+    return {part: parts[*scope, part] for part in _named(row) if (*scope, part) in parts}
+
+
+def _saying(words: str, rows: Iterable[asyncpg.Record], parts: Mapping[_Part, bytes]) -> list[uuid.UUID]:
+    """The calls whose answers hold these words."""
+    found = []
+    for row in rows:
+        try:
+            response = response_of(row, _own(row, parts))
+        except Corrupt:
+            continue  # whoever opens it is told
+        if words in said(row["dialect"], response):
+            found.append(row["id"])
+    return found
 
 
 def _restored(row: asyncpg.Record, parts: Mapping[_Part, bytes]) -> Exchange:
-    scope = _scope(row)
-    own = {part: parts[*scope, part] for part in parts_of(row["request_body"]) if (*scope, part) in parts}
-    return exchange_of(row, own)
+    return exchange_of(row, _own(row, parts))
 
 
 def _scope(row: asyncpg.Record) -> tuple[str, Any]:
@@ -239,6 +305,13 @@ def _uuid(text: str) -> uuid.UUID | None:
     except ValueError:
         return None
 
+
+ANSWERS = """
+SELECT exchanges.id, exchanges.run, exchanges.status, exchanges.head, exchanges.response_body,
+    exchanges.response_digest, calls.dialect
+FROM exchanges JOIN calls USING (project, id)
+WHERE project = $1 AND id = ANY ($2::uuid[]) AND response_body IS NOT NULL
+"""
 
 EXCHANGES = "SELECT * FROM exchanges WHERE project = $1 AND id = ANY ($2::uuid[])"
 

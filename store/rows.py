@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from calls.model import Body, Chunk, ChunkKind, Exchange, Headers, Outcome, Request, Response
-from store.blobs import Corrupt, pack, restore, unpack
+from store.blobs import Corrupt, restore, unpack
 
 EMPTY_DIGEST = hashlib.sha256(b"").digest()
 
@@ -70,8 +70,8 @@ def clean(text: str, limit: int = 0) -> str:
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}") if "\0" in text else text
 
 
-def pack_head(exchange: Exchange) -> bytes:
-    """The `head` column."""
+def encoded_head(exchange: Exchange) -> bytes:
+    """What the `head` column has in a form of `blobs`."""
     request, response = exchange.request, exchange.response
     exact = (request.method, request.url)
     head = Head(
@@ -85,17 +85,12 @@ def pack_head(exchange: Exchange) -> bytes:
         exchange.error,
         None if exact == (clean(request.method), clean(request.url)) else exact,
     )
-    return pack(_encode(head))
-
-
-def open_head(packed: bytes) -> Head:
-    """The inverse of `pack_head`."""
-    return _head.decode(unpack(packed))
+    return _encode(head)
 
 
 def exchange_of(row: Mapping[str, Any], parts: Mapping[bytes, bytes]) -> Exchange:
-    """The exchange of a row. `parts` are those that its request's form names. Raises `Corrupt`."""
-    head = open_head(row["head"])
+    """The exchange of a row. `parts` are those that its forms name. Raises `Corrupt`."""
+    head = _head.decode(unpack(row["head"], parts))
     method, url = head.exact or (row["method"], row["url"])
     body = _body(head.request, restore(row["request_body"], parts), row["request_digest"])
     return Exchange(
@@ -109,7 +104,7 @@ def exchange_of(row: Mapping[str, Any], parts: Mapping[bytes, bytes]) -> Exchang
             body=body,
             trailers=head.request.trailers,
         ),
-        response=None if head.response is None else _response(head.response, row, head.reason),
+        response=_response(head, row, parts),
         outcome=_outcome(row["outcome"]),
         started_at=row["started_at"],
         first_byte_at=row["first_byte_at"],
@@ -183,13 +178,20 @@ def _summed(numbers: Sequence[int]) -> list[int]:
     return [total := total + number for number in numbers]
 
 
-def _response(message: Message, row: Mapping[str, Any], reason: str) -> Response:
+def response_of(row: Mapping[str, Any], parts: Mapping[bytes, bytes]) -> Response | None:
+    """The response alone. Raises `Corrupt`."""
+    return _response(_head.decode(unpack(row["head"], parts)), row, parts)
+
+
+def _response(head: Head, row: Mapping[str, Any], parts: Mapping[bytes, bytes]) -> Response | None:
+    if (message := head.response) is None:
+        return None
     return Response(
         status=row["status"],
-        reason=reason,
+        reason=head.reason,
         http_version=message.http_version,
         headers=message.headers,
-        body=_body(message, unpack(row["response_body"]), row["response_digest"]),
+        body=_body(message, unpack(row["response_body"], parts), row["response_digest"]),
         trailers=message.trailers,
     )
 

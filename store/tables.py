@@ -131,7 +131,6 @@ calls = Table(
     Column("pending", Text),  # …and the work that its answer leaves unfinished: by these, exchanges are joined to calls
     Column("gives", ARRAY(Text)),  # ids that the answer makes: of the tool calls that it asks for, of a response…
     Column("takes", ARRAY(Text)),  # …and those that the request hands back: by these, calls follow one another
-    Column("said", Text),  # the beginning of the answer's text, and what it asks of tools: to be searched
     Column("fingerprint", Text),  # what the provider says of the model's set-up
     Column("answer", LargeBinary),  # digest of what the answer says (`calls.meaning`), cut to 16 bytes
     _key("id"),

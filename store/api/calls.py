@@ -19,7 +19,7 @@ router = APIRouter(tags=["calls"])
 @router.get("/calls", summary="Calls of all runs, newest first")
 async def list_calls(desk: TheDesk, filters: TheFilters, cursor: At, limit: Limit = 50) -> Response:
     """One page."""
-    found = await desk.recorded.calls(filters, limit, cursor)
+    found = await desk.recorded.calls(await desk.recorded.heard(filters, cursor), limit, cursor)
     return page(found.items, found.next)
 
 

@@ -56,7 +56,7 @@ class Patch(BaseModel):
 @router.get("/runs", summary="Runs, newest first, that have at least one call which fits the filters")
 async def list_runs(desk: TheDesk, filters: TheFilters, cursor: At, limit: Limit = 50) -> Response:
     """One page."""
-    found = await desk.runs.page(filters, desk.now(), limit, cursor)
+    found = await desk.runs.page(await desk.recorded.heard(filters), desk.now(), limit, cursor)
     return page(found.items, found.next)
 
 

@@ -12,6 +12,7 @@ from store.blobs import (
     SPLIT_FROM,
     Corrupt,
     Place,
+    Primer,
     elements,
     pack,
     parts_of,
@@ -50,6 +51,25 @@ def kept_once(bodies: Iterable[bytes]) -> Shelf:
     for body, form in forms:
         assert shelf.get(form) == body
     return shelf
+
+
+@given(st.binary(max_size=9000), st.binary(max_size=5000), st.binary(max_size=300))
+def test_what_leans_on_a_primer_comes_back_with_it_and_not_without(data: bytes, head: bytes, body: bytes) -> None:
+    primer = Primer.of(head, body)
+    for written in (data, primer.data + data):
+        form = pack(written, primer)
+        assert len(form) <= len(written) + 1
+        assert parts_of(form) <= {primer.part}
+        assert unpack(form, {primer.part: primer.data}) == written
+        if parts_of(form):
+            with pytest.raises(Corrupt, match="is gone"):
+                unpack(form)
+
+
+def test_a_run_s_own_words_make_the_next_ones_short() -> None:
+    first, then = samples.prose("a run", 500).encode(), samples.prose("the same run", 120).encode()
+    primer = Primer.of(b"", first)
+    assert len(pack(then, primer)) < 0.9 * len(pack(then))
 
 
 @given(st.binary(max_size=20_000) | st.binary(max_size=40).map(lambda data: data * 1000))

@@ -14,7 +14,7 @@ from calls.model import Exchange, Headers
 from store.database import Database
 from store.filters import Filters
 from store.ingest import Ingest, Kept
-from store.links import gives, said, takes
+from store.links import gives, takes
 from store.recorded import Recorded
 from tests.store.house import PROFILES, opened
 from tests.store.samples import exchange
@@ -171,12 +171,6 @@ def test_only_models_give_and_take_ids() -> None:
     call = understood(chat(1, USER, result("call_9"), asks=[OSLO, OSLO]))
     assert (gives(call), takes(call)) == (["call_1"], ["call_9"])
     assert gives(replace(call, kind="tool")) == takes(replace(call, kind="tool")) == []
-
-
-def test_what_is_searched_is_the_text_and_the_arguments_and_bounded() -> None:
-    assert said(understood(chat(1, USER, asks=[OSLO]))) == 'weather {"city":"Oslo"}'
-    assert said(understood(chat(1, USER))) == "It rains."
-    assert len(said(replace(understood(chat(1, USER)), text="x" * 100_000))) == 4000
 
 
 async def test_links_are_told_over_rest(tmp_path: Path, database: Database) -> None:
