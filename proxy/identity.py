@@ -5,7 +5,6 @@ What it tells others (agents, gateways, tracers) is taken as it is found: a name
 digest. Our own headers and our credentials are for us, and go no further.
 """
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -13,17 +12,12 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
+from calls.identity import LONGEST, RUN, legal
 from calls.model import Headers
-
-RUN: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-"""What can be a run's id (contract)."""
 
 STEP: Final = re.compile(r"[0-9]{1,9}")
 ACTOR: Final = 256
 """Characters that an actor's name may have."""
-
-_LONGEST: Final = 512
-"""An identifier of others that is longer is none (wire report, D)."""
 
 type Credentials = tuple[str, str] | None
 """Run and token, as they were given to us."""
@@ -50,7 +44,7 @@ def identify(headers: Headers, credentials: Credentials, owner: str) -> Identity
     seen = _first_values(headers)
     found = (*_told(seen, credentials), *_foreign(seen))
     return Identity(
-        run=_legal(found[0][1]) if found else owner,
+        run=legal(found[0][1]) if found else owner,
         evidence=(*found, *_trace(seen), ("owner", owner)),
         step=_step(seen),
         actor=_actor(seen),
@@ -93,13 +87,6 @@ def _is_ours(name: str) -> bool:
     return name.startswith("x-playhead-") or name in ("proxy-authorization", "proxy-connection")
 
 
-def _legal(name: str) -> str:
-    """A run's id for any name: itself where it can be one."""
-    if RUN.fullmatch(name):
-        return name
-    return "id:" + hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-
-
 # -- what the client tells us
 
 
@@ -116,9 +103,16 @@ def _step(seen: dict[str, str]) -> int | None:
 
 
 def _actor(seen: dict[str, str]) -> str | None:
-    """By our own header, else the sub-agent of Claude Code that calls."""
-    names = (seen.get(name, "") for name in ("x-playhead-actor", "x-claude-code-agent-id"))
+    """By our own header, else the sub-agent that calls, as agents tell it of theirs."""
+    names = (seen.get("x-playhead-actor", ""), seen.get("x-claude-code-agent-id", ""), _branch(seen))
     return next((name for name in names if name and len(name) <= ACTOR and name.isprintable()), None)
+
+
+def _branch(seen: dict[str, str]) -> str:
+    """The sub-agent of Codex or opencode: it names the session that it belongs to, and has an id of its own."""
+    root = next((seen[name] for name in _ROOTS if name in seen), None)
+    own = next((seen[name] for name in _BRANCHES if name in seen), "")
+    return seen.get("x-openai-subagent", own) if root is not None and own and own != root else ""
 
 
 # -- what the client tells others
@@ -131,7 +125,7 @@ def _foreign(seen: dict[str, str]) -> Iterator[tuple[str, str]]:
     for header, member, read in _SOURCES:
         value = seen.get(header)
         identifier = read(value, member) if value else None
-        if identifier and len(identifier) <= _LONGEST and identifier.isprintable():
+        if identifier and len(identifier) <= LONGEST and identifier.isprintable():
             yield (f"{header}/{member}" if member else header), identifier
 
 
@@ -168,11 +162,15 @@ _SOURCES: Final[tuple[tuple[str, str, Callable[[str, str], str | None]], ...]] =
     ("baggage", "session.id", _baggage),
     # Agents, of their own
     ("x-claude-code-session-id", "", _itself),
-    ("thread-id", "", _itself),
-    ("thread_id", "", _itself),
+    # Sub-agents name the session that they work for, and themselves by their own.
     ("session-id", "", _itself),
     ("session_id", "", _itself),
     ("x-codex-turn-metadata", "session_id", _in_json),
+    ("x-codex-parent-thread-id", "", _itself),
+    ("thread-id", "", _itself),
+    ("thread_id", "", _itself),
+    ("x-parent-session-id", "", _itself),
+    ("x-dynamo-parent-session-id", "", _itself),
     ("x-opencode-session", "", _itself),
     ("x-session-affinity", "", _itself),
     ("x-amp-thread-id", "", _itself),
@@ -189,6 +187,21 @@ _SOURCES: Final[tuple[tuple[str, str, Callable[[str, str], str | None]], ...]] =
 )
 
 
+_ROOTS: Final = (
+    "session-id",
+    "session_id",
+    "x-codex-parent-thread-id",
+    "x-parent-session-id",
+    "x-dynamo-parent-session-id",
+)
+_BRANCHES: Final = (
+    "thread-id",
+    "thread_id",
+    "x-opencode-session",
+    "x-session-affinity",
+    "x-session-id",
+    "x-dynamo-session-id",
+)
 _FOREIGN: Final = frozenset(header for header, _, _ in _SOURCES)
 
 

@@ -11,9 +11,10 @@ import ipaddress
 import re
 from typing import Final, NamedTuple
 
+from calls.identity import RUN
 from calls.model import Headers
 from proxy.door import Origin
-from proxy.identity import RUN, Credentials, Identity, identify
+from proxy.identity import Credentials, Identity, identify
 from proxy.lane.heads import RequestHead, framing, without
 from proxy.lane.upstream import Way
 from proxy.mitm.engine import Engine

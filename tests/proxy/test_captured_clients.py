@@ -84,7 +84,7 @@ CLIENTS: dict[str, Client] = {
         ),
         body={"prompt_cache_key": SESSION},
         run=SESSION,
-        source="thread-id",
+        source="session-id",
     ),
     "codex, that only names its cache": Client(
         url=RESPONSES,

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from calls.identity import RUN
 from calls.model import Headers
-from proxy.identity import RUN, identify, refusal
+from proxy.identity import identify, refusal
 
 OWNER = "start-1.conn-7"
 UUID = "0b4f5c6d-0123-4abc-89ab-0123456789ab"
@@ -15,9 +16,10 @@ PLACES: tuple[tuple[str, str, str, str], ...] = (
     ("x-playhead-run", "mine-1", "x-playhead-run", "mine-1"),
     ("baggage", "a=b, gen_ai.conversation.id=conv%2D1;p=1, session.id=s", "baggage/gen_ai.conversation.id", "conv-1"),
     ("X-Claude-Code-Session-Id", UUID, "x-claude-code-session-id", UUID),
-    ("thread-id", "t-1", "thread-id", "t-1"),
     ("session_id", "s-1", "session_id", "s-1"),
     ("x-codex-turn-metadata", '{"session_id": "turn-1"}', "x-codex-turn-metadata/session_id", "turn-1"),
+    ("thread-id", "t-1", "thread-id", "t-1"),
+    ("x-parent-session-id", "root-1", "x-parent-session-id", "root-1"),
     ("x-opencode-session", "o-1", "x-opencode-session", "o-1"),
     ("X-Amp-Thread-Id", "amp-1", "x-amp-thread-id", "amp-1"),
     ("Helicone-Session-Id", "h-1", "helicone-session-id", "h-1"),
@@ -55,6 +57,25 @@ def test_a_token_alone_names_no_run() -> None:
 
 def test_nobody_named_is_the_owner_of_the_connection() -> None:
     assert identify((("Accept", "*/*"),), None, OWNER)[:4] == (OWNER, (("owner", OWNER),), None, None)
+
+
+@pytest.mark.parametrize(
+    ("headers", "run", "actor"),
+    [
+        # Codex: the root's session on every thread, a thread for each sub-agent.
+        ((("session-id", "root"), ("thread-id", "root")), "root", None),
+        ((("session-id", "root"), ("thread-id", "t-2")), "root", "t-2"),
+        ((("session-id", "root"), ("thread-id", "t-2"), ("x-openai-subagent", "review")), "root", "review"),
+        ((("x-codex-parent-thread-id", "t-1"), ("thread-id", "t-2")), "t-1", "t-2"),
+        # opencode: a session for each, which names the one above it.
+        ((("x-parent-session-id", "ses_1"), ("x-session-id", "ses_2")), "ses_1", "ses_2"),
+        ((("x-session-id", "ses_1"),), "ses_1", None),
+        ((("x-openai-subagent", "review"),), OWNER, None),
+    ],
+)
+def test_a_sub_agent_is_an_actor_of_the_run_that_it_works_for(headers: Headers, run: str, actor: str | None) -> None:
+    found = identify(headers, None, OWNER)
+    assert (found.run, found.actor) == (run, actor)
 
 
 def test_a_trace_is_evidence_and_no_run() -> None:
