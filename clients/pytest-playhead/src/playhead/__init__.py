@@ -1,0 +1,30 @@
+"""Name runs, and ask what an agent did in them: with Playhead running beside, or from a recording's file alone.
+
+    with playhead.run("ticket-904") as run:
+        agent.work()
+    assert run.calls.tools == ["search_tickets", "add_note"]
+
+    assert playhead.load("recordings/ticket-904.jsonl").cost_usd <= 0.02
+
+Standard library only: it is installed beside an agent's own requirements.
+"""
+
+from playhead.bundle import BadBundle, load
+from playhead.calls import Call, Calls, ToolCall, ToolCalls
+from playhead.named import run
+from playhead.rest import Unreachable
+from playhead.runs import Run, Tokens, Unknown
+
+__all__ = [
+    "BadBundle",
+    "Call",
+    "Calls",
+    "Run",
+    "Tokens",
+    "ToolCall",
+    "ToolCalls",
+    "Unknown",
+    "Unreachable",
+    "load",
+    "run",
+]

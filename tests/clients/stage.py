@@ -1,0 +1,130 @@
+"""A test suite of somebody else's, its upstream, and pytest as they would type it."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+from urllib.parse import urlsplit
+
+from proxy.demo import model
+from proxy.demo.servers import Handler
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ROOT / "clients" / "pytest-playhead" / "src"
+PLAYHEAD = str(Path(sys.executable).parent / "playhead")
+
+CONFIG = """
+[upstreams]
+"api.openai.com" = "http://127.0.0.1:{port}"
+"tickets.example.com" = "http://127.0.0.1:{port}"
+"*.elsewhere.example" = "http://127.0.0.1:{port}"
+"""
+
+
+class Upstream(Handler):
+    """Every API of the suite. What it answers changes with each request, so that a replay can be told from it."""
+
+    def do_GET(self) -> None:  # noqa: N802 - the name that the base class looks for
+        asked = self._note()
+        match urlsplit(self.path).path.split("/"):
+            case ["", "status", code]:
+                self.answer(int(code), b'{"error": {"message": "no"}}')
+            case _:
+                self.answer(200, json.dumps({"path": self.path, "asked": asked}).encode())
+
+    def do_POST(self) -> None:  # noqa: N802 - likewise
+        self._note()
+        asked = self.read_json()
+        if not self.path.endswith("/chat/completions"):
+            return self.answer(201, json.dumps({"got": asked}).encode())
+        said = model.reply(asked["messages"])
+        if asked.get("stream"):
+            return self.answer_in_pieces(model.streamed(said, 40, with_usage=True), 0)
+        return self.answer(200, model.whole(said, 40))
+
+    def _note(self) -> int:
+        asked: list[str] = self.server.asked  # type: ignore[attr-defined]
+        asked.append(f"{self.command} {self.path}")
+        return len(asked)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """What pytest came to."""
+
+    code: int
+    out: str
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """`{"passed": 1}`, of the last line."""
+        last = self.out.rstrip().splitlines()[-1]
+        return {
+            thing.rstrip("s"): int(number) for number, thing in re.findall(r"(\d+) ([a-z]+)", last.partition(" in ")[0])
+        }
+
+    def __contains__(self, words: str) -> bool:
+        return words in self.out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Where the suite lies."""
+
+    directory: Path
+    server: ThreadingHTTPServer
+    data: Path
+
+    @property
+    def asked(self) -> list[str]:
+        """What reached the upstream."""
+        found: list[str] = self.server.asked  # type: ignore[attr-defined]
+        return found
+
+    def write(self, name: str, content: str) -> Path:
+        """A file of the suite."""
+        path = self.directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(dedent(content))
+        return path
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """What a shell would have: Playhead on the PATH, nothing of ours besides, and no plugins of this checkout's."""
+        kept = {
+            name: value for name, value in os.environ.items() if not name.startswith(("PLAYHEAD_", "PYTEST_", "COV_"))
+        }
+        return {
+            **kept,
+            "PYTHONPATH": str(SOURCES),
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "PLAYHEAD_COMMAND": PLAYHEAD,
+            "PLAYHEAD_DATA": str(self.data),
+            "OPENAI_API_KEY": "sk-none",
+            **more,
+        }
+
+    def pytest(self, *arguments: str, plugins: Sequence[str] = (), **environment: str) -> Ran:
+        """Run pytest on the suite."""
+        loaded = [part for name in ("pytest_playhead", *plugins) for part in ("-p", name)]
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *loaded, "-p", "no:cacheprovider", "--rootdir", ".", *arguments],
+            cwd=self.directory,
+            env=self.environment(**environment),
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        return Ran(code=done.returncode, out=done.stdout + done.stderr)
+
+    def recording(self, place: str) -> list[dict[str, Any]]:
+        """The exchanges in a recording."""
+        lines = (self.directory / place).read_bytes().splitlines()
+        return [parsed["exchange"] for line in lines if "exchange" in (parsed := json.loads(line))]

@@ -1,0 +1,165 @@
+"""The plugin's record modes, as somebody would use them: pytest in a process of its own, real clients, a real upstream."""
+
+import pytest
+
+from tests.clients.stage import Stage
+
+AGENT = """
+import openai, pytest, requests
+
+def agent(prompt="any refunds?"):
+    client = openai.OpenAI()
+    asked = [{"role": "user", "content": prompt}]
+    said = client.chat.completions.create(model="example-large", messages=asked)
+    found = requests.get("https://tickets.example.com/v2/tickets", params={"query": "refund"}, timeout=10).json()
+    return said.choices[0].message, found["asked"]
+
+@pytest.mark.playhead
+def test_the_agent_looks_first():
+    message, asked = agent()
+    print("ASKED", asked)
+    assert message.tool_calls[0].function.name == "search_tickets"
+"""
+
+FILE = "recordings/test_agent/test_the_agent_looks_first.jsonl"
+
+
+@pytest.fixture
+def suite(stage: Stage) -> Stage:
+    stage.write("test_agent.py", AGENT)
+    return stage
+
+
+@pytest.fixture
+def recorded(suite: Stage) -> Stage:
+    ran = suite.pytest("--record-mode=once")
+    assert ran.counts == {"passed": 1}, ran.out
+    suite.asked.clear()
+    return suite
+
+
+def test_a_test_is_recorded_once_and_answered_from_then_on(suite: Stage) -> None:
+    ran = suite.pytest("--record-mode=once")
+    assert ran.counts == {"passed": 1}, ran.out
+    assert f"{FILE} holds 2 calls, recorded just now" in ran
+    assert [each["request"]["method"] for each in suite.recording(FILE)] == ["POST", "GET"]
+    assert len(suite.asked) == 2
+    again = suite.pytest("--record-mode=once")
+    assert again.counts == {"passed": 1}, again.out
+    assert len(suite.asked) == 2
+
+
+def test_nothing_is_asked_by_default(recorded: Stage) -> None:
+    recorded.server.shutdown()
+    recorded.server.server_close()
+    assert (ran := recorded.pytest("-s")).counts == {"passed": 1}, ran.out
+    assert "ASKED 2" in ran
+    assert not recorded.asked
+
+
+def test_without_a_recording_a_test_fails_with_the_command_that_makes_it(suite: Stage) -> None:
+    ran = suite.pytest()
+    assert ran.counts == {"error": 1}, ran.out
+    assert f"there is no recording {FILE}" in ran
+    assert "pytest 'test_agent.py::test_the_agent_looks_first' --record-mode=once" in ran
+    assert not suite.asked
+
+
+def test_a_miss_fails_the_test_and_says_what_differs(recorded: Stage) -> None:
+    recorded.write("test_agent.py", AGENT.replace("any refunds?", "any parcels?"))
+    ran = recorded.pytest()
+    assert ran.counts == {"failed": 1}, ran.out
+    assert "- playhead -" in ran
+    assert "/body/messages/0/content" in ran
+    assert "- 'any refunds?'" in ran
+    assert "+ 'any parcels?'" in ran
+    assert "--record-mode=new_episodes" in ran
+    assert not recorded.asked
+
+
+def test_a_miss_that_the_test_swallows_fails_it_all_the_same(recorded: Stage) -> None:
+    swallowed = AGENT.replace("any refunds?", "any parcels?").replace(
+        "    message, asked = agent()", "    try:\n        agent()\n    except Exception:\n        return"
+    )
+    recorded.write("test_agent.py", swallowed)
+    ran = recorded.pytest()
+    assert ran.counts == {"failed": 1}, ran.out
+    assert "the test passed, and yet it is not right" in ran
+    assert "/body/messages/0/content" in ran
+
+
+def test_what_is_left_over_fails_the_test_unless_it_may_be(recorded: Stage) -> None:
+    shorter = AGENT.replace("    found = requests", "    return said.choices[0].message, 0\n    found = requests")
+    recorded.write("test_agent.py", shorter)
+    ran = recorded.pytest()
+    assert ran.counts == {"failed": 1}, ran.out
+    assert "left over: 1 recorded call that the test did not ask for" in ran
+    assert "step 2, GET https://tickets.example.com/v2/tickets?query=refund" in ran
+    recorded.write("test_agent.py", shorter.replace("mark.playhead", "mark.playhead(allow_unused=True)"))
+    assert recorded.pytest().counts == {"passed": 1}
+
+
+def test_new_episodes_records_only_what_is_missing(recorded: Stage) -> None:
+    first = recorded.recording(FILE)
+    more = AGENT.replace(
+        "    return said", '    agent("any parcels?") if prompt == "any refunds?" else None\n    return said'
+    )
+    recorded.write("test_agent.py", more.replace('params={"query": "refund"}', 'params={"query": prompt}'))
+    ran = recorded.pytest("--record-mode=new_episodes")
+    assert ran.counts == {"passed": 1}, ran.out
+    assert "holds 3 new calls beside 1 that answered, and lacks 1 call that nobody asked for" in ran
+    assert recorded.recording(FILE)[0] == first[0]
+    assert len(recorded.asked) == 3
+    assert (again := recorded.pytest()).counts == {"passed": 1}, again.out
+    assert len(recorded.asked) == 3
+
+
+def test_all_records_anew_and_keeps_the_old_one_where_the_test_fails(recorded: Stage) -> None:
+    before = (recorded.directory / FILE).read_bytes()
+    recorded.write("test_agent.py", AGENT.replace('== "search_tickets"', '== "delete_tickets"'))
+    ran = recorded.pytest("--record-mode=all")
+    assert ran.counts == {"failed": 1}, ran.out
+    assert (recorded.directory / FILE).read_bytes() == before
+    recorded.write("test_agent.py", AGENT)
+    assert recorded.pytest("--record-mode=all").counts == {"passed": 1}
+    assert (recorded.directory / FILE).read_bytes() != before
+
+
+def test_a_failed_answer_never_takes_the_place_of_a_good_one(recorded: Stage) -> None:
+    before = (recorded.directory / FILE).read_bytes()
+    failing = AGENT.replace("/v2/tickets", "/status/503").replace(".json()\n", '.json() and {"asked": 0}\n')
+    recorded.write("test_agent.py", failing)
+    ran = recorded.pytest("--record-mode=all")
+    assert ran.counts == {"failed": 1}, ran.out
+    assert "was answered with status 503" in ran
+    assert "playhead(allow_failed=True)" in ran
+    assert (recorded.directory / FILE).read_bytes() == before
+    recorded.write("test_agent.py", failing.replace("mark.playhead", "mark.playhead(allow_failed=True)"))
+    assert recorded.pytest("--record-mode=all").counts == {"passed": 1}
+    assert recorded.recording(FILE)[1]["response"]["status"] == 503
+    assert recorded.pytest().counts == {"passed": 1}
+
+
+def test_rewrite_lets_the_old_one_go_first(recorded: Stage) -> None:
+    recorded.write("test_agent.py", AGENT.replace('== "search_tickets"', '== "delete_tickets"'))
+    assert recorded.pytest("--record-mode=rewrite").counts == {"failed": 1}
+    assert not (recorded.directory / FILE).exists()
+    recorded.write("test_agent.py", AGENT)
+    assert recorded.pytest("--record-mode=rewrite").counts == {"passed": 1}
+    assert recorded.pytest().counts == {"passed": 1}
+
+
+def test_the_ini_file_may_say_the_mode(suite: Stage) -> None:
+    suite.write("pytest.ini", "[pytest]\nplayhead_record_mode = once\n")
+    assert suite.pytest().counts == {"passed": 1}
+    assert (suite.directory / FILE).exists()
+
+
+def test_disabled_it_is_not_there(suite: Stage) -> None:
+    suite.write(
+        "test_plain.py",
+        'import os, pytest\n@pytest.mark.playhead\ndef test_it():\n    assert "HTTPS_PROXY" not in os.environ\n',
+    )
+    ran = suite.pytest("--disable-recording", "test_plain.py")
+    assert ran.counts == {"passed": 1}, ran.out
+    assert not (suite.directory / "recordings").exists()
