@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from proxy.cli import compare, files, fixtures, fork, ground, keys, look, run, why
+from proxy.cli import compare, files, fixtures, fork, ground, inference, keys, look, run, why
 from proxy.cli.common import OwnFailure
 from proxy.errors import Failure
 
@@ -59,6 +59,7 @@ for command in (
     *keys.COMMANDS,
     *files.COMMANDS,
     *fixtures.COMMANDS,
+    *inference.COMMANDS,
     *ground.COMMANDS,
 ):
     playhead.add_command(command)

@@ -1,0 +1,83 @@
+"""What is refused at start because nobody has tested it: a claim covers what was checked and nothing else."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from playhead_inference.tiles import ROWS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What a configuration of vLLM says, as plain values."""
+
+    device: str
+    """cpu or cuda"""
+    dtype: str
+    heads: int
+    kv_heads: int
+    attention: str | None
+    """The attention backend that was asked for."""
+    eager: bool
+    mode: bool
+    """VLLM_BATCH_INVARIANT"""
+    moe: bool
+    prefix_caching: bool
+    features: Mapping[str, bool]
+    """What else is switched on, by the names of UNTESTED."""
+
+
+UNTESTED: Final = {
+    "speculation": "speculative decoding",
+    "lora": "LoRA",
+    "quantization": "quantized weights",
+    "quantized_cache": "a quantized KV cache",
+    "mla": "multi-head latent attention",
+    "window": "sliding-window attention",
+    "state": "Mamba, GDN and other models with a state besides the KV cache",
+    "multimodal": "models that take images or sound",
+    "encoder": "encoder-decoder models",
+    "pooling": "pooling and embedding models",
+    "tensor_parallel": "tensor parallelism",
+    "pipeline_parallel": "pipeline parallelism",
+    "data_parallel": "data parallelism",
+    "context_parallel": "context parallelism",
+    "expert_parallel": "expert parallelism",
+    "kv_transfer": "KV transfer between servers",
+    "extension": "another plugin's worker extension",
+}
+
+
+def refusals(facts: Facts) -> tuple[str, ...]:
+    """Why this configuration is not served, one reason a line; none where it may try to prove itself."""
+    untested = tuple(f"{words} was not tested" for name, words in UNTESTED.items() if facts.features.get(name))
+    return untested + (_on_cpu(facts) if facts.device == "cpu" else _on_gpu(facts))
+
+
+def _on_cpu(facts: Facts) -> tuple[str, ...]:
+    rules = {
+        "VLLM_BATCH_INVARIANT must be unset on a CPU: vLLM's own mode fails there on the first forward pass": facts.mode,
+        f"{facts.dtype} was not tested on a CPU; use --dtype float32": facts.dtype != "float32",
+        "torch.compile was not tested on a CPU; use --enforce-eager": not facts.eager,
+        f"{facts.heads} heads over {facts.kv_heads} KV heads do not fit the kernel's {ROWS} rows": (
+            facts.heads > ROWS * facts.kv_heads
+        ),
+    }
+    return tuple(reason for reason, holds in rules.items() if holds)
+
+
+def _on_gpu(facts: Facts) -> tuple[str, ...]:
+    rules = {
+        "VLLM_BATCH_INVARIANT=1 must be set before vLLM is imported; start it with `playhead inference up`": (
+            not facts.mode
+        ),
+        # vllm-project/vllm#51902: FlashAttention 3 picks its tiles by a neighbour's prefill. FlashInfer: by the batch.
+        "only the attention backend TRITON_ATTN is accepted; use --attention-backend TRITON_ATTN": (
+            facts.attention != "TRITON_ATTN"
+        ),
+        # vllm-project/vllm#57016: a prompt that is wholly cached is prefilled one token at a time, by other kernels.
+        "a mixture of experts with prefix caching differs between a cold and a cached prompt; use --no-enable-prefix-caching": (
+            facts.moe and facts.prefix_caching
+        ),
+    }
+    return tuple(reason for reason, holds in rules.items() if holds)

@@ -1,0 +1,29 @@
+"""Whether this process's attention is ours. Only the positive control turns it off, and only for itself."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Seen:
+    """What the patched attention has met: what was not met was not checked."""
+
+    batches: int = 0
+    largest: int = 0
+    longest: int = 0
+
+
+@dataclass(slots=True)
+class Switch:
+    """One per process."""
+
+    on: bool = True
+    seen: Seen = field(default_factory=Seen)
+
+    def saw(self, longest: int, requests: int) -> None:
+        """A batch of so many requests, the longest of so many queries."""
+        self.seen.batches += 1
+        self.seen.largest = max(self.seen.largest, requests)
+        self.seen.longest = max(self.seen.longest, longest)
+
+
+SWITCH = Switch()

@@ -1,0 +1,72 @@
+"""From what was seen to what may be said. Pure."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Word = Literal["holds", "varies", "inconclusive", "refused"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What one request was answered with, to the bit."""
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[tuple[tuple[int, str], ...], ...]
+    """For each position the tokens looked at and their logprobs, in hexadecimal: nothing is rounded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One way of asking the same thing many times, among others."""
+
+    name: str
+    answers: int
+    distinct: int
+    texts: int
+    """How many distinct sequences of tokens."""
+    diverges_at: int | None
+    """The first position at which two sequences of tokens part."""
+
+
+def cell(name: str, answers: Sequence[Answer]) -> Cell:
+    """Count what should have been one."""
+    texts = {answer.tokens for answer in answers}
+    return Cell(
+        name=name,
+        answers=len(answers),
+        distinct=len(Counter(answers)),
+        texts=len(texts),
+        diverges_at=first_divergence(texts),
+    )
+
+
+def first_divergence(texts: Iterable[Sequence[int]]) -> int | None:
+    """The first position at which not all sequences have the same; None where there is none."""
+    known = list(texts)
+    longest = max(map(len, known), default=0)
+    return next((at for at in range(longest) if len({text[at : at + 1] for text in map(tuple, known)}) > 1), None)
+
+
+def word(patched: Sequence[Cell], control: Sequence[Cell], differing: Sequence[str], refused: Sequence[str]) -> Word:
+    """The verdict. A check that could not have failed proves nothing: without a control that varied it is inconclusive."""
+    if refused:
+        return "refused"
+    if differing or any(found.distinct > 1 for found in patched):
+        return "varies"
+    varied = any(found.distinct > 1 for found in control)
+    return "holds" if varied and patched and all(found.answers > 1 for found in patched) else "inconclusive"
+
+
+def fingerprint(facts: Mapping[str, Any]) -> str:
+    """What two servers share that may be expected to give the same bits."""
+    canonical = json.dumps(facts, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return f"sha256:{hashlib.sha256(canonical.encode()).hexdigest()}"
+
+
+def header(verdict: Word) -> str:
+    """The value of `x-batch-invariant`: true for what holds, and never for anything else."""
+    return {"holds": "true", "varies": "false", "inconclusive": "inconclusive", "refused": "false"}[verdict]

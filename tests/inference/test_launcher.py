@@ -1,0 +1,97 @@
+"""The launcher serves what shows that it is patched, and stops what does not."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from proxy.cli import playhead
+from proxy.errors import Failure
+from proxy.inference import Serving, command, environment, home, ready
+
+SERVING = Serving(
+    model="qwen3", device="cpu", host="127.0.0.1", port=0, context=4096, threads=2, cache_gib=1, degrade=False
+)
+HOLDS = {"verdict": "holds", "fingerprint": "sha256:00"}
+URL = "http://127.0.0.1:9000"
+
+
+def test_what_holds_is_announced() -> None:
+    assert ready(URL, HOLDS, "true", degrade=False) == f"ready inference={URL} invariance=holds fingerprint=sha256:00"
+
+
+@pytest.mark.parametrize(
+    ("report", "header", "degrade"),
+    [
+        ({}, None, False),
+        ({}, None, True),
+        (HOLDS, None, True),
+        (HOLDS, "false", False),
+        ({**HOLDS, "verdict": "varies"}, "true", False),
+        ({**HOLDS, "verdict": "inconclusive"}, "inconclusive", False),
+    ],
+)
+def test_what_does_not_show_it_is_stopped(report: dict[str, str], header: str | None, degrade: bool) -> None:
+    with pytest.raises(Failure, match="it was stopped"):
+        ready(URL, report, header, degrade)
+
+
+def test_degraded_is_announced_as_what_it_is() -> None:
+    assert "invariance=varies" in ready(URL, {**HOLDS, "verdict": "varies"}, "false", degrade=True)
+
+
+def test_a_cpu_gets_fixed_threads_and_never_vllm_s_own_mode() -> None:
+    made = environment(SERVING, {"VLLM_BATCH_INVARIANT": "1", "HOME": "/home/me"})
+    assert made["OMP_NUM_THREADS"] == "2"
+    assert made["HOME"] == "/home/me"
+    assert "VLLM_BATCH_INVARIANT" not in made
+    assert "--enforce-eager" in command(Path("/env"), SERVING, 9000)
+
+
+def test_a_gpu_gets_vllm_s_own_mode_before_anything_is_imported() -> None:
+    gpu = Serving(
+        model="qwen3", device="gpu", host="127.0.0.1", port=0, context=4096, threads=2, cache_gib=1, degrade=False
+    )
+    assert environment(gpu, {})["VLLM_BATCH_INVARIANT"] == "1"
+    assert "TRITON_ATTN" in command(Path("/env"), gpu, 9000)
+
+
+def test_an_environment_is_found_where_it_was_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLAYHEAD_INFERENCE_ENV", "/somewhere")
+    assert home(None) == Path("/somewhere")
+    assert home(Path("/else")) == Path("/else")
+
+
+def test_without_an_environment_the_command_that_makes_it_is_named(tmp_path: Path) -> None:
+    done = CliRunner().invoke(playhead, ["inference", "up", "--env", str(tmp_path), "qwen3"])
+    assert isinstance(done.exception, Failure)
+    assert "playhead inference setup" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        "import http.server as h; h.HTTPServer(('127.0.0.1', {port}), type('H', (h.BaseHTTPRequestHandler,),"
+        " dict(do_GET=lambda s: (s.send_response(200 if s.path == '/health' else 404), s.end_headers())))).serve_forever()",
+    ],
+)
+def test_a_server_that_started_unpatched_is_stopped(server: str, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    python = tmp_path / "bin" / "python"
+    python.write_text(
+        f"#!{sys.executable}\nimport sys\nport = sys.argv[sys.argv.index('--port') + 1]\n"
+        + server.replace("{port}", "int(port)")
+    )
+    python.chmod(0o755)
+    done = CliRunner().invoke(playhead, ["inference", "up", "--env", str(tmp_path), "--port", "0", "qwen3"])
+    assert isinstance(done.exception, Failure)
+    assert "not patched" in str(done.exception)
+
+
+def test_a_server_that_ends_by_itself_is_a_failure_that_names_its_status(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to("/bin/false")
+    done = CliRunner().invoke(playhead, ["inference", "up", "--env", str(tmp_path), "--port", "0", "qwen3"])
+    assert isinstance(done.exception, Failure)
+    assert "ended with 1" in str(done.exception)

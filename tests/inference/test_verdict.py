@@ -1,0 +1,55 @@
+"""Nothing is claimed that a check did not show, and no check counts that could not have failed."""
+
+import pytest
+from playhead_inference.verdict import Answer, Cell, Word, cell, fingerprint, first_divergence, header, word
+
+
+def counted(distinct: int, answers: int = 8) -> Cell:
+    return Cell(name="greedy", answers=answers, distinct=distinct, texts=1, diverges_at=None)
+
+
+def answer(*tokens: int, logprob: float = -1.0) -> Answer:
+    return Answer(tokens=tokens, logprobs=tuple(((token, logprob.hex()),) for token in tokens))
+
+
+@pytest.mark.parametrize(
+    ("patched", "control", "differing", "refused", "verdict"),
+    [
+        ([counted(1)], [counted(5)], [], [], "holds"),
+        ([counted(1)], [counted(1)], [], [], "inconclusive"),
+        ([counted(1)], [], [], [], "inconclusive"),
+        ([], [counted(5)], [], [], "inconclusive"),
+        ([counted(1, answers=1)], [counted(5)], [], [], "inconclusive"),
+        ([counted(1), counted(2)], [counted(5)], [], [], "varies"),
+        ([counted(1)], [counted(5)], ["lm_head"], [], "varies"),
+        ([counted(1)], [counted(5)], [], ["LoRA was not tested"], "refused"),
+    ],
+)
+def test_a_verdict_needs_a_control_that_failed(
+    patched: list[Cell], control: list[Cell], differing: list[str], refused: list[str], verdict: Word
+) -> None:
+    assert word(patched, control, differing, refused) == verdict
+
+
+@pytest.mark.parametrize("verdict", ["varies", "inconclusive", "refused"])
+def test_the_header_says_true_for_what_holds_and_nothing_else(verdict: Word) -> None:
+    assert header("holds") == "true"
+    assert header(verdict) != "true"
+
+
+def test_one_bit_of_a_logprob_is_a_difference() -> None:
+    found = cell("greedy", [answer(1, 2), answer(1, 2), answer(1, 2, logprob=-1.0000000000000002)])
+    assert (found.answers, found.distinct, found.texts, found.diverges_at) == (3, 2, 1, None)
+
+
+@pytest.mark.parametrize(
+    ("texts", "position"),
+    [([], None), ([(1, 2)], None), ([(1, 2), (1, 3)], 1), ([(1, 2), (1,)], 1), ([(), (4,)], 0), ([(1,), (1,)], None)],
+)
+def test_texts_part_where_not_all_have_the_same(texts: list[tuple[int, ...]], position: int | None) -> None:
+    assert first_divergence(texts) == position
+
+
+def test_a_fingerprint_is_of_the_facts_and_not_of_their_order() -> None:
+    assert fingerprint({"threads": 2, "isa": "AVX2"}) == fingerprint({"isa": "AVX2", "threads": 2})
+    assert fingerprint({"threads": 2}) != fingerprint({"threads": 1})
