@@ -1,0 +1,296 @@
+"""Every client of a suite is seen, however it is made and wherever it runs; suites run as they always do."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.clients.stage import Stage
+
+
+def replayed(stage: Stage, *arguments: str, passed: int, plugins: tuple[str, ...] = ()) -> None:
+    """Recorded, then answered with nothing reaching the upstream."""
+    ran = stage.pytest("--record-mode=once", *arguments, plugins=plugins)
+    assert ran.counts == {"passed": passed}, ran.out
+    stage.asked.clear()
+    ran = stage.pytest(*arguments, plugins=plugins)
+    assert ran.counts == {"passed": passed}, ran.out
+    assert not stage.asked
+
+
+ASKING = """
+MESSAGES = [{"role": "user", "content": "any refunds?"}]
+ASK = {"model": "example-large", "messages": MESSAGES}
+"""
+
+
+def test_clients_of_all_kinds(stage: Stage) -> None:
+    stage.write(
+        "test_kinds.py",
+        ASKING
+        + """
+import asyncio, json, subprocess
+import httpx, openai, pytest, requests
+
+URL = "https://tickets.example.com/v2/tickets"
+
+@pytest.mark.playhead
+def test_openai_streaming():
+    stream = openai.OpenAI().chat.completions.create(**ASK, stream=True)
+    assert len([event for event in stream]) > 3
+
+@pytest.mark.playhead
+def test_openai_async_side_by_side():
+    async def both():
+        async with openai.AsyncOpenAI() as client:
+            async def stream():
+                return [event async for event in await client.chat.completions.create(**ASK, stream=True)]
+            return await asyncio.gather(client.chat.completions.create(**ASK), stream())
+    said, events = asyncio.run(both())
+    assert said.choices[0].message.tool_calls and events
+
+@pytest.mark.playhead
+def test_requests_and_httpx():
+    assert requests.get(URL, timeout=10).json()["asked"]
+    assert httpx.get(URL + "?q=2", timeout=10).json()["asked"]
+
+@pytest.mark.playhead
+def test_a_program():
+    done = subprocess.run(["curl", "-sS", URL + "?q=3"], capture_output=True, check=True)
+    assert json.loads(done.stdout)["asked"]
+""",
+    )
+    replayed(stage, passed=4)
+
+
+IMPORTED = (
+    ASKING
+    + """
+import openai, pytest
+client = openai.OpenAI()
+
+@pytest.mark.playhead
+def test_it():
+    assert client.chat.completions.create(**ASK)
+"""
+)
+
+
+def test_a_client_that_was_made_at_import_is_seen_where_the_ini_file_says_so(stage: Stage) -> None:
+    stage.write("pytest.ini", "[pytest]\nplayhead = true\n")
+    stage.write("test_imported.py", IMPORTED)
+    replayed(stage, passed=1)
+
+
+def test_so_is_one_of_a_conftest(stage: Stage) -> None:
+    stage.write("pytest.ini", "[pytest]\nplayhead = true\n")
+    stage.write(
+        "conftest.py", "import openai, pytest\nCLIENT = openai.OpenAI()\n@pytest.fixture\ndef client(): return CLIENT\n"
+    )
+    stage.write(
+        "test_imported.py", IMPORTED.replace("client = openai.OpenAI()", "").replace("test_it()", "test_it(client)")
+    )
+    replayed(stage, passed=1)
+
+
+def test_each_test_of_a_module_has_its_own_recording_though_they_share_a_client(stage: Stage) -> None:
+    stage.write("pytest.ini", "[pytest]\nplayhead = true\n")
+    stage.write(
+        "test_shared.py",
+        """
+import httpx, pytest
+client = httpx.Client(base_url="https://tickets.example.com")
+
+class TestTickets:
+    @pytest.mark.playhead
+    @pytest.mark.parametrize("query", ["a", "b/ü", "c" * 200])
+    def test_found(self, query):
+        assert client.get("/v2/tickets", params={"query": query}).json()["asked"]
+""",
+    )
+    replayed(stage, passed=3)
+    names = sorted(path.name for path in (stage.directory / "recordings" / "test_shared").iterdir())
+    assert names[0] == "TestTickets.test_found[a].jsonl"
+    assert len(names) == 3
+    assert all(len(name) < 130 and name.isascii() for name in names)
+    one = stage.pytest("test_shared.py::TestTickets::test_found[a]")
+    assert one.counts == {"passed": 1}, one.out
+
+
+def test_workers_of_xdist_do_not_get_into_each_other_s_way(stage: Stage) -> None:
+    stage.write("pytest.ini", "[pytest]\nplayhead = true\n")
+    stage.write(
+        "test_many.py",
+        """
+import httpx, pytest
+client = httpx.Client(base_url="https://tickets.example.com")
+
+@pytest.mark.playhead
+@pytest.mark.parametrize("query", range(6))
+def test_found(query):
+    for n in range(3):
+        assert client.get("/v2/tickets", params={"query": query, "n": n}).json()["path"] == f"/v2/tickets?query={query}&n={n}"
+""",
+    )
+    replayed(stage, "-n", "2", passed=6, plugins=("xdist",))
+    assert len(list((stage.directory / "recordings" / "test_many").iterdir())) == 6
+    told = stage.pytest("-n", "2", "--record-mode=all", plugins=("xdist",))
+    assert told.out.count("holds 3 calls, recorded just now") == 6
+
+
+def test_asyncio_tests(stage: Stage) -> None:
+    stage.write("pytest.ini", "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n")
+    stage.write(
+        "test_async.py",
+        """
+import httpx, pytest
+
+@pytest.fixture
+async def client():
+    async with httpx.AsyncClient(base_url="https://tickets.example.com") as made:
+        yield made
+
+@pytest.mark.playhead
+async def test_it(client):
+    assert (await client.get("/v2/tickets")).json()["asked"]
+""",
+    )
+    replayed(stage, passed=1, plugins=("asyncio",))
+
+
+def test_a_recording_of_vcr_is_answered_from_as_it_lies(stage: Stage) -> None:
+    stage.write(
+        "cassettes/tickets.yaml",
+        """\
+        version: 1
+        interactions:
+        - request: {method: GET, uri: 'https://tickets.example.com/v2/tickets', body: null, headers: {Accept: ['*/*']}}
+          response:
+            status: {code: 200, message: OK}
+            headers: {content-type: [application/json]}
+            body: {string: '{"from": "a cassette"}'}
+        """,
+    )
+    stage.write(
+        "test_old.py",
+        """
+        import pytest, requests
+
+        @pytest.mark.playhead(file="cassettes/tickets.yaml")
+        def test_it():
+            assert requests.get("https://tickets.example.com/v2/tickets", timeout=10).json() == {"from": "a cassette"}
+        """,
+    )
+    assert (ran := stage.pytest()).counts == {"passed": 1}, ran.out
+    refused = stage.pytest("--record-mode=all")
+    assert "was recorded by another program (vcr)" in refused
+
+
+def test_options_of_pytest_recording_are_shared_with_it(stage: Stage) -> None:
+    # Its options, as it declares them: the real one would drag its requirements into everybody's checks.
+    stage.write(
+        "pytest_recording.py",
+        """
+        def pytest_addoption(parser):
+            group = parser.getgroup("recording")
+            group.addoption("--record-mode", action="store", default=None, choices=("once", "new_episodes", "none", "all", "rewrite"))
+            group.addoption("--block-network", action="store_true", default=None)
+            group.addoption("--allowed-hosts", default=None)
+            group.addoption("--disable-recording", action="store_true", default=False)
+        """,
+    )
+    stage.write("test_one.py", "import pytest\n@pytest.mark.playhead\ndef test_it(): pass\n")
+    where = os.pathsep.join([str(stage.directory), stage.environment()["PYTHONPATH"]])
+    ran = stage.pytest("--record-mode=once", plugins=("pytest_recording",), PYTHONPATH=where)
+    assert ran.counts == {"passed": 1}, ran.out
+    assert "holds no call: none came through the proxy" in ran
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_nothing_is_left_behind_when_pytest_is_killed(stage: Stage, number: signal.Signals) -> None:
+    stage.write(
+        "test_hangs.py",
+        """
+        import os, sys, time, pytest
+        @pytest.mark.playhead
+        def test_it():
+            os.write(2, b"under way\\n")
+            time.sleep(60)
+        """,
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pytest", "-p", "pytest_playhead", "-p", "no:cacheprovider", "-s", "--record-mode=once"],
+        cwd=stage.directory,
+        env=stage.environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    with process, process.stderr:
+        assert process.stderr.readline() == b"under way\n"
+        beside = _children(process.pid)
+        assert beside
+        handles = [os.pidfd_open(pid) for pid in beside]
+        process.send_signal(number)
+        process.wait(20)
+    for handle in handles:
+        _gone(handle)
+    assert not (stage.directory / "recordings").exists()
+
+
+def _children(pid: int) -> list[int]:
+    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in found]
+
+
+def _gone(handle: int) -> None:
+    with open(handle, closefd=True):
+        ready, _, _ = select.select([handle], [], [], 10)
+    assert ready, "the process beside the tests outlived them"
+
+
+def test_a_test_of_thirty_calls_takes_less_than_a_second_to_replay(stage: Stage) -> None:
+    stage.write(
+        "test_long.py",
+        ASKING
+        + """
+import openai, pytest, time, requests
+
+@pytest.mark.playhead
+def test_it():
+    client, session = openai.OpenAI(), requests.Session()
+    began = time.perf_counter()
+    for turn in range(15):
+        for event in client.chat.completions.create(**ASK, user=str(turn), stream=True):
+            pass
+        session.get(f"https://tickets.example.com/v2/tickets?n={turn}", timeout=10)
+    print(f"TOOK {time.perf_counter() - began:.3f} s")
+""",
+    )
+    replayed(stage, passed=1)
+    ran = stage.pytest("-s", "--durations=0", "-vv")
+    took = float(ran.out.partition("TOOK ")[2].partition(" s")[0])
+    assert took < 1, ran.out
+
+
+def test_secrets_are_not_written(stage: Stage) -> None:
+    stage.write(
+        "test_secret.py",
+        """
+        import pytest, requests
+        @pytest.mark.playhead
+        def test_it():
+            key = {"authorization": "Bearer sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD"}
+            assert requests.get("https://tickets.example.com/v2/tickets", headers=key, timeout=10).ok
+        """,
+    )
+    replayed(stage, passed=1)
+    written = (stage.directory / "recordings/test_secret/test_it.jsonl").read_text()
+    assert "sk-proj" not in written
+    assert "PLAYHEAD_" in written
+    assert json.loads(written.splitlines()[0])["run"]["name"] == "test_secret.py::test_it"

@@ -1,0 +1,200 @@
+"""Nothing leaves the machine in a test unless it is asked for, and who is refused is told why."""
+
+import pytest
+
+from tests.clients.stage import Stage
+
+# Names that do not resolve, and an address of nobody (RFC 5737): if the guard did not stand, these tests would hang or say
+# something else.
+PAST_THE_PROXY = """
+import pytest, httpx
+
+def ask():
+    return httpx.Client(trust_env=False, timeout=5).get("https://api.openai.com/v1/models")
+
+@pytest.mark.playhead(allow_unused=True)
+def test_it():
+    {body}
+"""
+
+
+def recorded(stage: Stage, name: str, content: str) -> None:
+    """A suite with a recording for each of its tests, made while nobody goes past the proxy."""
+    stage.write(name, content)
+    ran = stage.pytest("--record-mode=once", name)
+    assert ran.code == 0, ran.out
+    stage.asked.clear()
+
+
+def test_a_client_that_goes_past_the_proxy_is_refused_with_the_likely_reasons(stage: Stage) -> None:
+    recorded(stage, "test_past.py", PAST_THE_PROXY.format(body="pass"))
+    stage.write("test_past.py", PAST_THE_PROXY.format(body="ask()"))
+    ran = stage.pytest()
+    assert ran.counts == {"failed": 1}, ran.out
+    assert "NetworkBlocked: a connection to api.openai.com:443 was refused" in ran
+    assert "does not obey HTTPS_PROXY" in ran
+    assert "playhead = true" in ran
+
+
+def test_so_it_is_where_the_test_swallows_it(stage: Stage) -> None:
+    recorded(stage, "test_past.py", PAST_THE_PROXY.format(body="pass"))
+    body = "try:\n        ask()\n    except Exception:\n        pass"
+    stage.write("test_past.py", PAST_THE_PROXY.format(body=body))
+    ran = stage.pytest()
+    assert ran.counts == {"failed": 1}, ran.out
+    assert "the test passed, and yet it is not right: a connection to api.openai.com:443 was refused" in ran
+
+
+def test_addresses_are_refused_like_names_and_this_machine_is_not(stage: Stage) -> None:
+    content = """
+    import asyncio, socket, threading
+    import pytest
+
+    @pytest.mark.playhead
+    def test_here():
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            socket.create_connection(server.getsockname()).close()
+
+    @pytest.mark.playhead
+    def test_there():
+        with socket.socket() as far, pytest.raises(RuntimeError, match="192.0.2.1:80 was refused"):
+            far.connect_ex(("192.0.2.1", 80))
+        pytest.skip("it was refused")
+
+    @pytest.mark.playhead
+    def test_there_from_a_loop():
+        with pytest.raises(RuntimeError, match="192.0.2.1:80 was refused"):
+            asyncio.run(asyncio.wait_for(asyncio.open_connection("192.0.2.1", 80), 5))
+        pytest.skip("it was refused")
+    """
+    stage.write("test_sockets.py", content)
+    recorded_nothing(stage, "test_sockets", ["test_here", "test_there", "test_there_from_a_loop"])
+    ran = stage.pytest()
+    assert ran.counts == {"passed": 1, "skipped": 2}, ran.out
+
+
+def recorded_nothing(stage: Stage, module: str, tests: list[str]) -> None:
+    """Recordings of tests that ask nobody."""
+    stage.write(
+        f"quiet/{module}.py",
+        "import pytest\n" + "".join(f"@pytest.mark.playhead\ndef {one}(): pass\n" for one in tests),
+    )
+    assert stage.pytest("--record-mode=all", f"quiet/{module}.py").code == 0
+    (stage.directory / "recordings" / module).mkdir(parents=True)
+    for one in tests:
+        made = stage.directory / "quiet" / "recordings" / module / f"{one}.jsonl"
+        made.replace(stage.directory / "recordings" / module / f"{one}.jsonl")
+    (stage.directory / "quiet" / f"{module}.py").unlink()
+
+
+UNMARKED = """
+import os, requests
+
+def test_somebody_is_asked():
+    answer = requests.get("https://tickets.example.com/v2/tickets", timeout=10)
+    assert answer.status_code == 200, answer.text
+"""
+
+MARKED = """
+import pytest
+@pytest.mark.playhead
+def test_marked(): pass
+"""
+
+
+def test_an_unmarked_test_is_left_alone(stage: Stage) -> None:
+    stage.write("test_a_marked.py", MARKED)
+    stage.write("test_unmarked.py", UNMARKED)
+    ran = stage.pytest("--record-mode=once")
+    assert ran.counts == {"passed": 2}, ran.out
+    assert len(stage.asked) == 1
+    assert [path.name for path in stage.directory.rglob("*.jsonl")] == ["test_marked.jsonl"]
+
+
+def test_block_network_is_for_unmarked_tests_too(stage: Stage) -> None:
+    stage.write("test_unmarked.py", UNMARKED)
+    ran = stage.pytest("--block-network")
+    assert ran.counts == {"failed": 1}, ran.out
+    assert "https://tickets.example.com/v2/tickets was refused: --block-network is set" in ran
+    assert not stage.asked
+
+
+@pytest.mark.parametrize("allowed", ["tickets.example.com", "other.example,*.example.com"])
+def test_allowed_hosts_open_it_by_name(stage: Stage, allowed: str) -> None:
+    stage.write("test_unmarked.py", UNMARKED)
+    assert (ran := stage.pytest("--block-network", f"--allowed-hosts={allowed}")).counts == {"passed": 1}, ran.out
+    assert len(stage.asked) == 1
+
+
+def test_an_allowed_host_of_a_marked_test_is_asked_and_not_recorded(stage: Stage) -> None:
+    content = UNMARKED.replace(
+        "def test", 'import pytest\n@pytest.mark.playhead(allowed_hosts=["tickets.*"])\ndef test'
+    )
+    recorded(stage, "test_allowed.py", content)
+    ran = stage.pytest()
+    assert ran.counts == {"passed": 1}, ran.out
+    assert len(stage.asked) == 1
+    assert stage.recording("recordings/test_allowed/test_somebody_is_asked.jsonl") == []
+
+
+def test_a_fixture_of_a_wider_scope_may_not_ask_for_one_of_its_tests(stage: Stage) -> None:
+    content = """
+    import pytest, requests
+
+    @pytest.fixture(scope="module")
+    def tickets():
+        answer = requests.get("https://tickets.example.com/v2/tickets", timeout=10)
+        assert answer.status_code == 200, answer.text
+
+    @pytest.mark.playhead
+    def test_it(tickets): pass
+    """
+    stage.write("test_wide.py", content)
+    ran = stage.pytest("--record-mode=once")
+    assert ran.counts == {"error": 1}, ran.out
+    assert "by a fixture of a wider scope" in ran
+    assert not stage.asked
+
+
+CLEANING = """
+import pytest, requests
+
+def post(path):
+    return requests.post(f"https://tickets.example.com{path}", json={}, timeout=10)
+
+@pytest.fixture
+def ticket():
+    yield post("/v2/tickets")
+    post("/v2/tickets/delete")
+
+@pytest.mark.playhead
+def test_it(ticket):
+    assert ticket.status_code == 201
+"""
+
+
+def test_a_fixture_that_cleans_up_is_part_of_its_test(stage: Stage) -> None:
+    recorded(stage, "test_clean.py", CLEANING)
+    assert len(stage.recording("recordings/test_clean/test_it.jsonl")) == 2
+    assert (ran := stage.pytest()).counts == {"passed": 1}, ran.out
+    assert not stage.asked
+    stage.write("test_clean.py", CLEANING.replace('    post("/v2/tickets/delete")\n', ""))
+    ran = stage.pytest()
+    assert ran.counts == {"passed": 1, "error": 1}, ran.out
+    assert "left over: 1 recorded call" in ran
+
+
+def test_without_playhead_it_says_where_to_find_it(stage: Stage) -> None:
+    stage.write("test_marked.py", MARKED)
+    ran = stage.pytest("--record-mode=once", PLAYHEAD_COMMAND="no-such-playhead")
+    assert ran.code == pytest.ExitCode.USAGE_ERROR
+    assert "cannot start `no-such-playhead fixtures`" in ran
+    assert "--playhead-command or PLAYHEAD_COMMAND" in ran
+
+
+def test_a_configuration_that_is_wrong_is_told_in_its_own_words(stage: Stage) -> None:
+    stage.write("test_marked.py", MARKED)
+    stage.write("playhead.toml", "nonsense = 1\n")
+    ran = stage.pytest("--record-mode=once")
+    assert ran.code == pytest.ExitCode.USAGE_ERROR
+    assert "setting nonsense" in ran
