@@ -1,8 +1,9 @@
 """What stands in a record where a secret stood: ASCII, as long as the secret, and the same for the same secret.
 
 A placeholder is `PLAYHEAD_`, one letter that says how the secret was found, and an HMAC of the secret in base32,
-stretched to the secret's own byte length: sizes, offsets and chunk boundaries stay true, equal secrets stay equal, and
-nobody without the key can tell which secret it was. Secrets too short for that become asterisks.
+stretched to the secret's own byte length: sizes, offsets and chunk boundaries stay true, equal secrets stay equal, but for the
+letter where they were found in different ways, and nobody without the key can tell which secret it was. Secrets too short for
+that become asterisks.
 """
 
 import hashlib
@@ -27,7 +28,7 @@ def make(secret: bytes, kind: str, key: bytes) -> bytes:
         return secret
     if len(secret) < SHORTEST:
         return b"*" * len(secret)
-    seed = hmac.digest(key, b"playhead/placeholder/1:" + kind.encode() + b":" + secret, "sha256")
+    seed = hmac.digest(key, b"playhead/placeholder/2:" + secret, "sha256")
     room = len(secret) - len(MARK) - 1
     return MARK + kind.encode() + hashlib.shake_256(seed).digest(room).translate(_BASE32)
 
@@ -38,16 +39,17 @@ def is_placeholder(value: bytes) -> bool:
 
 
 def fold(text: str) -> str:
-    """The text with each placeholder as its letter and the ordinal of its first occurrence.
+    """The text with each placeholder as the ordinal of its first occurrence.
 
-    So a key does not depend on the HMAC key, and a machine with other secrets finds the same recording.
+    So a key does not depend on the HMAC key, and a machine with other secrets finds the same recording. Nor on the letter: what
+    an answer called `access_token` may be sent back in a member of any name, where only its looks tell what it is.
     """
     if "PLAYHEAD_" not in text:
         return text
     seen: dict[str, int] = {}
 
     def name(match: re.Match[str]) -> str:
-        found = match.group()
-        return f"PLAYHEAD:{found[9]}:{seen.setdefault(found, len(seen) + 1)}"
+        found = match.group()[len(MARK) + 1 :]
+        return f"PLAYHEAD:{seen.setdefault(found, len(seen) + 1)}"
 
     return _ONE.sub(name, text)

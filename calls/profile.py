@@ -184,7 +184,7 @@ class Profiles:
 
     def __post_init__(self) -> None:
         value = [_plain(profile) for profile in self.profiles]
-        object.__setattr__(self, "digest", digest("profiles/1", canonical(value)))
+        object.__setattr__(self, "digest", digest("profiles/2", canonical(value)))
 
     @property
     def headers(self) -> frozenset[str]:

@@ -21,6 +21,9 @@ LONGEST: Final = 8192
 _AHEAD: Final = 16
 """How many bytes behind a block can be needed to see where it ends."""
 
+_PREFIX: Final = 8
+"""Letters that are no secret beside a placeholder."""
+
 # A word may start right after an escape of JSON or of a URL, though the escape's last character is a letter.
 _ESCAPE = r"\\[bfnrt]|\\u[0-9A-Fa-f]{4}|%[0-9A-Fa-f]{2}"
 _ESCAPE_BEGUN = r"\\(?:[bfnrt]|u[0-9A-Fa-f]{0,4})?|%[0-9A-Fa-f]{0,2}"
@@ -151,7 +154,7 @@ class Scanner:
         """Replace a secret, or a block of a long one, unless it is none; return where to go on."""
         cut = _block(text, found.start, stop)
         secret = text[found.start : cut]
-        replaced = is_placeholder(secret)
+        replaced = is_placeholder(secret) or _follows_its_prefix(secret)
         if not self._inside and not (replaced and cut == stop):
             limit = min(stop, found.start + LONGEST)
             if not found.rule.real(text, found.lead, found.start, limit):
@@ -160,6 +163,12 @@ class Scanner:
             edits.append(Edit(offset + found.start, make(secret, found.rule.kind, self._key)))
         self._inside = found if cut < stop else None
         return cut
+
+
+def _follows_its_prefix(secret: bytes) -> bool:
+    """Whether all but a few letters was replaced before: `sk-` and a placeholder may look like a token that the text was not."""
+    at = secret.find(MARK)
+    return 0 < at <= _PREFIX and is_placeholder(secret[at:])
 
 
 def _block(text: bytes, start: int, stop: int) -> int:

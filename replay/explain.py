@@ -223,7 +223,7 @@ def _let_through(asked: Asked) -> list[str]:
     return [f"record only what is new: {again} record -- CMD", f"let what is new go out: {again} live -- CMD"]
 
 
-_PLACEHOLDER = re.compile(r"PLAYHEAD:[A-Z]:\d+|PLAYHEAD_[A-Z2-7]+|\*{4,}")
+_PLACEHOLDER = re.compile(r"PLAYHEAD:\d+|PLAYHEAD_[A-Z2-7]+|\*{4,}")
 
 
 def _only_redaction(difference: Difference) -> bool:
