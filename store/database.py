@@ -42,6 +42,8 @@ AWAY = (
     asyncpg.InsufficientResourcesError,
     asyncpg.PostgresSystemError,
     asyncpg.ReadOnlySQLTransactionError,
+    # 55000: among others, a database that takes no connections for now.
+    asyncpg.ObjectNotInPrerequisiteStateError,
 )
 FORBIDDEN = (
     asyncpg.InvalidAuthorizationSpecificationError,
