@@ -71,9 +71,9 @@ def _layers(model: Any) -> Iterator[tuple[str, tuple[Any, ...], int, Callable[[A
 
     for name, module in model.named_modules():
         if isinstance(module, LinearBase):
-            yield name, ("linear", *module.weight.shape), module.input_size_per_partition, _linear(module)
+            yield name, (type(module).__name__, *module.weight.shape), module.input_size, _called(module)
         elif isinstance(module, ParallelLMHead):
-            yield name, ("linear", *module.weight.shape), module.embedding_dim, _linear(module)
+            yield name, ("head", *module.weight.shape), module.embedding_dim, _head(module)
         elif isinstance(module, RMSNorm):
             yield name, ("norm", module.hidden_size), module.hidden_size, module
     vocabulary = model.config.vocab_size
@@ -81,7 +81,17 @@ def _layers(model: Any) -> Iterator[tuple[str, tuple[Any, ...], int, Callable[[A
     yield "softmax", ("softmax",), vocabulary, lambda rows: rows.softmax(dim=-1, dtype=torch.float32)
 
 
-def _linear(module: Any) -> Callable[[Any], Any]:
+def _called(module: Any) -> Callable[[Any], Any]:
+    """A linear layer as the model calls it: some go past their `quant_method`."""
+
+    def call(rows: Any) -> Any:
+        out = module(rows)
+        return out[0] if isinstance(out, tuple) else out
+
+    return call
+
+
+def _head(module: Any) -> Callable[[Any], Any]:
     return lambda rows: module.quant_method.apply(module, rows, None)
 
 
