@@ -37,7 +37,7 @@ class Upstream(Handler):
             case ["", "status", code]:
                 self.answer(int(code), b'{"error": {"message": "no"}}')
             case _:
-                self.answer(200, json.dumps({"path": self.path, "asked": asked}).encode())
+                self.answer(200, json.dumps({"path": self.path, "asked": asked, "total": 3}).encode())
 
     def do_POST(self) -> None:  # noqa: N802 - likewise
         self._note()

@@ -294,3 +294,11 @@ def test_secrets_are_not_written(stage: Stage) -> None:
     assert "sk-proj" not in written
     assert "PLAYHEAD_" in written
     assert json.loads(written.splitlines()[0])["run"]["name"] == "test_secret.py::test_it"
+
+
+def test_packages_of_the_suite_that_are_called_like_playhead_s_own_are_no_trouble(stage: Stage) -> None:
+    stage.write("store/__init__.py", "HERS = True\n")
+    stage.write("test_one.py", "import pytest, store\n@pytest.mark.playhead\ndef test_it():\n    assert store.HERS\n")
+    where = os.pathsep.join([str(stage.directory), stage.environment()["PYTHONPATH"]])
+    ran = stage.pytest("--record-mode=once", PYTHONPATH=where)
+    assert ran.counts == {"passed": 1}, ran.out

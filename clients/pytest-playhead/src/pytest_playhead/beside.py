@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 VERSION = 1
 END_WITHIN = 10.0
+
+THEIRS = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONWARNINGS", "PYTHONSAFEPATH")
+"""What steers the suite's Python must not steer that of Playhead: its packages have plain names too."""
+
 _TAIL = 2000
 
 
@@ -36,6 +40,7 @@ class Beside:
                 stdout=subprocess.PIPE,
                 stderr=self._said,
                 cwd=directory,
+                env={name: value for name, value in os.environ.items() if name not in THEIRS},
                 # What a terminal sends is for pytest.
                 start_new_session=True,
             )

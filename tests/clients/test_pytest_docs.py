@@ -1,0 +1,56 @@
+"""What docs/pytest.md says to type works, with the plugin installed as anybody would install it."""
+
+import re
+import shlex
+import subprocess
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.clients.stage import ROOT, SOURCES, Stage
+from tests.frameworks.environments import python
+from tests.test_docs import BLOCK, FILE
+
+PAGE = (ROOT / "docs" / "pytest.md").read_text("utf-8")
+
+
+def typed() -> list[str]:
+    blocks = [block for language, block in BLOCK.findall(PAGE) if not language]
+    return re.findall(r"^\$ (pytest .*)$", "\n".join(blocks), re.MULTILINE)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_page_in_an_environment_that_holds_nothing_of_playhead_s_but_the_plugin(
+    stage: Stage, tmp_path: Path
+) -> None:
+    interpreter = python("hatchling>=1.27", "pytest>=8", "requests>=2.32")
+    environment = {
+        **stage.environment(PYTHONPATH=str(installed(interpreter, tmp_path))),
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "",
+    }
+    for name, content in FILE.findall(PAGE):
+        stage.write(name, content)
+    lines = typed()
+    assert len(lines) >= 4
+    for line in lines:
+        words = [str(interpreter), "-m", *shlex.split(line)]
+        ran = subprocess.run(words, cwd=stage.directory, env=environment, capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, f"{line}\n{ran.stdout}{ran.stderr}"
+    assert len(stage.asked) == 2
+
+
+def installed(interpreter: Path, place: Path) -> Path:
+    """The distribution, built and unpacked as an installer does it: packages, and what tells pytest of them."""
+    build = [interpreter, "-m", "hatchling", "build", "-t", "wheel", "-d", place / "wheels"]
+    subprocess.run(build, cwd=SOURCES.parent, check=True, capture_output=True, timeout=60)
+    with zipfile.ZipFile(*(place / "wheels").iterdir()) as wheel:
+        wheel.extractall(place / "installed")
+    return place / "installed"
+
+
+def test_it_asks_for_nothing_but_pytest() -> None:
+    project = tomllib.loads((SOURCES.parent / "pyproject.toml").read_text())["project"]
+    assert project["dependencies"] == ["pytest>=8"]
