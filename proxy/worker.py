@@ -223,8 +223,11 @@ def _ready(port: int, authority: Authority) -> None:
 
 
 def _loops(told: Told) -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """What makes the event loop: the lane runs on uvloop, where there is one. None: asyncio's own."""
-    if told["engine"] != "lane" or find_spec("uvloop") is None:
+    """What makes the event loop: the lane runs on uvloop, where there is one. None: asyncio's own.
+
+    Below another proxy every connection is mitmproxy's, which was not made for it.
+    """
+    if told["engine"] != "lane" or told["upstream_proxy"] or find_spec("uvloop") is None:
         return None
     factory: Callable[[], asyncio.AbstractEventLoop] = importlib.import_module("uvloop").new_event_loop
     return factory
