@@ -98,10 +98,11 @@ async def _exchanges(house: House, name: str, redactor: Redactor, reading: Readi
     if file := _file(name):
         return from_file(file, redactor, reading.profiles).exchanges
     with await house.api() as api:
-        return await asyncio.to_thread(_recorded, api, name)
+        return await asyncio.to_thread(recorded, api, name)
 
 
-def _recorded(api: Api, name: str) -> list[Exchange]:
+def recorded(api: Api, name: str) -> list[Exchange]:
+    """The exchanges of a run. Raises Failure."""
     run = meant(api, name)
     try:
         return read(b"".join(api.raw(f"/runs/{segment(run)}/bundle")).splitlines(keepends=True)).exchanges

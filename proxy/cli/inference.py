@@ -1,14 +1,32 @@
 """The commands of the batch-invariant model server: setup, up, probe, replay."""
 
 import asyncio
+import random
+import secrets
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-from proxy.cli.common import as_json, print_json
+from calls.model import Exchange
+from calls.profile import Profiles
+from calls.redact import Redactor
+from proxy.cli.common import as_json, print_json, settings, user_profiles, with_settings
+from proxy.cli.compare import recorded
 from proxy.errors import Failure
+from proxy.house import House
 from proxy.inference import Device, Serving, home, serve, set_up
+from proxy.inference_plans import PRESETS, Preset, Size, waves
+from proxy.inference_plot import plot
+from proxy.inference_probe import Target, probe
+from proxy.inference_replay import again
+from proxy.inference_replay import as_json as report
+from proxy.inference_tally import Tally, Word, verdict
+from proxy.recordings import from_file
+from proxy.settings import Settings
+from proxy.text import print_table, printable
 from proxy.up import say_on_stderr
 
 with_environment = click.option(
@@ -85,6 +103,135 @@ def up_command(place: Path | None, **what: Any) -> None:
         asyncio.run(serve(home(place), Serving(**what), say_on_stderr))
     except* Failure as failures:
         raise failures.exceptions[0] from None
+
+
+EXITS: dict[Word, int] = {"invariant": 0, "varies": 1, "inconclusive": 3}
+
+
+@inference.command("probe", short_help="Ask any server the same thing many times, in company.")
+@click.option("--preset", type=click.Choice(PRESETS), default="needle", help="Whose design. Default: needle, ours.")
+@click.option("--control", metavar="URL", help="The same model served as it comes: it must vary, or nothing is shown.")
+@click.option("--model", metavar="NAME", help="Default: the first that the server lists.")
+@click.option("--api-key", "key", envvar="OPENAI_API_KEY", help="Default: $OPENAI_API_KEY.")
+@click.option("--chat", is_flag=True, help="Ask /chat/completions, where the server has no /completions.")
+@click.option("--prompt", metavar="TEXT", help="The question, in place of the preset's.")
+@click.option("--requests", type=click.IntRange(1), help="How many, or of vllm and sglang how many trials.")
+@click.option("--concurrency", type=click.IntRange(1), help="The largest load.")
+@click.option("--tokens", type=click.IntRange(1), help="The longest answer.")
+@click.option("--seed", type=int, default=0, help="Of the company that is drawn by lot. Default: 0.")
+@click.option(
+    "--svg", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Plot distinct answers by load."
+)
+@as_json
+@click.argument("url")
+def probe_command(
+    url: str,
+    preset: Preset,
+    control: str | None,
+    model: str | None,
+    key: str | None,
+    chat: bool,
+    seed: int,
+    svg: Path | None,
+    as_json: bool,
+    **size: Any,
+) -> None:
+    """Ask the OpenAI-compatible server at URL the same questions many times under varied load, and compare the answers.
+
+    Answers are compared to the last bit of their logprobs. Exits with 0 where each question has one answer and the control
+    had more, 1 where answers vary, and 3 where neither is shown: that nothing varied proves nothing by itself.
+
+    \b
+        playhead inference probe http://127.0.0.1:9000 --control http://127.0.0.1:9001 --svg distinct.svg
+        playhead inference probe https://api.openai.com --model gpt-4o --chat --preset thinking-machines --requests 50
+    """
+    asked = [url, *([control] if control else [])]
+    tallies = [
+        asyncio.run(
+            probe(
+                Target(url=each, model=model, key=key, chat=chat),
+                waves(preset, Size(**size), random.Random(seed)),  # noqa: S311 # the same company for both
+            )
+        )
+        for each in asked
+    ]
+    word, reason = verdict(tallies[0], tallies[1] if control else None)
+    if svg:
+        svg.write_text(plot(f"Distinct answers to the same request ({preset})", tallies), "utf-8")
+    if as_json:
+        print_json({"verdict": word, "reason": reason, "preset": preset, "servers": [asdict(each) for each in tallies]})
+    else:
+        _show(tallies)
+        click.echo(f"{word}: {reason}")
+    raise click.exceptions.Exit(EXITS[word])
+
+
+def _show(tallies: Sequence[Tally]) -> None:
+    rows = [
+        (
+            found.url,
+            subject.name,
+            str(subject.answers),
+            str(subject.distinct),
+            str(subject.texts),
+            "-" if subject.diverges_at is None else str(subject.diverges_at),
+            f"{subject.logprob_delta:.1e}" if subject.bitwise else "none given",
+        )
+        for found in tallies
+        for subject in found.subjects
+    ]
+    print_table(("SERVER", "QUESTION", "ANSWERS", "DISTINCT", "TEXTS", "PARTS AT", "LOGPROB DELTA"), rows)
+    for found in tallies:
+        click.echo(f"{found.url}: {found.seconds:.1f} s, {len(found.failed)} failed, x-batch-invariant: {found.claim}")
+
+
+@inference.command("replay", short_help="Ask a recorded run's model calls again, and compare bit by bit.")
+@with_settings
+@click.option("--server", metavar="URL", help="Who is asked. Default: by [upstreams], else who was asked then.")
+@as_json
+@click.argument("run", metavar="RUN|BUNDLE")
+def replay_command(run: str, server: str | None, as_json: bool, **flags: Any) -> None:
+    """Ask the live server again what RUN asked it, and compare the answers to the last bit.
+
+    Only answers that were given under the claim (`x-batch-invariant: true`) are asked again; the others are counted. Exits
+    with 0 where all are the same, with 1 where the same build answers otherwise, and with 3 where that could not be told:
+    another build or machine answers now, a secret was cut from the request, or nothing was answered under the claim.
+
+    \b
+        playhead inference replay last --server http://127.0.0.1:9000
+    """
+    told = asyncio.run(_derived_again(settings(**flags), run, server))
+    if as_json:
+        print_json(told)
+    else:
+        for call in told["calls"]:
+            click.echo(
+                f"{_SAME[call['same']]:8} {printable(call['path'])}  {call['reason']} {' '.join(call['pointers'][:3])}"
+            )
+        click.echo(f"{told['verdict']}: {told['asked']} asked again, {told['without_claim']} without the claim")
+    raise click.exceptions.Exit({"rederived": 0, "differs": 1, "unknown": 3}[told["verdict"]])
+
+
+_SAME = {True: "same", False: "DIFFERS", None: "unknown"}
+
+
+async def _derived_again(found: Settings, run: str, server: str | None) -> dict[str, Any]:
+    profiles = user_profiles(found)
+    exchanges = _from_file(run, profiles)
+    if exchanges is None:
+        async with House(found) as house:
+            with await house.api() as api:
+                exchanges = await asyncio.to_thread(recorded, api, run)
+    asked = await again(exchanges, server, found.upstreams, profiles)
+    return report(run, asked, len(exchanges) - len(asked))
+
+
+def _from_file(name: str, profiles: Profiles) -> Sequence[Exchange] | None:
+    """The exchanges in a file, where one is meant. What a file holds is kept nowhere, so any key does."""
+    path = Path(name)
+    if not path.is_file():
+        return None
+    return from_file(path, Redactor(key=secrets.token_bytes(32)), profiles).exchanges
 
 
 COMMANDS = (inference,)
