@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-AHEAD: Final = 256 << 10
+AHEAD: Final = 64 << 10
 """How much a client may send ahead of its answer before we stop reading."""
 
 SWALLOWED: Final = 1 << 20
@@ -143,6 +143,7 @@ class Client(asyncio.Protocol):
                 if exchange is None:
                     rest = self._head(data)
                     if rest is None:
+                        self._read_ahead(ahead=False)
                         return
                     data = rest
                 elif exchange.accepts:
@@ -357,7 +358,11 @@ class Client(asyncio.Protocol):
                 self._transport.write(Problem(408, "head_timed_out", detail).http1())
                 self._swallowed, self.since = 0, now
         elif waited > (limits.head if self._tunnel is not None and self._within is None else limits.idle):
-            self._transport.close()
+            # It may be closing already, for a client that does not read what was written last.
+            if self._transport.is_closing():
+                self._transport.abort()
+            else:
+                self._transport.close()
 
     def leave(self) -> None:
         """Take no more requests; close when what is under way has ended."""

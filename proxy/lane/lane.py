@@ -3,7 +3,6 @@
 import asyncio
 import importlib
 import logging
-from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,9 +37,6 @@ class Lane:
         self.engine = Engine(config=config, recorder=recorder, answerer=answerer, trust=trusted(config))
         self.upstreams = Upstreams(str(self.engine.trust))
         self.leaves = Leaves(config.authority)
-        self.went: Counter[str] = Counter()
-        """How many connections each engine has got."""
-
         self._clients: set[Client] = set()
         self._empty = asyncio.Event()
         self._empty.set()
@@ -143,7 +139,6 @@ class Lane:
     def hand_over(self, transport: asyncio.Transport, data: bytes, begun: Begun | None) -> None:
         """Let mitmproxy go on with a connection, from these bytes on."""
         transport.pause_reading()
-        self.went["mitmproxy"] += 1
         self.spawn(self._handed_over(transport, data, begun))
 
     async def _handed_over(self, transport: asyncio.Transport, data: bytes, begun: Begun | None) -> None:

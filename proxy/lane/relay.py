@@ -155,6 +155,9 @@ class Relay(Exchange):
         if self.over:
             upstream.drop()
             return
+        if upstream.gone:
+            self.broken(ragged=True)
+            return
         self._upstream = upstream
         self._heard = time.monotonic()
         upstream.bound = upstream.bound or self.asked.bound

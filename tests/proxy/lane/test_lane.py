@@ -261,7 +261,47 @@ async def test_a_body_that_ends_without_a_goodbye_may_lack_something(tmp_path: P
     assert recorder.only.outcome == "server_closed"
 
 
+async def test_an_upstream_that_hangs_up_at_once_is_not_our_fault(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+
+    recorder = MemoryRecorder()
+    async with serving(handler) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as door:
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        writer.write(ASK.replace(b"GET", b"POST").replace(b"\r\n\r\n", b"\r\nContent-Length: 0\r\n\r\n"))
+        assert await reader.read() == b""
+        writer.close()
+        await recorder.only.over.wait()
+    assert recorder.only.outcome == "server_closed"
+    assert not caplog.records
+
+
 # What is not waited for
+
+
+async def test_a_client_that_sends_far_ahead_and_half_a_request_is_read_on(tmp_path: Path) -> None:
+    count, proceed = 3000, asyncio.Event()
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        await proceed.wait()
+        writer.write(OK)
+        while True:
+            await read_request(reader)
+            writer.write(OK)
+
+    async with serving(handler) as upstream, opened(tmp_path, upstreams=_instead(upstream)) as door:
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        writer.write(ASK * count + ASK[:-7])
+        await upstream.connected.wait()
+        await asyncio.sleep(0.1)  # for the door to stop reading
+        proceed.set()
+        assert await reader.readexactly(len(OK) * count) == OK * count
+        writer.write(ASK[-7:])
+        assert await reader.readexactly(len(OK)) == OK
+        writer.close()
 
 
 async def test_a_head_that_does_not_end_is_not_waited_for(tmp_path: Path) -> None:
