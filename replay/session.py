@@ -228,6 +228,8 @@ class Session:
         tier: Tier = "strict" if fit.strict else "semantic"
         # Of equal openings, what is said over them decides.
         self._tally.hit(replace(taken, ambiguous=False), tier, reframed=False)
+        if self.options.listed:
+            self._tally.answered_by.append(recorded.exchange.id)
 
         def missed(given: Recorded, where: Break) -> Miss:
             self._not_served(tier, why := sockets.miss(asked, given, where))
