@@ -110,11 +110,12 @@ def _needle(size: Size, draw: Random) -> Iterator[Wave]:
     left = size.requests or 40
     yield (asks[0],)
     yield (asks[1],)
-    load = 2
+    load = min(2, most)
     while left > 0:
         needles = min(left, max(1, load // 2))
-        company = [Ask(prompt=_words(draw, draw.randint(150, 500)), tokens=tokens) for _ in range(load - needles)]
-        batch = [asks[at % 2] for at in range(needles)] + company
+        lengths = [draw.randint(150, 500) for _ in range(load - needles)]
+        company = [Ask(prompt=_words(draw, length), tokens=tokens, sampling=GREEDY) for length in lengths]
+        batch = [asks[(left + at) % 2] for at in range(needles)] + company
         draw.shuffle(batch)
         yield tuple(batch)
         left -= needles

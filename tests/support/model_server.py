@@ -1,0 +1,82 @@
+"""A stand-in for an OpenAI-compatible server whose answers keep to themselves, or do not."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass(slots=True)
+class ModelServer:
+    """How it answers, and what it was asked."""
+
+    varies: bool = False
+    logprobs: bool = True
+    claim: str | None = None
+    fingerprint: str = "sha256:one"
+    status: int = 200
+    owner: str = "vllm"
+    url: str = ""
+    asked: list[dict[str, Any]] = field(default_factory=list)
+
+    def answer(self, body: dict[str, Any]) -> dict[str, Any]:
+        """By the question alone; or, where it varies, every third one a bit off."""
+        self.asked.append(body)
+        prompt = body.get("prompt") or body["messages"][0]["content"]
+        drift = 1e-9 if self.varies and len(self.asked) % 3 == 0 else 0.0
+        value = -0.5 - len(prompt) / 1000 - drift
+        text = f"so much for {prompt[:8]}"
+        shown = {"tokens": [text], "token_logprobs": [value]}
+        choice: dict[str, Any] = {"index": 0, "finish_reason": "stop", "logprobs": shown if self.logprobs else None}
+        if "messages" in body:
+            content = [{"token": text, "logprob": value, "bytes": None, "top_logprobs": []}]
+            choice |= {"message": {"role": "assistant", "content": text}, "logprobs": {"content": content}}
+        else:
+            choice |= {"text": text}
+        kind = "chat.completion" if "messages" in body else "text_completion"
+        made = len(self.asked)
+        return {"id": f"cmpl-{made}", "created": made, "object": kind, "model": "tiny", "choices": [choice]}
+
+
+@contextmanager
+def serving(model: ModelServer) -> Iterator[ModelServer]:
+    """Serve it on a free port of this machine."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self._send({"data": [{"id": "tiny", "owned_by": model.owner}]}, 200)
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            self._send(model.answer(body) if model.status == 200 else {"error": "busy"}, model.status)
+
+        def _send(self, value: Any, status: int) -> None:
+            data = json.dumps(value).encode()
+            self.send_response(status)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(data)))
+            if model.claim:
+                self.send_header("x-batch-invariant", model.claim)
+                self.send_header("x-batch-invariant-fingerprint", model.fingerprint)
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = False
+    model.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield model
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
