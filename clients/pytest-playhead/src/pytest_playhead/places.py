@@ -19,7 +19,9 @@ def recording(module: Path, node: str, named: str | None) -> Path:
 
 def legal(node: str) -> str:
     """What follows the module in a node id, as a file's name: with a digest where that would not tell it from others."""
-    plain = node.replace("::", ".")
+    # Only classes and functions are parted by "::"; a parameter may hold it too.
+    function, bracket, parameters = node.partition("[")
+    plain = f"{function.replace('::', '.')}{bracket}{parameters}"
     name = re.sub(r"[^A-Za-z0-9_.\[\]-]+", "-", plain)
     if name == plain and len(name) <= _LONGEST:
         return name

@@ -1,0 +1,169 @@
+"""The process beside a suite, spoken to as any plugin might, and the parts of the plugin that need no suite."""
+
+import json
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pytest_playhead.guard import Guard, NetworkBlocked
+from pytest_playhead.places import legal
+
+from calls.model import Body, Exchange, Request, Response
+from calls.redact import Redactor
+from proxy.errors import Failure
+from proxy.fixtures.kept import Press, run_id
+from proxy.identity import RUN
+from store.bundle import load
+from store.profiles import shipped
+from tests.clients.stage import PLAYHEAD
+
+type Say = Callable[[bytes], dict[str, Any]]
+
+
+@contextmanager
+def conversation(data: Path) -> Iterator[tuple[Say, subprocess.Popen[bytes]]]:
+    """The process, running; it must end well when nothing more is said."""
+    process = subprocess.Popen(
+        [PLAYHEAD, "fixtures", "--data", str(data)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdin
+    assert process.stdout
+    stdin, stdout = process.stdin, process.stdout
+
+    def say(line: bytes) -> dict[str, Any]:
+        stdin.write(line + b"\n")
+        stdin.flush()
+        heard: dict[str, Any] = json.loads(stdout.readline())
+        return heard
+
+    with process:
+        ready = json.loads(stdout.readline())["ready"]
+        assert ready["version"] == 1
+        assert ready["environment"]["HTTPS_PROXY"].startswith("http://pytest:x@127.0.0.1:")
+        yield say, process
+        stdin.close()
+        assert process.wait(20) == 0
+
+
+def test_what_it_does_not_understand_it_says_so_and_goes_on(data: Path) -> None:
+    with conversation(data) as (say, process):
+        assert "malformed" in say(b"nonsense")["failed"]
+        assert "unknown field `shout`" in say(b'{"shout": {}}')["failed"]
+        assert "nothing was said" in say(b"{}")["failed"]
+        assert "no test was begun" in say(b'{"end": {"passed": true}}')["failed"]
+        assert "there is no recording" in say(b'{"begin": {"name": "t.py::a", "file": "nowhere.jsonl"}}')["failed"]
+        # Ctrl-C goes to a whole terminal: the suite ends the process itself, when it has told how its test ended.
+        process.send_signal(signal.SIGINT)
+        assert say(b'{"between": {"barred": "nobody may"}}') == {"done": {}}
+
+
+def test_a_recording_that_was_altered_is_refused_by_its_line(data: Path, tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    begin = {"begin": {"name": "t.py::a", "file": str(file), "mode": "once"}}
+    with conversation(data) as (say, _):
+        assert say(json.dumps(begin).encode()) == {"done": {"how": "record"}}
+        assert say(b'{"end": {"passed": true}}')["done"]["right"]
+        file.write_bytes(file.read_bytes().replace(b"t.py::a", b"t.py::b"))
+        assert f"{file}: line 1 of the bundle is not as it was written" in say(json.dumps(begin).encode())["failed"]
+
+
+SECRET = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD"
+
+
+def test_a_recording_that_holds_a_secret_is_not_written_and_the_place_is_named(tmp_path: Path) -> None:
+    profiles = shipped(None)
+    press = Press(profiles=profiles, redactor=Redactor(key=b"k" * 32, profiles=profiles))
+    body = json.dumps({"note": SECRET}).encode()
+    leaky = Exchange(
+        id="01a2008f-0a97-7287-b39a-d47064529d2a",
+        run="r",
+        request=Request(method="GET", url="https://tickets.example.com/"),
+        response=Response(
+            status=200, headers=(("content-type", "application/json"),), body=Body(data=body, size=len(body))
+        ),
+        outcome="completed",
+        started_at=1,
+        first_byte_at=2,
+        ended_at=3,
+    )
+    file = tmp_path / "recordings" / "a.jsonl"
+    with pytest.raises(Failure, match=r"1/response/body/note \(a token or key of a known make\)") as refused:
+        press.written(file, press.bundle("t.py::a", [leaky], 1))
+    assert SECRET not in str(refused.value)
+    assert not file.parent.exists()
+    press.written(file, press.bundle("t.py::a", [], 1))
+    assert load(file).run["name"] == "t.py::a"
+
+
+NODES = st.text(min_size=1, max_size=300)
+
+
+@given(NODES)
+def test_every_node_id_makes_a_file_s_name_and_a_run_s_id(node: str) -> None:
+    name = legal(node)
+    assert name.isascii()
+    assert not set(name) & set('/\\:*?"<>| \0')
+    assert 0 < len(name) <= 120
+    assert RUN.fullmatch(run_id(node))
+
+
+@given(NODES, NODES)
+def test_no_two_make_the_same(one: str, other: str) -> None:
+    one, other = f"test_it[{one}]", f"test_it[{other}]"
+    assert (legal(one) == legal(other)) == (one == other)
+    assert (run_id(one) == run_id(other)) == (one == other)
+
+
+def test_names_that_differ_only_in_what_a_file_s_name_cannot_hold() -> None:
+    assert legal("TestA::test_b[c]") == "TestA.test_b[c]"
+    assert len({legal(f"test_it[a{between}b]") for between in ("::", ".", "/", "-", ":")}) == 5
+
+
+@pytest.fixture
+def guard() -> Iterator[Guard]:
+    made = Guard()
+    yield made
+    made.remove()
+
+
+def test_the_guard_leaves_sockets_as_they_were(guard: Guard) -> None:
+    before = dict(vars(socket.socket)), socket.getaddrinfo
+    guard.arm("so it is", (), early=True)
+    assert socket.getaddrinfo is not before[1]
+    guard.remove()
+    assert (dict(vars(socket.socket)), socket.getaddrinfo) == before
+
+
+@pytest.mark.parametrize("address", ["192.0.2.1", "::ffff:192.0.2.1", "2001:db8::1"])
+def test_the_guard_refuses_what_leaves_the_machine(guard: Guard, address: str) -> None:
+    guard.arm("so it is", ["other.example"], early=True)
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family) as client, pytest.raises(NetworkBlocked, match="443 was refused: so it is"):
+        client.connect((address, 443))
+    assert len(guard.blocked) == 1
+    guard.disarm()
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", 1), timeout=5)
+
+
+def test_the_guard_lets_this_machine_and_allowed_hosts_pass(guard: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.2", 80))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_more: found)
+    guard.arm("so it is", ["*.allowed.example"], early=True)
+    assert socket.getaddrinfo("api.allowed.example", 80) == found
+    assert socket.getaddrinfo("localhost", 80) == found
+    with pytest.raises(NetworkBlocked, match=r"elsewhere\.example:80"):
+        socket.getaddrinfo("elsewhere.example", 80)
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as client:
+        client.connect(server.getsockname())
+    guard.remove()
