@@ -4,6 +4,7 @@ It is a distribution of its own in an environment of its own (`inference/`): fro
 """
 
 import asyncio
+import ctypes.util
 import json
 import os
 import shutil
@@ -68,6 +69,8 @@ def set_up(place: Path, device: Device, wheels: Path | None) -> None:
     found = ("--index-strategy", "unsafe-best-match", "--require-hashes")
     _run([uv, "pip", "sync", "--python", python, *found, *source, str(lock)])
     _run([uv, "pip", "install", "--python", python, "--no-deps", "--reinstall", str(ROOT)])
+    if device == "cpu" and ctypes.util.find_library("numa") is None:
+        raise Failure("vLLM's kernels for CPUs need libnuma, which is not here: apt-get install libnuma1")
 
 
 def _torch(wheels: Path | None) -> tuple[str, ...]:

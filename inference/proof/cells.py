@@ -27,7 +27,7 @@ CELLS: Final[dict[str, Cell]] = {
     "dense-r1": Cell(ratio=1, prefix=False),
     "dense-r2-long": Cell(ratio=2, context=4000, chunk=1024, waves=((1, 0), (3, 3), (4, 1))),
     "dense-r3-whole": Cell(ratio=3, chunk=None),
-    "dense-r4-preempted": Cell(ratio=4, context=700, blocks=40, tokens=200, waves=((1, 0), (6, 4))),
+    "dense-r4-preempted": Cell(ratio=4, context=700, blocks=40, tokens=100, waves=((1, 0), (6, 2))),
     "dense-r8-whole": Cell(ratio=8, context=2500, chunk=None, prefix=False, waves=((1, 0), (4, 3))),
     "dense-batch-64": Cell(
         ratio=2, context=600, chunk=2048, waves=((1, 0), (1, 1), (6, 2), (12, 4), (24, 8), (48, 16))
@@ -35,5 +35,5 @@ CELLS: Final[dict[str, Cell]] = {
     "moe-r2": Cell(kind="moe", ratio=2),
     "moe-r1-long": Cell(kind="moe", ratio=1, context=4000, chunk=1024, prefix=False, waves=((1, 0), (3, 3))),
     "moe-r4-whole": Cell(kind="moe", ratio=4, context=2500, chunk=None, waves=((1, 0), (4, 3))),
-    "moe-r8-preempted": Cell(kind="moe", ratio=8, context=700, blocks=40, tokens=200, waves=((1, 0), (6, 4))),
+    "moe-r8-preempted": Cell(kind="moe", ratio=8, context=700, blocks=40, tokens=100, waves=((1, 0), (6, 2))),
 }

@@ -1,0 +1,174 @@
+"""The real engine on a CPU: what the server claims, asked of the server itself.
+
+These take minutes and an environment of their own, so they run where PLAYHEAD_INFERENCE_ENV names it:
+
+    playhead inference setup
+    PLAYHEAD_INFERENCE_ENV=inference/.venv pytest tests/inference/test_engine.py -s
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = os.environ.get("PLAYHEAD_INFERENCE_ENV")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(
+        ENVIRONMENT is None,
+        reason="PLAYHEAD_INFERENCE_ENV names no environment; make one with `playhead inference setup`",
+    ),
+]
+
+
+@pytest.fixture(scope="session")
+def python() -> str:
+    return str(Path(ENVIRONMENT or "").absolute() / "bin" / "python")
+
+
+@pytest.fixture(scope="session")
+def model(python: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("models")
+    code = "import sys, pathlib; from proof.models import made; made(pathlib.Path(sys.argv[1]), 'dense', 2)"
+    subprocess.run([python, "-c", code, str(place)], cwd=ROOT / "inference", check=True, capture_output=True)
+    return place / "dense-2"
+
+
+def started(*words: str, words_to: int | None = None, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", "from proxy.cli import main; main()", "inference", "up", "--port", "0", *words],
+        cwd=ROOT,
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        stderr=words_to,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="session")
+def url(model: Path) -> Iterator[str]:
+    """One server for all; that `VLLM_PLUGINS` names another plugin must not leave it unpatched."""
+    server = started(str(model), VLLM_PLUGINS="another")
+    assert server.stdout is not None
+    ready = dict(word.split("=", 1) for word in server.stdout.readline().split()[1:])
+    assert ready.get("invariance") == "holds", "the server did not start; its words are above"
+    yield ready["inference"]
+    server.send_signal(signal.SIGTERM)
+    server.wait(timeout=60)
+    server.stdout.close()
+
+
+def ask(url: str, **body: Any) -> httpx2.Response:
+    asked = {"model": httpx2.get(f"{url}/v1/models").json()["data"][0]["id"], "max_tokens": 12, "logprobs": 5, **body}
+    return httpx2.post(f"{url}/v1/completions", json=asked, timeout=300)
+
+
+LONG = " ".join(f"def f{number}(x): return x * {number}" for number in range(150))
+
+
+def test_it_shows_what_it_checked(url: str) -> None:
+    answer = httpx2.get(f"{url}/batch_invariance")
+    report = answer.json()
+    assert answer.headers["x-batch-invariant"] == "true"
+    assert report["verdict"] == "holds"
+    assert report["layers"]["differing"] == []
+    assert report["layers"]["swept"] > 20
+    assert all(cell["distinct"] == 1 for cell in report["patched"])
+    assert all(cell["distinct"] > 1 for cell in report["control"])
+    assert report["workers"][0]["attention"] == ["playhead_inference.attention.Backend"]
+
+
+def test_every_answer_carries_the_claim(url: str) -> None:
+    answer = ask(url, prompt="import", temperature=0)
+    assert answer.headers["x-batch-invariant"] == "true"
+    fingerprint = answer.headers["x-batch-invariant-fingerprint"]
+    assert answer.json()["system_fingerprint"] == f"playhead-true-{fingerprint.removeprefix('sha256:')[:16]}"
+
+
+def test_a_seeded_prompt_that_is_cut_into_chunks_neither_ends_the_engine_nor_changes(url: str) -> None:
+    prompt = LONG + LONG
+    answers = [ask(url, prompt=prompt, temperature=0.8, seed=7, cache_salt=str(at)).json() for at in range(3)]
+    assert answers[0]["usage"]["prompt_tokens"] > 2048
+    assert len({json.dumps(answer["choices"]) for answer in answers}) == 1
+
+
+def test_a_stream_has_the_numbers_of_the_whole(url: str) -> None:
+    asked = {"prompt": LONG, "temperature": 0}
+    whole = ask(url, **asked).json()["choices"][0]["logprobs"]
+    pieces = [
+        json.loads(line.removeprefix("data: "))["choices"][0]["logprobs"]
+        for line in ask(url, **asked, stream=True).text.splitlines()
+        if line.startswith("data: {")
+    ]
+    for name in ("tokens", "token_logprobs"):
+        assert [value for piece in pieces for value in piece[name]] == whole[name]
+
+
+def test_a_recorded_run_is_derived_again(url: str, data: Path) -> None:
+    name = httpx2.get(f"{url}/v1/models").json()["data"][0]["id"]
+    body = json.dumps({"model": name, "prompt": LONG, "max_tokens": 8, "temperature": 0, "logprobs": 5})
+    streamed = json.dumps({"model": name, "prompt": LONG, "max_tokens": 8, "temperature": 0, "stream": True})
+    script = (
+        "import httpx\n"
+        f"for body in ({body!r}, {streamed!r}):\n"
+        "    httpx.post('https://api.openai.com/v1/completions', content=body, timeout=300,\n"
+        "        headers={'content-type': 'application/json'}).raise_for_status()\n"
+    )
+    environment = os.environ | {"PLAYHEAD_DATA": str(data), "PLAYHEAD_UPSTREAMS": json.dumps({"api.openai.com": url})}
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", "from proxy.cli import main; main()", *words],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        for words in (
+            ["record", "--run", "asked", "--", sys.executable, "-c", script],
+            ["inference", "replay", "asked", "--json"],
+        )
+    ]
+    assert said[0].returncode == 0, said[0].stderr
+    told = json.loads(said[1].stdout)
+    assert (said[1].returncode, told["verdict"], told["asked"]) == (0, "rederived", 2), told
+
+
+def test_what_was_not_tested_is_not_served(model: Path) -> None:
+    server = started(str(model), "--", "--dtype", "bfloat16", words_to=subprocess.PIPE)
+    _, said = server.communicate(timeout=300)
+    assert server.returncode == 125
+    assert "bfloat16 was not tested on a CPU" in said
+
+
+def test_a_check_that_could_not_have_failed_is_not_taken_for_proof(model: Path) -> None:
+    server = started("--context", "200", str(model), words_to=subprocess.PIPE)
+    _, said = server.communicate(timeout=300)
+    assert server.returncode == 125
+    assert "inconclusive" in said
+
+
+@pytest.mark.parametrize("cell", ["dense-r1", "moe-r2"])
+def test_stock_varies_and_ours_does_not(python: str, cell: str, model: Path) -> None:
+    done = subprocess.run(
+        [python, "-m", "proof", cell, "--models", str(model.parent)],
+        cwd=ROOT / "inference",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+    for sampling in ("greedy", "seeded"):
+        assert found[f"stock_{sampling}"]["distinct"] > 1
+        assert found[f"patched_{sampling}"]["distinct"] == 1
+    assert found["layers_differing"] == []
