@@ -7,7 +7,6 @@ is given a label that names the run to replay in its place. Else the run stays a
 
 import asyncio
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,15 +23,11 @@ from store.bundle import Bundle, load, write
 from store.derived import deriver
 from store.foreign.found import NotReadable
 from store.foreign.read import opened
+from store.generation import LABEL, OF, newest, numbered
+from store.generation import following as next_name
 from store.profiles import shipped
 
-LABEL = "playhead.generation"
-"""On a run: the run that is replayed in its place."""
-
-OF = "playhead.generation-of"
-"""On a run: what it was recorded for."""
-
-_NUMBERED = re.compile(r"(?P<run>.*):g(?P<number>\d+)")
+__all__ = ["LABEL", "OF", "Generations", "Settled", "current", "following", "newest", "replaced"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +43,9 @@ def current(api: Api, run: str) -> str:
     return newest(run, api.get(f"/runs/{segment(run)}"))
 
 
-def newest(run: str, shape: Mapping[str, Any]) -> str:
-    """The same, where the run is known."""
-    return str((shape["labels"] or {}).get(LABEL, run))
-
-
 def following(run: str, newest: str) -> str:
     """The name of the next generation. Raises Failure where there is no room for it."""
-    found = _NUMBERED.fullmatch(newest)
-    name = f"{run}:g{int(found['number']) + 1 if found else 2}"
-    if len(name) > 128:
+    if (name := next_name(run, newest)) is None:
         raise Failure(f"run {run} has too long a name for another generation; export it, and import it --as another")
     return name
 
@@ -158,8 +146,7 @@ def _told(report: Mapping[str, Any], recording: str, name: str | None) -> str:
 def _names(old: Bundle) -> tuple[str, str]:
     """A run, and the newest generation of it."""
     newest = str(old.run["id"])
-    found = _NUMBERED.fullmatch(newest)
-    return (found["run"] if found else newest), newest
+    return numbered(newest)[0], newest
 
 
 def replaced(path: Path, made: Bundle) -> None:

@@ -72,12 +72,23 @@ class Notes:
         self._any.clear()
         changed, self._changed = self._changed, set()
         for replay in changed or {str(report["id"]) for report in replays.reports()}:
-            report = json.dumps(replays.report(replay)).encode()
+            told = replays.report(replay)
+            if self._file is None:
+                # It is long, and written whole where it is needed (store/takes.py).
+                told.pop("answered_by", None)
+            report = json.dumps(told).encode()
             if self._file:
                 _write(self._file, report)
             if (begun := self._begun.get(replay)) is not None:
                 _write(begun, report)
             self._tell(replay, report)
+
+    def forget(self, replay: str) -> None:
+        """It is over, whoever began it: the next one of that name is another one."""
+        self._changed.discard(replay)
+        self._lost.discard(replay)
+        if (begun := self._begun.pop(replay, None)) is not None:
+            begun.unlink(missing_ok=True)
 
     def close(self) -> None:
         """The door ends cleanly: all has been told."""

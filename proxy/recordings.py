@@ -1,6 +1,7 @@
 """Where a door gets the recordings from that it replays: a file of any format, or the keeper, which makes a bundle."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx2
@@ -10,14 +11,38 @@ from calls.profile import Profiles
 from calls.redact import Redactor
 from proxy.api import segment
 from proxy.errors import Failure
-from proxy.generations import newest
 from replay.wishes import Wishes, wished
 from store.bundle import BadBundle, Bundle, read
 from store.foreign.adopt import Adoption, bundle_of
 from store.foreign.found import NotReadable
 from store.foreign.read import named, opened
+from store.generation import FLAWED, newest
 
-type Fetch = Callable[[str], Awaitable[tuple[Bundle, Wishes] | None]]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What there is by the name of a run or of a replay."""
+
+    run: str
+    """Which run."""
+
+    bundle: Bundle | None = None
+    """None: nothing is recorded of it."""
+
+    wishes: Wishes = field(default_factory=dict)
+    made: bool = False
+    """Somebody made a replay, or a fork, of that name."""
+
+    flawed: bool = False
+    """It was recorded in mode `auto` and is not whole, so it does not count there."""
+
+    @property
+    def records(self) -> bool:
+        """Whether what the replay lacks is to be recorded."""
+        return (self.wishes.get("options") or {}).get("on_miss") == "record"
+
+
+type Fetch = Callable[[str], Awaitable[Found]]
 
 
 def from_file(path: Path, redactor: Redactor, profiles: Profiles) -> Bundle:
@@ -39,20 +64,22 @@ def from_keeper(api: str, token: str | None) -> Fetch:
     """A loader of runs, and of replays and forks that were made over REST with what was wished for of them, by their ids."""
     headers = {"authorization": f"Bearer {token}"} if token else {}
 
-    async def load(name: str) -> tuple[Bundle, Wishes] | None:
+    async def load(name: str) -> Found:
         async with httpx2.AsyncClient(base_url=f"{api}/v1", headers=headers, timeout=60.0, trust_env=False) as http:
             try:
                 replay = await http.get(f"/replays/{segment(name)}")
-                told = replay.json() if replay.status_code == 200 else {"run": name}
-                run = await http.get(f"/runs/{segment(told['run'])}")
-                named = newest(told["run"], run.json()) if run.status_code == 200 else told["run"]
-                answer = await http.get(f"/runs/{segment(named)}/bundle?calls=keys")
+                told = replay.json() if replay.status_code == 200 else {}
+                made = "wishes" in told
+                name_of = str(told["run"]) if made else name
+                run = await http.get(f"/runs/{segment(name_of)}")
+                shape = run.json() if run.status_code == 200 else {"labels": {}}
+                answer = await http.get(f"/runs/{segment(newest(name_of, shape))}/bundle?calls=keys")
             except httpx2.HTTPError as error:
                 raise Failure(
                     f"cannot fetch run {name}: the keeper at {api} cannot be reached ({error}); is it running?"
                 ) from error
-            if answer.status_code != 200:
-                return None
-            return read(answer.content.splitlines(keepends=True)), wished(told)
+            bundle = read(answer.content.splitlines(keepends=True)) if answer.status_code == 200 else None
+            flawed = FLAWED in (shape["labels"] or {})
+            return Found(run=name_of, bundle=bundle, wishes=wished(told), made=made, flawed=flawed)
 
     return load

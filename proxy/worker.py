@@ -25,12 +25,12 @@ from proxy.ca import Authority, ensure
 from proxy.door import DoorConfig
 from proxy.errors import Failure
 from proxy.notes import Notes
-from proxy.recorder import Recorder
 from proxy.recordings import Fetch, from_file, from_keeper
+from proxy.takes import Leading, Takes
 from replay.pacing import parse as pace
 from replay.replays import Replays, Source, Unusable
 from replay.session import Options
-from replay.wishes import dressed
+from replay.wishes import dressed, served
 from store.bundle import Bundle
 from store.datadir import DataDir, DataDirError, opened
 from store.profiles import shipped
@@ -74,17 +74,26 @@ async def _serve(told: Told, stop: asyncio.Event) -> None:
         recorder = _recorder(told, spool, redactor) if spool and {"record", "auto"} & _modes(told) else None
         notes = _notes(told, data, spool)
         config = _config(told, authority, stop)
+        takes = _takes(told, config, data, notes, profiles) if recorder and told["mode"] == "auto" else None
         replays = (
-            await _replays(told, config, redactor, profiles, notes) if told["mode"] in ("replay", "auto") else None
+            await _replays(told, config, redactor, profiles, notes, takes)
+            if told["mode"] in ("replay", "auto")
+            else None
         )
+        if recorder and takes:
+            recorder.takes = takes
         async with asyncio.TaskGroup() as group:
-            beside = [group.create_task(work) for work in (notes.keep(replays), _resting(replays))] if replays else []
+            works = [notes.keep(replays), _resting(replays)] if replays else []
+            works += [takes.watch(replays)] if replays and takes else []
+            beside = [group.create_task(work) for work in works]
             engine = ENGINES[told["engine"]]
             await engine(config, recorder, replays, lambda port: _ready(port, authority))
             for task in beside:
                 task.cancel()
         if replays:
             notes.take(replays)
+            if takes:
+                takes.close(replays)
             notes.close()
         if recorder:
             await recorder.settled()
@@ -110,14 +119,29 @@ def _spool(told: Told, data: DataDir) -> Iterator[Spool | None]:
         yield spool
 
 
-def _recorder(told: Told, spool: Spool, redactor: Redactor) -> Recorder:
+def _recorder(told: Told, spool: Spool, redactor: Redactor) -> Leading:
     limit, policy = told["body_limit"], told["on_record_failure"]
-    return Recorder(spool, redactor, body_limit=limit, on_failure=policy, now=time.time_ns)
+    return Leading(spool, redactor, body_limit=limit, on_failure=policy, now=time.time_ns)
 
 
 def _notes(told: Told, data: DataDir, spool: Spool | None) -> Notes:
     file = told["replay_options"].get("report")
     return Notes(file=Path(file) if file else None, spool=spool, place=data.replays, up=told["started"])
+
+
+def _takes(told: Told, config: DoorConfig, data: DataDir, notes: Notes, profiles: Profiles) -> Takes | None:
+    """The takes of a door that answers runs from the store. A command's own door settles what it recorded by itself."""
+    if told["replay_options"].get("id"):
+        return None
+    takes = Takes(
+        place=data.replays,
+        up=f"{told['started']:x}",
+        notes=notes,
+        profiles=profiles,
+        own_mode=config.own_mode,
+    )
+    takes.inherit()
+    return takes
 
 
 async def _resting(replays: Replays) -> None:
@@ -126,7 +150,9 @@ async def _resting(replays: Replays) -> None:
         replays.rest()
 
 
-async def _replays(told: Told, config: DoorConfig, redactor: Redactor, profiles: Profiles, notes: Notes) -> Replays:
+async def _replays(
+    told: Told, config: DoorConfig, redactor: Redactor, profiles: Profiles, notes: Notes, takes: Takes | None
+) -> Replays:
     wishes = told["replay_options"]
     options = Options(
         pace=pace(wishes.get("pace", "instant")),
@@ -141,10 +167,17 @@ async def _replays(told: Told, config: DoorConfig, redactor: Redactor, profiles:
     fetch = from_keeper(told["api"], told["token"]) if told["api"] else None
 
     async def load(name: str) -> Source | None:
-        if fetch is None or (found := await fetch(name)) is None:
+        if fetch is None:
             return None
-        source = Source(replay=name, bundle=found[0])
-        return await asyncio.to_thread(dressed, source, found[1], options, profiles, redactor.text)
+        found = await fetch(name)
+        own = served(options, found.wishes) if found.made else options
+        if takes and (not found.made or found.records):
+            source = takes.begun(name, found, own)
+        elif found.bundle is None:
+            return None
+        else:
+            source = Source(replay=name, bundle=found.bundle, options=own)
+        return await asyncio.to_thread(dressed, source, found.wishes, own, profiles, redactor.text)
 
     if not wishes.get("report"):
         notes.inherit()
@@ -164,6 +197,9 @@ async def _replays(told: Told, config: DoorConfig, redactor: Redactor, profiles:
         sources = [dressed(source, wishes, options, profiles, redactor.text) for source in found]
     except Unusable as why:
         raise Failure(f"{wishes.get('overrides_file') or 'the replay cannot be'}: {why}") from why
+    if takes:
+        for source in sources:
+            takes.lead(str(source.bundle.run["id"]))
     await replays.start(sources)
     return replays
 
@@ -171,8 +207,8 @@ async def _replays(told: Told, config: DoorConfig, redactor: Redactor, profiles:
 async def _source(name: str, identity: str | None, fetch: Fetch | None, adopt: Callable[[Path], Bundle]) -> Source:
     if fetch is None or os.path.isfile(name):
         bundle = await asyncio.to_thread(adopt, Path(name))
-    elif (found := await fetch(name)) is not None:
-        bundle = found[0]
+    elif (found := (await fetch(name)).bundle) is not None:
+        bundle = found
     else:
         raise Failure(f"there is no run {name} here and no file of that name; `playhead ls` lists what was recorded")
     return Source(replay=identity or str(bundle.run["id"]), bundle=bundle)

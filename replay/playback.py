@@ -1,9 +1,11 @@
 """A recorded exchange as the answer that it was: the same head, the same bytes in the same pieces, the same end."""
 
-from calls.late import is_old
 from calls.model import Exchange, Headers, Response, header
 from replay.answer import Answer, End
 from replay.pacing import Pace
+from store.generation import is_websocket, lacking
+
+__all__ = ["answer", "headers", "is_websocket", "lacking"]
 
 GRACE = 10_000_000_000
 """How much longer than in the recording a client that left then may stay, in nanoseconds."""
@@ -23,31 +25,6 @@ _ENDS: dict[str, End] = {
     "server_closed": "cut",
     "timed_out": "cut",
 }
-
-
-def lacking(exchange: Exchange) -> str | None:
-    """Why an exchange cannot be given as it was; None when it can."""
-    if is_websocket(exchange) and not _upgraded(exchange.response):
-        return "it left HTTP for something that is no WebSocket, which is not recorded"
-    if is_old(exchange):
-        return "it is the stream of MCP's older transport (HTTP+SSE), which would answer before it is asked; use the streamable one"
-    if exchange.truncated:
-        return "it is larger than what was kept of a body (setting body_limit), so bytes of it are lacking"
-    if exchange.ended_at is None:
-        return "the recorder died before it ended, so nobody knows what followed"
-    if exchange.response is None and exchange.outcome in ("completed", "refused"):
-        return f"no response was recorded ({exchange.error or exchange.outcome})"
-    return None
-
-
-def is_websocket(exchange: Exchange) -> bool:
-    """Whether the exchange left HTTP for WebSocket messages."""
-    response = exchange.response
-    return response is not None and (response.status == 101 or any(c.kind != "data" for c in response.body.chunks[:1]))
-
-
-def _upgraded(response: Response | None) -> bool:
-    return response is not None and (header(response.headers, "upgrade") or "").lower() == "websocket"
 
 
 def answer(exchange: Exchange, pace: Pace, mark: tuple[str, str]) -> Answer:

@@ -117,12 +117,29 @@ class Replays:
         """The reports of all replays, so far."""
         return [self.report(replay) for replay in (*self._resting, *self._sessions)]
 
+    def loaded(self, replay: str) -> bool:
+        """Whether it can answer at once."""
+        return replay in self._sessions
+
+    def end(self, replay: str) -> dict[str, Json]:
+        """Forget a replay. Who names it next begins another one. Its last report."""
+        session = self._sessions.pop(replay)
+        # What is still being answered belongs to nobody.
+        session.changed = lambda _replay: None
+        return session.report()
+
+    def idle(self, replay: str) -> float:
+        """Seconds since a replay was asked something; none where it is not loaded."""
+        session = self._sessions.get(replay)
+        return 0.0 if session is None else self.now() - session.asked_at
+
     def rest(self) -> None:
         """Keep of replays that nobody asks only where they stand. What the process was started with stays."""
         given = {session.id for session in self._by_run.values()}
         for replay, session in list(self._sessions.items()):
             # What was edited or left the record cannot be told from the script alone.
-            settled = session.options.edits is None and session.options.beyond is None
+            told = session.options
+            settled = told.edits is None and told.beyond is None and told.candidate is None
             if settled and replay not in given and self.now() - session.asked_at >= RESTS_AFTER:
                 self._resting[replay] = session.rest()
                 del self._sessions[replay]

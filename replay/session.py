@@ -59,6 +59,9 @@ class Options:
     """The report names every exchange that answered (`answered_by`)."""
 
     allow_unused: bool = False
+    candidate: str | None = None
+    """The run in which what goes live is recorded, until it is known to be whole (store/takes.py)."""
+
     called: str | None = None
     """What the recording is called where it is to be named in a command."""
 
@@ -93,6 +96,9 @@ class Session:
 
     async def answer(self, request: Request, actor: str | None = None) -> Answer | None:
         """Answer a redacted request of an actor. None: it was not recorded, and goes live."""
+        if self.options.own_mode(urlsplit(request.url).hostname or "") == "passthrough":
+            self.passed()
+            return None
         self._number += 1
         asked = Asked(
             request=request,
@@ -176,6 +182,8 @@ class Session:
             told = interrupted(told)
         if self.options.wishes:
             told["wishes"] = self.options.wishes
+        if self.options.candidate:
+            told["candidate"] = self.options.candidate
         if self.options.edits:
             told = self.options.edits.reported(told)
         return self.options.beyond.reported(told) if self.options.beyond else told

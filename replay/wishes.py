@@ -2,10 +2,11 @@
 
     {"overrides": [{"step": 2, "text": "…"}, …], "fork": {"at": 3, "effects": ["block"], "allow": ["POST tickets.example.com"]}}
 
+With `"options": {"on_miss": "live", "after_last": …, "pace": …, "allow_unused": …, "allowed_hosts": […]}` it answers so.
 `at` of null is the last step. What is wished for is told in the report, so that whoever takes over a replay knows it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from calls.overrides import BadOverride, cleaned, listed
 from calls.profile import Profiles
 from replay.editor import prepared
 from replay.fork import BadFork, Wanted, forked
+from replay.pacing import parse as pace
 from replay.replays import Source, Unusable
 from replay.session import Options
 
@@ -26,6 +28,7 @@ def dressed(
 ) -> Source:
     """The recording as it is wished for. Raises Unusable where that cannot be. `clean` takes secrets out of a text."""
     entries, fork = cleaned(wishes.get("overrides") or [], clean), wishes.get("fork")
+    options = source.options or options
     if not entries and fork is None:
         return source
     try:
@@ -38,8 +41,30 @@ def dressed(
             bundle, more = forked(source.bundle, overrides, profiles, wanted, fork=source.replay)
     except (BadOverride, BadRule, BadFork) as why:
         raise Unusable(str(why)) from why
-    more["wishes"] = {"overrides": entries, "fork": fork}
+    more["wishes"] = {**wishes, "overrides": entries, "fork": fork}
     return replace(source, bundle=bundle, options=replace(options, **more))
+
+
+def served(options: Options, wishes: Wishes) -> Options:
+    """How a replay that somebody made over REST answers: from the record alone, but for what was wished for."""
+    asked = wishes.get("options") or {}
+    allowed = frozenset(asked.get("allowed_hosts", ()))
+    return replace(
+        options,
+        on_miss="fail" if asked.get("on_miss", "fail") == "fail" else "live",
+        after_last=asked.get("after_last", options.after_last),
+        pace=pace(asked["pace"]) if "pace" in asked else options.pace,
+        allow_unused=asked.get("allow_unused", options.allow_unused),
+        own_mode=lambda host: "passthrough" if covers(allowed, host) else options.own_mode(host),
+        wishes=wishes,
+    )
+
+
+def covers(hosts: Collection[str], host: str) -> bool:
+    """Whether a host is one of these, by its name or as one below a `*.name`."""
+    host = host.lower()
+    above = (f"*.{host.split('.', cut)[-1]}" for cut in range(1, host.count(".") + 1))
+    return any(name in hosts for name in (host, *above))
 
 
 def wished(report: Mapping[str, Json]) -> Wishes:

@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
@@ -33,8 +34,12 @@ from store.ingest import Ingest
 from store.keeper import Keeper
 from store.postgres import NoPostgres, Server, ensure
 from store.profiles import shipped
+from store.takes import Takes
 
 FAILED = 125
+
+LAST_LOOK = 3.0
+"""Seconds that a stopping keeper gives to what has just ended."""
 
 
 class Config(msgspec.Struct, frozen=True):
@@ -81,15 +86,33 @@ async def _keep(config: Config, port: socket.socket) -> None:
             await ingest.ahead(dt.datetime.now(dt.UTC).date())
             clean = Redactor(key=data.redaction_key()).text
             revive = server.revive if server else None
-            keeper = Keeper(data.spools, ingest, deriver(profiles, clean), revive=revive)
-            desk = Desk(keeper=keeper, database=database, profiles=profiles, clean=clean, mode=config.mode)
+            derive = deriver(profiles, clean)
+            keeper = Keeper(data.spools, ingest, derive, revive=revive)
+            takes = Takes(
+                place=data.replays,
+                database=database,
+                ingest=Ingest(database, profile=profiles.digest),
+                derive=derive,
+                settled=keeper.settled,
+                now=time.time_ns,
+            )
+            desk = Desk(keeper=keeper, database=database, profiles=profiles, clean=clean, mode=config.mode, takes=takes)
             async with asyncio.TaskGroup() as group:
-                kept = group.create_task(keeper.run())
+                kept, looking = group.create_task(keeper.run()), group.create_task(takes.run())
                 async with serving(create(desk, config.tokens), port):
                     _say({"ready": True, "port": port.getsockname()[1]})
                     await stopped.wait()
+                looking.cancel()
+                await _last_look(takes)
                 keeper.stop()
                 await kept
+
+
+async def _last_look(takes: Takes) -> None:
+    """Doors are stopped before us, and their takes have ended with them. What takes longer is done by the next keeper."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LAST_LOOK):
+            await takes.look()
 
 
 @contextlib.asynccontextmanager

@@ -15,6 +15,7 @@ from store.derived import deriver
 from store.keeper import Keeper
 from store.recorded import Recorded
 from store.runs import Runs
+from store.takes import Takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,9 @@ class Desk:
 
     mode: str = "record"
     """What the doors of this `up` do: record, replay, auto or passthrough."""
+
+    takes: Takes | None = None
+    """What runs do while doors are in mode `auto`."""
 
     now: Callable[[], int] = time.time_ns
 

@@ -1,7 +1,6 @@
 """`POST /v1/import`: a bundle becomes a run. Sent twice it is there once; a different run of that name is never touched."""
 
 import asyncio
-import hashlib
 import itertools
 import re
 import tempfile
@@ -21,6 +20,7 @@ from store.api.desk import Desk, TheDesk
 from store.api.problems import Problem
 from store.api.runs import shape
 from store.bundle import BadBundle, Bundle, Entry, read
+from store.copies import UUID7, new_id
 from store.ingest import Ingest, Kept
 from store.prices import cost
 
@@ -80,7 +80,7 @@ def _admitted(bundle: Bundle, run: str, name: str | None, latest: str) -> Bundle
     """The bundle as it will be stored: under this run, and under ids of its own where the run gets a new name."""
     if not re.fullmatch(RUN_ID, run):
         raise _bad(f"its run is called {run[:200]!r}, which is no run id; give it one with ?as=NAME")
-    ids = {each.id: _new_id(each.id, name) if name else each.id for each in bundle.exchanges}
+    ids = {each.id: new_id(each.id, name) if name else each.id for each in bundle.exchanges}
     if len(ids) != len(bundle.entries):
         raise _bad("two of its exchanges have the same id")
     if too_late := [each for each in ids if each > latest]:
@@ -94,7 +94,7 @@ def _admitted(bundle: Bundle, run: str, name: str | None, latest: str) -> Bundle
 
 
 def _admitted_exchange(exchange: Exchange, run: str, new_id: str) -> Exchange:
-    if not _UUID7.fullmatch(exchange.id):
+    if not UUID7.fullmatch(exchange.id):
         raise _bad(f"{exchange.id[:80]!r} is not the id of an exchange (a uuidv7)")
     heads: list[model.Request | model.Response] = [exchange.request]
     heads += [exchange.response] if exchange.response else []
@@ -107,14 +107,6 @@ def _admitted_exchange(exchange: Exchange, run: str, new_id: str) -> Exchange:
 
 def _bad(why: str) -> Problem:
     return Problem(422, "bad_bundle", f"the bundle cannot be imported: {why}")
-
-
-def _new_id(old: str, name: str) -> str:
-    """Another uuidv7 of the same millisecond; the same one whenever the bundle is imported under this name."""
-    if not _UUID7.fullmatch(old):
-        return old
-    random = int.from_bytes(hashlib.sha256(f"{name} {old}".encode()).digest()[:10]) & ~(0xF << 76) & ~(0x3 << 62)
-    return str(uuid.UUID(int=uuid.UUID(old).int >> 80 << 80 | 0x7 << 76 | 0x2 << 62 | random))
 
 
 async def _had(desk: Desk, run: str, bundle: Bundle) -> int | None:
@@ -176,5 +168,4 @@ def _texts(value: object) -> dict[str, str]:
     return {name: text for name, text in pairs if isinstance(name, str) and isinstance(text, str)}
 
 
-_UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _HEADER = re.compile(r"[^\0\r\n]*")

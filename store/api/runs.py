@@ -51,6 +51,8 @@ class Patch(BaseModel):
 
     pinned: bool | None = None
     ended: Literal[True] | None = None
+    succeeded: bool | None = None
+    """With `ended`, whether the agent came to its good end. What counts of a recording in mode `auto` depends on it."""
 
 
 @router.get("/runs", summary="Runs, newest first, that have at least one call which fits the filters")
@@ -76,7 +78,9 @@ async def put_run(desk: TheDesk, run: RunId, wanted: Put | None = None) -> Respo
 
 @router.patch("/runs/{run}", summary="Name, label, pin or end a run")
 async def patch_run(desk: TheDesk, run: RunId, wanted: Patch) -> Response:
-    """What is not given stays."""
+    """What is not given stays. The end of a run is that of its recording in mode `auto`, which then counts or does not."""
+    if wanted.ended and desk.takes is not None:
+        await desk.takes.end(run, succeeded=wanted.succeeded)
     ended_at = desk.now() if wanted.ended else None
     if not await desk.runs.patch(run, name=wanted.name, labels=wanted.labels, pinned=wanted.pinned, ended_at=ended_at):
         raise unknown("run", run)

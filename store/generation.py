@@ -1,0 +1,100 @@
+"""A new generation of a recorded run: what answered a replay, and what was recorded live where nothing could.
+
+It takes effect as a whole or not at all. A recording that failed or was cut never takes the place of a good one: `flaw` says
+what is wrong with it, and the run stays as it was.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from calls.key import raw_digest
+from calls.late import is_old
+from calls.model import Exchange, Response, header
+from store.bundle import Bundle
+
+LABEL: Final = "playhead.generation"
+"""On a run: the run that is replayed in its place."""
+
+OF: Final = "playhead.generation-of"
+"""On a run: what it was recorded for."""
+
+FLAWED: Final = "playhead.flawed"
+"""On a run that was recorded in mode `auto`: why it does not count as a recording there."""
+
+_ROOM: Final = 128
+"""Characters that a run's id may have."""
+
+FAILED: Final = frozenset({401, 403, 407, 408, 425, 429, *range(500, 600)})
+"""Statuses that tell of the moment or of the caller's keys, and not what an API answers to a request. One may come first,
+but not be the last word."""
+
+
+def flaw(recorded: Bundle) -> str | None:
+    """Why what was recorded live is not to be replayed; None where it is whole."""
+    if recorded.gaps:
+        return f"not everything could be recorded ({recorded.gaps[0].reason})"
+    last: dict[str, Exchange] = {}
+    for exchange in recorded.exchanges:
+        if exchange.outcome != "completed" or lacking(exchange):
+            how = lacking(exchange) or exchange.error or exchange.outcome
+            return f"{_words(exchange)} did not end well: {how}"
+        last[raw_digest(exchange.request)] = exchange
+    failed = next((each for each in last.values() if each.response and each.response.status in FAILED), None)
+    if failed is None or failed.response is None:
+        return None
+    return f"{_words(failed)} was answered with status {failed.response.status}"
+
+
+def kept(recorded: Bundle, answered: Collection[str], *, unused: bool) -> list[Exchange]:
+    """What of the recording goes on: what answered; what was not asked for only where it may be `unused`."""
+    return [each for each in recorded.exchanges if unused or each.id in answered]
+
+
+def newest(run: str, shape: Mapping[str, Any]) -> str:
+    """The run that is replayed where this one is named: its newest generation, or itself."""
+    return str((shape["labels"] or {}).get(LABEL, run))
+
+
+def numbered(name: str) -> tuple[str, int]:
+    """Of which run a name is a generation, and the how manyth."""
+    found = _NUMBERED.fullmatch(name)
+    return (found["run"], int(found["number"])) if found else (name, 1)
+
+
+def following(run: str, newest: str) -> str | None:
+    """The name of the next generation. None where there is no room for it."""
+    name = f"{run}:g{numbered(newest)[1] + 1}"
+    return name if len(name) <= _ROOM else None
+
+
+def lacking(exchange: Exchange) -> str | None:
+    """Why an exchange cannot be given as it was; None when it can."""
+    if is_websocket(exchange) and not _upgraded(exchange.response):
+        return "it left HTTP for something that is no WebSocket, which is not recorded"
+    if is_old(exchange):
+        return "it is the stream of MCP's older transport (HTTP+SSE), which would answer before it is asked; use the streamable one"
+    if exchange.truncated:
+        return "it is larger than what was kept of a body (setting body_limit), so bytes of it are lacking"
+    if exchange.ended_at is None:
+        return "the recorder died before it ended, so nobody knows what followed"
+    if exchange.response is None and exchange.outcome in ("completed", "refused"):
+        return f"no response was recorded ({exchange.error or exchange.outcome})"
+    return None
+
+
+def is_websocket(exchange: Exchange) -> bool:
+    """Whether the exchange left HTTP for WebSocket messages."""
+    response = exchange.response
+    return response is not None and (response.status == 101 or any(c.kind != "data" for c in response.body.chunks[:1]))
+
+
+def _upgraded(response: Response | None) -> bool:
+    return response is not None and (header(response.headers, "upgrade") or "").lower() == "websocket"
+
+
+def _words(exchange: Exchange) -> str:
+    return f"{exchange.request.method} {exchange.request.url.partition('?')[0]}"
+
+
+_NUMBERED = re.compile(r"(?P<run>.*):g(?P<number>\d+)")

@@ -1,0 +1,226 @@
+"""Takes: what a run's agent does, once, while its doors are in mode `auto`; what went live counts when the take has ended well.
+
+A door keeps a file for each take as long as it lasts, and writes its last report into it when it is over:
+
+    NAME.take     it lasts
+    NAME.over     the keeper wants it to end (the run's wrapper says that the run has)
+    NAME.done     it has ended, with its report: here, by idleness, or with its door
+
+What went live is recorded as a run of its own, the candidate. If nothing of it failed or was cut, it and what answered from
+the record become the run's next generation; else the run stays as it was. A take that we die over is settled again, with
+the same result.
+"""
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import batched
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import msgspec
+
+from calls.events import ReplayNoted
+from calls.model import Call, Exchange
+from store.bundle import Bundle, Entry
+from store.copies import new_id
+from store.database import Database, DatabaseError
+from store.generation import FLAWED, LABEL, OF, flaw, following, kept, newest
+from store.ingest import Ingest, Kept
+from store.prices import cost
+from store.recorded import Recorded
+from store.runs import Runs
+
+log = logging.getLogger(__name__)
+
+PATIENCE = 5.0
+"""Seconds that a door may take to end a take. One that is gone takes longer."""
+
+LOOK = 2.0
+"""Seconds between two looks for takes that have ended by themselves."""
+
+BATCH = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Take:
+    """What a door says of a take."""
+
+    id: str
+    """What its clients name: the run itself, or a replay of it that has an id of its own."""
+
+    run: str
+    recording: str | None
+    """The run that answered: it, or its newest generation then. None: there was none."""
+
+    candidate: str
+    """The run in which what went live was recorded; the run itself where that had no recording."""
+
+    report: Mapping[str, Any] | None = None
+    """How the replay stood when it was over."""
+
+    up: str = ""
+    """Which `up` its door was of."""
+
+    becomes: str | None = None
+    """The generation that is being made of it."""
+
+    def write(self, path: Path) -> None:
+        """Whole or not at all."""
+        part = path.with_suffix(".part")
+        part.write_bytes(msgspec.json.encode(self))
+        part.replace(path)
+
+    @classmethod
+    def read(cls, path: Path) -> Self | None:
+        """The take in a file; None where there is none."""
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=cls)
+        except (OSError, ValueError):
+            return None
+
+
+def file(place: Path, take: Take, state: Literal["take", "over", "done"]) -> Path:
+    """Where a take is kept. Its id may have had another one, which is not settled yet."""
+    return place / f"{_digest(take.id)}-{_digest(take.candidate)[:8]}.{state}"
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:24]
+
+
+@dataclass(slots=True, kw_only=True)
+class Takes:
+    """The keeper's side: ends takes and lets them count."""
+
+    place: Path
+    database: Database
+    ingest: Ingest
+    """One of our own: a batch of the keeper's may be under way."""
+
+    derive: Callable[[Exchange], Call]
+    settled: Callable[[float], Awaitable[bool]]
+    """Waits until all that was acknowledged is stored; whether it is."""
+
+    now: Callable[[], int]
+    _one: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def run(self) -> None:
+        """Settle what has ended by itself, until cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(LOOK)
+
+    async def look(self) -> None:
+        """Settle what has ended by itself. What cannot be now, is later."""
+        for path in sorted(self.place.glob("*.done")):
+            try:
+                await self._settle(path, succeeded=None)
+            except DatabaseError as error:
+                log.warning("a take is not settled yet: %s", error)
+                return
+
+    async def end(self, name: str, *, succeeded: bool | None) -> Mapping[str, Any] | None:
+        """End a take and let it count if it is whole. Its report with what became of it; None where there is no take.
+        `succeeded`: whether the agent came to its good end; None where nobody knows."""
+        named = f"{_digest(name)}-*"
+        for lasting in self.place.glob(f"{named}.take"):
+            over = lasting.with_suffix(".over")
+            lasting.replace(over)
+            await _gone(over)
+            if (take := Take.read(over)) is not None:
+                # Nobody is there to end it.
+                take.write(over.with_suffix(".done"))
+                over.unlink(missing_ok=True)
+        told = None
+        for done in sorted(self.place.glob(f"{named}.done")):
+            told = await self._settle(done, succeeded=succeeded) or told
+        return told
+
+    async def _settle(self, path: Path, *, succeeded: bool | None) -> Mapping[str, Any] | None:
+        async with self._one:
+            if (take := Take.read(path)) is None or not await self.settled(PATIENCE):
+                return None
+            name, why = await self._judged(take, path, succeeded=succeeded)
+            report = dict(take.report or await self._last_told(take))
+            report.pop("answered_by", None)
+            report["generation"] = {"run": name, "why": why}
+            await self.ingest.put((), replays=[ReplayNoted(take.id, json.dumps(report).encode())])
+            path.unlink()  # noqa: ASYNC240 - one name of a small file
+            return report
+
+    async def _last_told(self, take: Take) -> Mapping[str, Any]:
+        """What a door that died had told of a take, before that."""
+        told = await Runs(self.database).replay(take.id)
+        return json.loads(told) if told else {"id": take.id, "run": take.run}
+
+    async def _judged(self, take: Take, path: Path, *, succeeded: bool | None) -> tuple[str | None, str | None]:
+        """The generation that it became, and why it became none."""
+        runs = Runs(self.database)
+        shape = await runs.get(take.run, self.now())
+        if shape is not None and take.becomes is not None and newest(take.run, shape) == take.becomes:
+            await runs.delete(take.candidate)
+            return take.becomes, None
+        if take.report is not None and not take.report["live"] and not take.report["interrupted"]:
+            return None, None
+        new = await self._bundle(take.candidate)
+        why = _unfit(take.report, new, succeeded=succeeded)
+        if take.candidate == take.run:
+            await runs.patch(take.run, labels={FLAWED: why})
+            return (None, why) if why else (take.run, None)
+        name = None if shape is None else following(take.run, newest(take.run, shape))
+        if why is None and name is not None:
+            take = replace(take, becomes=name)
+            take.write(path)
+            await self._made(take, name, new, unused=not succeeded)
+            return name, None
+        why = why or "there is no run here whose generation it could be, or no room in its name for one"
+        await runs.patch(take.candidate, labels={OF: take.run, FLAWED: why})
+        return None, why
+
+    async def _made(self, take: Take, name: str, new: Bundle, *, unused: bool) -> None:
+        """What answered and what is new, once more, as one run; then the one label that makes it count."""
+        assert take.report is not None, "a take without a report is not whole"
+        old = await self._bundle(take.recording) if take.recording else Bundle(run={}, profiles="")
+        answered = frozenset(take.report.get("answered_by", ()))
+        both = [*kept(old, answered, unused=unused or take.report["allow_unused"]), *new.exchanges]
+        for batch in batched(both, BATCH):
+            copies = [replace(each, id=new_id(each.id, name), run=name) for each in batch]
+            await self.ingest.put(await asyncio.to_thread(self._kept, copies))
+        runs = Runs(self.database)
+        await runs.patch(name, labels={OF: take.run}, ended_at=self.now())
+        await runs.patch(take.run, labels={LABEL: name, FLAWED: None})
+        await runs.delete(take.candidate)
+
+    def _kept(self, exchanges: Sequence[Exchange]) -> list[Kept]:
+        calls = ((each, self.derive(each)) for each in exchanges)
+        return [Kept(each, call, ("take",), cost(each, call)) for each, call in calls]
+
+    async def _bundle(self, run: str) -> Bundle:
+        """What was recorded of a run."""
+        found = [Entry(exchange=each) async for each in Recorded(self.database, self.derive).exchanges(run)]
+        gaps = tuple(await Runs(self.database).gaps(run))
+        return Bundle(run={"id": run}, profiles="", entries=tuple(found), gaps=gaps)
+
+
+def _unfit(report: Mapping[str, Any] | None, new: Bundle, *, succeeded: bool | None) -> str | None:
+    """Why what was recorded live does not count; None where it does."""
+    if succeeded is False:
+        return "the agent did not succeed"
+    if report is None or report["interrupted"]:
+        return "its proxy died in the middle"
+    if report["missed"]:
+        return f"{report['missed']} requests were missed"
+    if len(new.entries) < report["live"]:
+        return f"of {report['live']} calls that went out {len(new.entries)} were recorded"
+    return flaw(new)
+
+
+async def _gone(path: Path) -> None:
+    """Wait until a door has taken it away, or for so long as a living door may take."""
+    deadline = asyncio.get_running_loop().time() + PATIENCE
+    while path.exists() and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110, ASYNC240 - another process takes it
+        await asyncio.sleep(0.02)

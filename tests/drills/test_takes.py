@@ -1,0 +1,226 @@
+"""A run in mode `auto` keeps its good recording, whatever becomes of what it lacks: failed, cut, or killed in the middle."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import httpx2
+import pytest
+
+from store.generation import FLAWED, LABEL, OF
+from tests.drills.house import Up, bundle, get, killed, until, up
+from tests.support import wire
+from tests.support.wire import read_request, serving
+
+HOST = "tools.takes.example"
+
+
+@dataclass
+class Tool(wire.Upstream):
+    """An upstream that counts, and answers as it is told to."""
+
+    asked: list[str] = field(default_factory=list)
+    status: int = 200
+    cuts: bool = False
+
+    @property
+    def config(self) -> str:
+        return f'[upstreams]\n"{HOST}" = "http://127.0.0.1:{self.port}"\n'
+
+    async def serve(self, reader: Any, writer: Any) -> None:
+        while True:
+            head, _ = await read_request(reader)
+            path = head.split(b" ", 2)[1].decode()
+            self.asked.append(path)
+            body = f"{path} {len(self.asked)}".encode()
+            writer.write(f"HTTP/1.1 {self.status} So\r\nContent-Length: {len(body) + 100 * self.cuts}\r\n\r\n".encode())
+            writer.write(body)
+            await writer.drain()
+            if self.cuts:
+                return
+
+
+@asynccontextmanager
+async def tool() -> AsyncIterator[Tool]:
+    made = Tool()
+    async with serving(made.serve, upstream=made):
+        yield made
+
+
+async def asked(house: Up, run: str, *paths: str) -> list[str]:
+    """What an agent is told that asks for these, one after the other."""
+    found = []
+    async with httpx.AsyncClient(proxy=f"http://{run}:@127.0.0.1:{house.port}", trust_env=False) as agent:
+        for path in paths:
+            try:
+                answer = await agent.get(f"http://{HOST}{path}")
+            except httpx.TransportError:
+                found.append("cut")
+            else:
+                standing = answer.headers["playhead"].partition(";")[0]
+                found.append(f"{standing} {answer.text if answer.status_code == 200 else answer.status_code}")
+    return found
+
+
+async def send(house: Up, method: str, path: str, told: Any) -> dict[str, Any]:
+    async with httpx2.AsyncClient(base_url=f"{house.api}/v1", trust_env=False, timeout=30) as http:
+        answer = await http.request(method, path, json=told)
+    found: dict[str, Any] = answer.raise_for_status().json()
+    return found
+
+
+async def ended(house: Up, run: str, **told: Any) -> dict[str, Any]:
+    """The run, after its wrapper has said that it ended."""
+    return await send(house, "PATCH", f"/runs/{run}", {"ended": True, **told})
+
+
+async def runs(house: Up) -> set[str]:
+    return {run["id"] for run in (await get(house.api, "/runs"))["items"]}
+
+
+@asynccontextmanager
+async def begun(data: Path, database_url: str, source: Tool) -> AsyncIterator[Up]:
+    """An `up` in mode auto with a good recording of run `r`."""
+    async with up(data, "--mode", "auto", "--database-url", database_url, config=source.config) as house:
+        assert await asked(house, "r", "/a", "/b") == ["live /a 1", "live /b 2"]
+        await ended(house, "r")
+        yield house
+
+
+@pytest.mark.slow
+async def test_what_was_recorded_answers_and_what_was_not_makes_the_next_generation(
+    data: Path, database_url: str
+) -> None:
+    async with tool() as source, begun(data, database_url, source) as house:
+        assert await asked(house, "r", "/a", "/b", "/c") == ["replayed /a 1", "replayed /b 2", "live /c 3"]
+        shape = await ended(house, "r", succeeded=True)
+        assert (shape["labels"], shape["exchanges"]) == ({LABEL: "r:g2"}, 2)
+        assert await runs(house) == {"r", "r:g2"}
+        assert (await get(house.api, "/runs/r:g2"))["labels"] == {OF: "r"}
+        assert (await get(house.api, "/replays/r"))["generation"] == {"run": "r:g2", "why": None}
+        assert [one.response and one.response.body.data for one in (await bundle(house.api, "r:g2")).exchanges] == [
+            *(b"/a 1", b"/b 2", b"/c 3")
+        ]
+        assert await asked(house, "r", "/c", "/b", "/a") == ["replayed /c 3", "replayed /b 2", "replayed /a 1"]
+        assert (await ended(house, "r", succeeded=True))["labels"] == {LABEL: "r:g2"}
+        assert await runs(house) == {"r", "r:g2"}
+
+
+@pytest.mark.slow
+async def test_calls_that_were_not_asked_for_stay_unless_the_agent_is_known_to_have_done_all_it_does(
+    data: Path, database_url: str
+) -> None:
+    async with tool() as source, begun(data, database_url, source) as house:
+        await asked(house, "r", "/a", "/c")
+        assert (await ended(house, "r"))["labels"] == {LABEL: "r:g2"}
+        assert (await get(house.api, "/runs/r:g2"))["exchanges"] == 3
+        await asked(house, "r", "/a", "/d")
+        assert (await ended(house, "r", succeeded=True))["labels"] == {LABEL: "r:g3"}
+        assert await asked(house, "r", "/a", "/d", "/b") == ["replayed /a 1", "replayed /d 4", "live /b 5"]
+        shape = await ended(house, "r", succeeded=False)
+        assert shape["labels"] == {LABEL: "r:g3"}
+        assert (await get(house.api, "/replays/r"))["generation"]["why"] == "the agent did not succeed"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("wrong", "why"), [({"status": 503}, "status 503"), ({"cuts": True}, "did not end well")])
+async def test_a_recording_that_failed_or_was_cut_replaces_nothing_and_is_kept_as_evidence(
+    data: Path, database_url: str, wrong: dict[str, Any], why: str
+) -> None:
+    async with tool() as source, begun(data, database_url, source) as house:
+        for name, value in wrong.items():
+            setattr(source, name, value)
+        assert (await asked(house, "r", "/a", "/b", "/c"))[:2] == ["replayed /a 1", "replayed /b 2"]
+        shape = await ended(house, "r", succeeded=True)
+        assert (shape["labels"], shape["exchanges"]) == ({}, 2)
+        told = (await get(house.api, "/replays/r"))["generation"]
+        assert told["run"] is None
+        assert why in told["why"]
+        (candidate,) = await runs(house) - {"r"}
+        assert (await get(house.api, f"/runs/{candidate}"))["labels"] == {OF: "r", FLAWED: told["why"]}
+        source.status, source.cuts = 200, False
+        assert await asked(house, "r", "/a", "/b", "/c") == ["replayed /a 1", "replayed /b 2", "live /c 4"]
+        assert (await ended(house, "r"))["labels"] == {LABEL: "r:g2"}
+
+
+@pytest.mark.slow
+async def test_a_first_recording_that_failed_does_not_answer_for_ever(data: Path, database_url: str) -> None:
+    async with tool() as source, begun(data, database_url, source) as house:
+        source.status = 500
+        assert await asked(house, "new", "/x") == ["live 500"]
+        assert "status 500" in (await ended(house, "new"))["labels"][FLAWED]
+        source.status = 200
+        assert await asked(house, "new", "/x") == ["live /x 4"]
+        assert (await ended(house, "new"))["labels"] == {LABEL: "new:g2"}
+        assert await asked(house, "new", "/x") == ["replayed /x 4"]
+
+
+@pytest.mark.slow
+async def test_equal_calls_of_a_first_recording_all_go_out(data: Path, database_url: str) -> None:
+    async with tool() as source, begun(data, database_url, source) as house:
+        assert await asked(house, "new", "/x", "/x", "/x") == ["live /x 3", "live /x 4", "live /x 5"]
+        await ended(house, "new")
+        assert await asked(house, "new", "/x", "/x", "/x") == ["replayed /x 3", "replayed /x 4", "replayed /x 5"]
+
+
+@pytest.mark.slow
+async def test_a_door_killed_in_the_middle_leaves_the_run_as_it_was(data: Path, database_url: str) -> None:
+    async with tool() as source, begun(data, database_url, source) as house:
+        assert await asked(house, "r", "/a", "/c") == ["replayed /a 1", "live /c 3"]
+        await killed(house.doors[0])
+
+        async def again() -> list[str] | None:
+            found = await asked(house, "r", "/b")
+            return None if found == ["cut"] else found
+
+        # Nobody knows any more what was answered.
+        assert await until(again) == ["miss 424"]
+        assert (await ended(house, "r", succeeded=True))["labels"] == {}
+        assert "died in the middle" in (await get(house.api, "/replays/r"))["generation"]["why"]
+        assert await asked(house, "r", "/a", "/b", "/c") == ["replayed /a 1", "replayed /b 2", "live /c 4"]
+        assert (await ended(house, "r"))["labels"] == {LABEL: "r:g2"}
+
+
+@pytest.mark.slow
+async def test_an_up_that_is_stopped_lets_count_what_was_whole(data: Path, database_url: str) -> None:
+    flags = ("--mode", "auto", "--database-url", database_url)
+    async with tool() as source:
+        async with begun(data, database_url, source) as house:
+            assert await asked(house, "r", "/a", "/c") == ["replayed /a 1", "live /c 3"]
+        async with up(data, *flags, config=source.config) as house:
+            assert (await get(house.api, "/runs/r"))["labels"] == {LABEL: "r:g2"}
+            assert await asked(house, "r", "/c", "/b") == ["replayed /c 3", "replayed /b 2"]
+
+
+@pytest.mark.slow
+async def test_a_replay_over_rest_is_strict_where_runs_are_recorded(data: Path, database_url: str) -> None:
+    async with tool() as source, begun(data, database_url, source) as house:
+        await send(house, "POST", "/replays", {"run": "r", "id": "strict"})
+        assert await asked(house, "strict", "/a", "/c") == ["replayed /a 1", "miss 424"]
+        assert await asked(house, "other", "/c") == ["live /c 3"]
+        wanted = {"on_miss": "live", "after_last": "cycle", "allow_unused": True}
+        await send(house, "POST", "/replays", {"run": "r", "id": "open", **wanted})
+        assert await asked(house, "open", "/a", "/a", "/c") == ["replayed /a 1", "replayed /a 1", "live /c 4"]
+        await send(house, "POST", "/replays", {"run": "r", "id": "host", "allowed_hosts": ["*.takes.example"]})
+        assert await asked(house, "host", "/a") == ["live /a 5"]
+
+        async def told() -> dict[str, Any] | None:
+            found: dict[str, Any] = await get(house.api, "/replays/host")
+            return found if found.get("allowed") else None
+
+        assert (await until(told))["missed"] == 0
+        assert (await get(house.api, "/runs/r"))["labels"] == {}
+
+
+@pytest.mark.slow
+async def test_a_replay_over_rest_records_what_it_lacks_when_it_is_told_to(data: Path, database_url: str) -> None:
+    async with tool() as source, begun(data, database_url, source) as house:
+        await send(house, "POST", "/replays", {"run": "r", "id": "mine", "on_miss": "record"})
+        assert await asked(house, "mine", "/a", "/c") == ["replayed /a 1", "live /c 3"]
+        report = await send(house, "POST", "/replays/mine/end", {"succeeded": True})
+        assert report["generation"] == {"run": "r:g2", "why": None}
+        assert [one.request.url[-2:] for one in (await bundle(house.api, "r:g2")).exchanges] == ["/a", "/c"]
+        assert await runs(house) == {"r", "r:g2"}
