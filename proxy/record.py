@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from proxy.api import Api, segment
+from proxy.api import Api, NotFound, segment
 from proxy.doctor import surroundings
 from proxy.environ import addressed, user_proxy, variables
 from proxy.errors import Failure
@@ -42,10 +42,29 @@ async def record(
         await house.close_doors()
         api = await house.api()
         calls = list(api.each(f"/runs/{segment(run)}/calls", settled="true"))
-        whole = api.patch(f"/runs/{segment(run)}", {"ended": True})
+        whole = api.patch(f"/runs/{segment(run)}", {"ended": True, "succeeded": code == 0})
         if not quiet:
-            click.echo(summary(whole, calls), err=True)
+            taken = _taken(api, run) if place.get("mode") == "auto" else None
+            click.echo(taken or summary(whole, calls), err=True)
     return code
+
+
+def _taken(api: Api, run: str) -> str | None:
+    """What a run that was answered where it was recorded has come to. None where it had no recording."""
+    try:
+        report = api.get(f"/replays/{segment(run)}")
+    except NotFound:
+        return None
+    if report.get("candidate") in (None, run) or "generation" not in report:
+        return None
+    made, name = report["generation"], printable(run)
+    head = f"playhead: {name}: {report['served']} answered from the record, {report['live']} live\n          "
+    if made["run"]:
+        return f"{head}generation {printable(made['run'])} is replayed from now on: playhead replay {name} -- COMMAND"
+    if made["why"]:
+        kept = f"; what went out is kept as run {printable(report['candidate'])}" if report["live"] else ""
+        return f"{head}its recording stays as it was: {printable(made['why'])}{kept}"
+    return f"{head}nothing was lacking; its recording stays as it was"
 
 
 async def _started(house: House, port: int) -> tuple[Api, Mapping[str, Any]]:

@@ -49,10 +49,10 @@ class Takes:
 
     def begun(self, name: str, found: Found, options: Options) -> Source:
         """What a run, or a replay that records what it lacks, is answered from, from now on until it ends."""
-        bundle = found.bundle
-        if bundle is None or found.flawed:
-            bundle = Bundle(run={"id": found.run}, profiles=self.profiles.digest)
-        candidate = name if found.made or found.bundle is None else self._candidate(found.run)
+        nothing = Bundle(run={"id": found.run}, profiles=self.profiles.digest)
+        there = found.bundle or nothing
+        bundle = nothing if found.flawed else there
+        candidate = name if found.made or not there.entries else self._candidate(found.run)
         recording = str(bundle.run["id"]) if bundle.entries else None
         take = Take(id=name, run=found.run, recording=recording, candidate=candidate, up=self.up)
         self._open[name] = take

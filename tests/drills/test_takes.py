@@ -1,5 +1,7 @@
 """A run in mode `auto` keeps its good recording, whatever becomes of what it lacks: failed, cut, or killed in the middle."""
 
+import asyncio
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -11,8 +13,9 @@ import httpx2
 import pytest
 
 from store.generation import FLAWED, LABEL, OF
-from tests.drills.house import Up, bundle, get, killed, until, up
+from tests.drills.house import Up, bundle, environment, get, killed, until, up
 from tests.support import wire
+from tests.support.service import command
 from tests.support.wire import read_request, serving
 
 HOST = "tools.takes.example"
@@ -156,6 +159,31 @@ async def test_a_first_recording_that_failed_does_not_answer_for_ever(data: Path
         assert await asked(house, "new", "/x") == ["live /x 4"]
         assert (await ended(house, "new"))["labels"] == {LABEL: "new:g2"}
         assert await asked(house, "new", "/x") == ["replayed /x 4"]
+
+
+@pytest.mark.slow
+async def test_a_recorded_command_says_what_became_of_what_it_lacked(data: Path, database_url: str) -> None:
+    async with tool() as source, begun(data, database_url, source) as house:
+        first = await commanded(house, "mine", "/x")
+        assert "recorded mine: 1 call" in first
+        assert "nothing was lacking" in await commanded(house, "mine", "/x")
+        assert "generation mine:g2 is replayed from now on" in await commanded(house, "mine", "/x", "/y")
+        source.status = 500
+        said = await commanded(house, "mine", "/x", "/z")
+        assert (
+            "its recording stays as it was: the agent did not succeed; what went out is kept as run mine:live-" in said
+        )
+
+
+async def commanded(house: Up, run: str, *paths: str) -> str:
+    """What `playhead record` says of an agent that asks for these."""
+    agent = "import sys, urllib.request\nfor url in sys.argv[1:]: urllib.request.urlopen(url)"
+    line = command("record", "--data", str(house.data), "--run", run, "--", sys.executable, "-c", agent)
+    process = await asyncio.create_subprocess_exec(
+        *(*line, *(f"http://{HOST}{path}" for path in paths)), stderr=asyncio.subprocess.PIPE, env=environment()
+    )
+    _, err = await process.communicate()
+    return err.decode()
 
 
 @pytest.mark.slow
