@@ -65,6 +65,8 @@ def facts(vllm_config: Any, device: str) -> Facts:
             "context_parallel": parallel.decode_context_parallel_size > 1 or parallel.prefill_context_parallel_size > 1,
             "expert_parallel": bool(parallel.enable_expert_parallel),
             "kv_transfer": vllm_config.kv_transfer_config is not None,
+            # Its generators are others: what is put back there is not what this one drew.
+            "runner": device == "cpu" and bool(vllm_config.use_v2_model_runner),
             "extension": parallel.worker_extension_cls not in ("", EXTENSION),
         },
     )

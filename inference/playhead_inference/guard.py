@@ -44,6 +44,7 @@ UNTESTED: Final = {
     "context_parallel": "context parallelism",
     "expert_parallel": "expert parallelism",
     "kv_transfer": "KV transfer between servers",
+    "runner": "vLLM's second model runner on a CPU",
     "extension": "another plugin's worker extension",
 }
 

@@ -1,0 +1,125 @@
+"""Kernels with fixed tiles and one order of addition: matmul, RMSNorm, log-softmax and mean, in Triton.
+
+Each row of the result is computed by one program that reads the whole reduced axis in blocks of a fixed size, first to last:
+no split of the reduction, no tile picked by the number of rows. vLLM's own mode covers these on its GPUs, and nothing here is
+called by the plugin: they are what a gap would be filled with. Tested in Triton's interpreter, where the logic of the tiles
+shows and a GPU's order of addition within a block does not; never run on a GPU.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+ROWS, COLUMNS, DEPTH = 16, 32, 32
+"""One tile of a matmul. They are constants on purpose."""
+
+BLOCK = 256
+"""How much of a row is reduced at once."""
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore] # Triton's own
+def _matmul(
+    a: Any,
+    b: Any,
+    out: Any,
+    m: Any,
+    n: Any,
+    k: Any,
+    rows: tl.constexpr,
+    columns: tl.constexpr,
+    depth: tl.constexpr,
+) -> None:
+    row = tl.program_id(0) * rows + tl.arange(0, rows)
+    column = tl.program_id(1) * columns + tl.arange(0, columns)
+    total = tl.zeros((rows, columns), dtype=tl.float32)
+    for start in range(0, k, depth):
+        inner = start + tl.arange(0, depth)
+        left = tl.load(a + row[:, None] * k + inner[None, :], mask=(row[:, None] < m) & (inner[None, :] < k), other=0.0)
+        right = tl.load(
+            b + inner[:, None] * n + column[None, :], mask=(inner[:, None] < k) & (column[None, :] < n), other=0.0
+        )
+        total = tl.dot(left.to(tl.float32), right.to(tl.float32), total, input_precision="ieee")
+    inside = (row[:, None] < m) & (column[None, :] < n)
+    tl.store(out + row[:, None] * n + column[None, :], total.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore] # Triton's own
+def _rms_norm(x: Any, weight: Any, out: Any, width: Any, epsilon: Any, block: tl.constexpr) -> None:
+    row = tl.program_id(0) * width
+    squares = tl.zeros((block,), dtype=tl.float32)
+    for start in range(0, width, block):
+        at = start + tl.arange(0, block)
+        value = tl.load(x + row + at, mask=at < width, other=0.0).to(tl.float32)
+        squares += value * value
+    scale = 1.0 / tl.sqrt(tl.sum(squares, axis=0) / width + epsilon)
+    for start in range(0, width, block):
+        at = start + tl.arange(0, block)
+        value = tl.load(x + row + at, mask=at < width, other=0.0).to(tl.float32)
+        factor = tl.load(weight + at, mask=at < width, other=0.0).to(tl.float32)
+        tl.store(out + row + at, (value * scale * factor).to(out.dtype.element_ty), mask=at < width)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore] # Triton's own
+def _log_softmax(x: Any, out: Any, width: Any, block: tl.constexpr) -> None:
+    row = tl.program_id(0) * width
+    highest = tl.full((block,), float("-inf"), dtype=tl.float32)
+    for start in range(0, width, block):
+        at = start + tl.arange(0, block)
+        highest = tl.maximum(highest, tl.load(x + row + at, mask=at < width, other=float("-inf")).to(tl.float32))
+    top = tl.max(highest, axis=0)
+    sums = tl.zeros((block,), dtype=tl.float32)
+    for start in range(0, width, block):
+        at = start + tl.arange(0, block)
+        value = tl.load(x + row + at, mask=at < width, other=float("-inf")).to(tl.float32)
+        sums += tl.exp(value - top)
+    shift = top + tl.log(tl.sum(sums, axis=0))
+    for start in range(0, width, block):
+        at = start + tl.arange(0, block)
+        value = tl.load(x + row + at, mask=at < width, other=0.0).to(tl.float32)
+        tl.store(out + row + at, (value - shift).to(out.dtype.element_ty), mask=at < width)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore] # Triton's own
+def _mean(x: Any, out: Any, width: Any, block: tl.constexpr) -> None:
+    row = tl.program_id(0) * width
+    sums = tl.zeros((block,), dtype=tl.float32)
+    for start in range(0, width, block):
+        at = start + tl.arange(0, block)
+        sums += tl.load(x + row + at, mask=at < width, other=0.0).to(tl.float32)
+    tl.store(out + tl.program_id(0), (tl.sum(sums, axis=0) / width).to(out.dtype.element_ty))
+
+
+def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """a @ b for two matrices."""
+    a, b = a.contiguous(), b.contiguous()
+    (m, k), n = a.shape, b.shape[1]
+    out = torch.empty(m, n, dtype=a.dtype, device=a.device)
+    grid = (triton.cdiv(m, ROWS), triton.cdiv(n, COLUMNS))
+    _matmul[grid](a, b, out, m, n, k, rows=ROWS, columns=COLUMNS, depth=DEPTH)
+    return out
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+    """Each row over the root of its mean square, times the weight."""
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    _rms_norm[(x.shape[0],)](x, weight, out, x.shape[1], epsilon, block=BLOCK)
+    return out
+
+
+def log_softmax(x: torch.Tensor) -> torch.Tensor:
+    """Over the last of two dimensions."""
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    _log_softmax[(x.shape[0],)](x, out, x.shape[1], block=BLOCK)
+    return out
+
+
+def mean(x: torch.Tensor) -> torch.Tensor:
+    """Over the last of two dimensions."""
+    x = x.contiguous()
+    out = torch.empty(x.shape[0], dtype=x.dtype, device=x.device)
+    _mean[(x.shape[0],)](x, out, x.shape[1], block=BLOCK)
+    return out
