@@ -5,9 +5,9 @@ from typing import Literal
 
 from calls.model import Request, Response
 
-type Format = Literal["bundle", "vcr", "har", "jsonl"]
+type Format = Literal["bundle", "vcr", "har", "jsonl", "httprr"]
 
-FORMATS: tuple[Format, ...] = ("bundle", "vcr", "har", "jsonl")
+FORMATS: tuple[Format, ...] = ("bundle", "vcr", "har", "jsonl", "httprr")
 
 UNTIMED = "no times: those of the recording stand for none"
 UNCHUNKED = "no chunk boundaries: each body is one chunk"

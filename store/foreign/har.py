@@ -15,9 +15,9 @@ from urllib.parse import urlencode
 import msgspec
 
 from calls.encoding import Undecodable, decode
-from calls.model import Body, Chunk, ChunkKind, Headers, Request, Response, header
+from calls.model import ChunkKind, Headers, Request, Response, header
 from store.foreign.found import UNCHUNKED, UNTIMED, UNVERSIONED, Broken, Found, Interaction, NotReadable, Skipped
-from store.foreign.parts import body, field, mended, moment, url, version
+from store.foreign.parts import body, field, mended, moment, talk, url, version
 from store.trace import LAST
 
 WIRE: Final = "_wire"
@@ -251,8 +251,8 @@ def _conversation(made: Interaction, told: list[Any]) -> Interaction:
         sides[side].append((last, kind, data))
     return replace(
         made,
-        request=replace(made.request, body=_talk(sides["send"])),
-        response=replace(made.response, body=_talk(sides["receive"])),
+        request=replace(made.request, body=talk(sides["send"])),
+        response=replace(made.response, body=talk(sides["receive"])),
         ended_at=max(last, made.ended_at or 0),
         notes=tuple(note for note in made.notes if note != UNCHUNKED),
     )
@@ -273,12 +273,3 @@ def _message(told: Any, started_at: int | None) -> tuple[str, int, ChunkKind, by
 def _measured_at(time: Any) -> bool:
     """Whether this is a time in seconds since the epoch."""
     return isinstance(time, int | float) and not isinstance(time, bool) and 0 < time < LAST / 10**9
-
-
-def _talk(messages: list[tuple[int, ChunkKind, bytes]]) -> Body:
-    chunks: list[Chunk] = []
-    offset = 0
-    for at, kind, data in messages:
-        chunks.append(Chunk(at, offset, len(data), kind))
-        offset += len(data)
-    return Body(data=b"".join(data for _, _, data in messages), chunks=tuple(chunks), size=offset)

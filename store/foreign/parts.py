@@ -2,14 +2,16 @@
 
 import re
 from collections.abc import Callable
+from datetime import datetime
 from decimal import Decimal
+from email.utils import parsedate_to_datetime
 from math import isfinite
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from calls.encoding import Undecodable, codings, decode
 from calls.json import dumps
-from calls.model import EMPTY, Body, Chunk, Headers, Json, header
+from calls.model import EMPTY, Body, Chunk, ChunkKind, Headers, Json, header
 from store.foreign.found import REPACKED, UNPACKED, Broken
 from store.trace import LAST
 
@@ -37,7 +39,8 @@ def url(told: object) -> str:
         known = None
     if not known or not _ALLOWED.fullmatch(text):
         raise Broken(f"{told[:80]!r} is not the address of an HTTP request")
-    scheme, _, rest = text.partition(":")
+    # What follows a "#" is the caller's own and never sent (RFC 9110 7.1): Mistral's SDK marks its streams so.
+    scheme, _, rest = text.partition("#")[0].partition(":")
     return f"{_SCHEMES[scheme.lower()]}:{rest}"
 
 
@@ -81,6 +84,21 @@ def moment(told: object, read: Callable[[str], float]) -> int | None:
     except (ValueError, OverflowError, TypeError):
         return None
     return ns if 0 < ns <= LAST else None
+
+
+def dated(text: str) -> float:
+    """A date as HTTP and Ruby write it, or as everybody else does."""
+    return (datetime.fromisoformat if text[:1].isdigit() else parsedate_to_datetime)(text).timestamp()
+
+
+def talk(messages: list[tuple[int, ChunkKind, bytes]]) -> Body:
+    """What one side of a WebSocket said, message by message."""
+    chunks: list[Chunk] = []
+    offset = 0
+    for at, kind, data in messages:
+        chunks.append(Chunk(at, offset, len(data), kind))
+        offset += len(data)
+    return Body(data=b"".join(data for _, _, data in messages), chunks=tuple(chunks), size=offset)
 
 
 def body(data: bytes) -> Body:

@@ -10,13 +10,13 @@ from typing import Any, Final
 
 import msgspec
 
-from store.foreign import har, jsonl, vcr
+from store.foreign import har, httprr, jsonl, vcr
 from store.foreign.found import Format, Found, NotReadable
 
 LARGEST: Final = 512 << 20
 """Bytes of a file, and of what a compressed one opens to."""
 
-_SUFFIXES: Final = re.compile(r"(\.(ya?ml|json|har|jsonl|ndjson|cassette|llm|vcr|gz))+$", re.IGNORECASE)
+_SUFFIXES: Final = re.compile(r"(\.(ya?ml|json|har|jsonl|ndjson|cassette|llm|vcr|httprr|gz))+$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +70,8 @@ def recognized(data: Any) -> Format:
     first = _first_line(data)
     if first.startswith(b'{"playhead":"bundle"'):
         return "bundle"
+    if first.startswith(httprr.MARK):
+        return "httprr"
     if not first.startswith((b"{", b"\xef\xbb\xbf")):
         return "vcr"
     line = _marked(first)
@@ -113,13 +115,16 @@ def _found(data: Any, form: Format) -> Iterator[Found]:
             return har.read(_without_mark(data))
         case "jsonl":
             return jsonl.read(bytes(data).splitlines())
+        case "httprr":
+            return httprr.read(bytes(data))
         case "vcr":
             plain = bytes(_without_mark(data))
             return vcr.from_json(plain) if _is_json(plain) else vcr.from_yaml(plain)
 
 
 def _is_json(data: bytes) -> bool:
-    return data.lstrip()[:1] == b"{" and _marked(data) is not None
+    first = data.lstrip()[:1]
+    return first == b"[" or (first == b"{" and _marked(data) is not None)
 
 
 def _gunzipped(data: Any) -> bytes:

@@ -2,18 +2,19 @@
 
 What is read: YAML and JSON; `interactions`, `http_interactions`, split lists of `requests` and `responses`, and a single
 request with its response; bodies as text, `!!binary`, `{string}`, `{base64_string}`, `{encoding, string}`, pieces of an
-iterator, and the `parsed_body` of serializers that keep JSON apart; headers as mappings or as pairs.
+iterator, the `{type, content}` of cassetter, and the `parsed_body` of serializers that keep JSON apart; headers as
+mappings or as pairs. ExVCR writes a list of interactions that have the same members under names of its own.
 """
 
 from base64 import b64decode
 from binascii import Error as NotBase64
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from email.utils import parsedate_to_datetime
 from typing import IO, Any
 
 from calls.json import NotLossless, lenient
 from calls.model import Headers, Request, Response, header
+from store.foreign.cassetter import conversation, is_typed, typed
 from store.foreign.found import (
     RESERIALIZED,
     UNCHUNKED,
@@ -25,8 +26,9 @@ from store.foreign.found import (
     NotReadable,
     Skipped,
 )
-from store.foreign.parts import body, field, json_bytes, mended, moment, url, version
-from store.foreign.yamlvalues import BadYaml, Unknown, members
+from store.foreign.others import as_vcr
+from store.foreign.parts import body, dated, field, json_bytes, mended, moment, url, version
+from store.foreign.yamlvalues import LISTED, BadYaml, Unknown, members
 
 type Member = tuple[str, Any]
 
@@ -42,6 +44,8 @@ def from_json(data: bytes) -> Iterator[Found]:
         value: Any = lenient(data)
     except NotLossless as error:
         raise NotReadable(f"it is not JSON: {error}") from None
+    if isinstance(value, list):
+        return _paired(("interactions", item) for item in value)
     if not isinstance(value, dict):
         raise NotReadable("it holds no cassette")
     return _paired(_opened(value))
@@ -49,13 +53,10 @@ def from_json(data: bytes) -> Iterator[Found]:
 
 def _opened(value: Mapping[str, Any]) -> Iterator[Member]:
     for name, found in value.items():
-        if name in _LISTS and isinstance(found, list):
+        if name in LISTED and isinstance(found, list):
             yield from ((name, item) for item in found)
         else:
             yield name, found
-
-
-_LISTS = ("interactions", "http_interactions", "requests", "responses")
 
 
 def _until_broken(found: Iterator[Member]) -> Iterator[Member]:
@@ -79,6 +80,12 @@ def _paired(found: Iterator[Member]) -> Iterator[Found]:
                 if all(halves.values()):
                     number += 1
                     yield _interaction(number, {half: waiting.popleft() for half, waiting in halves.items()})
+            case "ws_interactions":
+                number += 1
+                yield _conversation(number, value)
+            case "grpc_interactions":
+                number += 1
+                yield Skipped(place=f"interaction {number}", reason="it is a call of gRPC, whose HTTP was not kept")
             case "broken":
                 if not number:
                     raise NotReadable(str(value))
@@ -101,20 +108,29 @@ def _interaction(number: int, value: Any) -> Found:
         return Skipped(place=place, reason=str(error))
 
 
+def _conversation(number: int, value: Any) -> Found:
+    place = f"interaction {number}"
+    try:
+        told = _mapping(value, "it")
+        return conversation(place, told, _headers(told.get("headers")), moment(told.get("recorded_at"), dated))
+    except Broken as error:
+        return Skipped(place=place, reason=str(error))
+
+
 def _read(place: str, value: Any) -> Interaction:
-    told = _mapping(value, "it")
+    told = _mapping(as_vcr(value), "it")
     if "request" not in told and told.get("kind") is not None:
         raise Broken(f"it is a {_words(told['kind'])} of a connection whose address the cassette does not hold")
     asked, answered = _mapping(told.get("request"), "its request"), _mapping(told.get("response"), "its response")
     request, request_notes = _request(asked)
     response, response_notes = _response(answered)
-    started_at = moment(told.get("recorded_at") or asked.get("recorded_at"), _rfc2822)
+    started_at = moment(told.get("recorded_at") or asked.get("recorded_at"), dated)
     notes = (*request_notes, *response_notes, UNTIMED, UNCHUNKED, *(() if request.http_version else (UNVERSIONED,)))
     return Interaction(
         place=place,
         request=request,
         response=response,
-        started_at=started_at or moment(header(response.headers, "date"), _rfc2822),
+        started_at=started_at or moment(header(response.headers, "date"), dated),
         notes=notes,
     )
 
@@ -219,6 +235,8 @@ def _body(told: Mapping[str, Any], side: str) -> tuple[bytes, tuple[str, ...]]:
     if told.get("parsed_body") is not None:
         return json_bytes(told["parsed_body"]), (RESERIALIZED,)
     value = told.get("body", told.get("content"))
+    if is_typed(value):
+        return typed(value), (RESERIALIZED,) if value["type"] == "json" else ()
     if isinstance(value, Mapping) and not value.keys() & {"string", "base64_string", "encoding"}:
         if not value:
             return b"", ()
@@ -276,7 +294,3 @@ def _words(value: Any) -> str:
     if isinstance(value, Unknown):
         return f"an object of its recorder ({_tag(value)})"
     return "missing" if value is None else repr(value)[:80]
-
-
-def _rfc2822(text: str) -> float:
-    return parsedate_to_datetime(text).timestamp()

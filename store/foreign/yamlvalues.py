@@ -24,7 +24,10 @@ DEEPEST: Final = 100
 REPEATED: Final = 64 << 20
 """Bytes and values that a document may come to by its aliases."""
 
-_LISTED: Final = ("interactions", "http_interactions", "requests", "responses")
+LISTED: Final = (
+    *("interactions", "http_interactions", "ws_interactions", "grpc_interactions"),
+    *("requests", "responses"),
+)
 """Members of the outermost mapping whose items are given one by one."""
 
 
@@ -40,7 +43,7 @@ class Unknown:
 
 
 def members(stream: IO[bytes] | bytes) -> Iterator[tuple[str, Value]]:
-    """The members of the outermost mapping, the items of the lists in `_LISTED` one by one. Raises BadYaml on the way."""
+    """The members of the outermost mapping, the items of the lists in `LISTED` one by one. Raises BadYaml on the way."""
     try:
         yield from _Builder(_Parser(stream)).members()
     except yaml.YAMLError as error:
@@ -76,7 +79,7 @@ class _Builder:
     def _members(self) -> Iterator[tuple[str, Value]]:
         while not isinstance(event := self._next(), yaml.MappingEndEvent):
             name, first = _name(self._value(event, 1)), self._next()
-            if name in _LISTED and isinstance(first, yaml.SequenceStartEvent):
+            if name in LISTED and isinstance(first, yaml.SequenceStartEvent):
                 for item in self._items(2):
                     yield name, item
             else:
