@@ -30,7 +30,10 @@ ASK = {"model": "example-large", "messages": MESSAGES}
 """
 
 
-def test_clients_of_all_kinds(stage: Stage) -> None:
+@pytest.mark.parametrize("engine", ["mitmproxy", "lane"])
+def test_clients_of_all_kinds(stage: Stage, engine: str) -> None:
+    config = stage.directory / "playhead.toml"
+    config.write_text(f'engine = "{engine}"\n{config.read_text()}')
     stage.write(
         "test_kinds.py",
         ASKING

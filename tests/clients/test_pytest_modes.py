@@ -24,6 +24,12 @@ def test_the_agent_looks_first():
 FILE = "recordings/test_agent/test_the_agent_looks_first.jsonl"
 
 
+@pytest.fixture(params=["mitmproxy", "lane"])
+def engine(request: pytest.FixtureRequest) -> str:
+    """Both wire engines: what is done with a request changes from test to test, and so with each."""
+    return str(request.param)
+
+
 @pytest.fixture
 def suite(stage: Stage) -> Stage:
     stage.write("test_agent.py", AGENT)
@@ -99,7 +105,9 @@ def test_what_is_left_over_fails_the_test_unless_it_may_be(recorded: Stage) -> N
     assert recorded.pytest().counts == {"passed": 1}
 
 
-def test_new_episodes_records_only_what_is_missing(recorded: Stage) -> None:
+def test_new_episodes_records_only_what_is_missing(recorded: Stage, engine: str) -> None:
+    config = recorded.directory / "playhead.toml"
+    config.write_text(f'engine = "{engine}"\n{config.read_text()}')
     first = recorded.recording(FILE)
     more = AGENT.replace(
         "    return said", '    agent("any parcels?") if prompt == "any refunds?" else None\n    return said'

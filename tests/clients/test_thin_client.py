@@ -155,6 +155,30 @@ def test_a_test_asks_its_own_run_recorded_and_replayed(stage: Stage) -> None:
     assert loaded.calls[0].status == 200
 
 
+def test_a_run_that_is_named_within_a_test_is_told_by_the_test(stage: Stage) -> None:
+    stage.write(
+        "test_named.py",
+        """
+        import playhead, pytest, requests
+
+        def get(n):
+            requests.get(f"https://tickets.example.com/v2/{n}", timeout=10)
+
+        @pytest.mark.playhead
+        def test_it(playhead_run):
+            get(1)
+            with playhead.run("ticket-904") as run:
+                get(2)
+            assert [call.path for call in run.calls] == ["/v2/2"]
+            assert len(playhead_run.calls) == 2
+        """,
+    )
+    assert (ran := stage.pytest("--record-mode=once", CI="true")).counts == {"passed": 1}, ran.out
+    assert "playhead: CI is set, and marked tests may ask for real what is not recorded (--record-mode=once)" in ran
+    assert (ran := stage.pytest()).counts == {"passed": 1}, ran.out
+    assert "may ask for real" not in ran
+
+
 def test_new_calls_stand_where_they_were_made_among_recorded_ones(stage: Stage) -> None:
     suite = """
         import pytest, requests

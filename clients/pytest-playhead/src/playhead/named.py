@@ -15,10 +15,19 @@ from playhead.rest import Unreachable, calls_of
 from playhead.runs import Run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Any
 
 RUN_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+
+_told_by_the_test: Callable[[], Sequence[Mapping[str, Any]]] | None = None
+
+
+def tell(calls: Callable[[], Sequence[Mapping[str, Any]]] | None) -> None:
+    """For test plugins: what a test has asked so far, in place of a running `playhead up`. None: no test runs."""
+    global _told_by_the_test
+    _told_by_the_test = calls
 
 
 @contextmanager
@@ -30,6 +39,11 @@ def run(id: str) -> Iterator[Run]:  # noqa: A002 - the API's word
     """
     if not RUN_ID.fullmatch(id):
         raise ValueError(f"{id!r} cannot name a run; use 1 to 128 of A-Z a-z 0-9 . _ : -")
+    if (told := _told_by_the_test) is not None:
+        # A marked test has one recording, whatever runs it names.
+        begun = len(told())
+        yield Run(id, lambda: told()[begun:])
+        return
     changed = _turned(id)
     before = {name: os.environ.get(name) for name in changed}
     os.environ.update(changed)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from playhead import Run
+from playhead.named import tell
 from pytest_playhead.beside import BesideFailed
 from pytest_playhead.suite import COMMAND, RECORD_MODES, Suite, Test
 
@@ -74,6 +75,15 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARKER)
     if SUITE not in config.stash:
         _suite(config)
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Say it where the world is about to be asked: in a build nobody sits there to see that it is."""
+    suite = config.stash[SUITE]
+    if suite.cut or suite.off:
+        return None
+    ci = "CI is set, and " if os.environ.get("CI", "").lower() not in ("", "0", "false") else ""
+    return f"playhead: {ci}marked tests may ask for real what is not recorded (--record-mode={suite.mode})"
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -173,7 +183,9 @@ def playhead_recording(request: pytest.FixtureRequest) -> Generator[None, None, 
         return
     suite = request.config.stash[SUITE]
     _asked(suite.begin, test)
+    tell(suite.calls)
     yield
+    tell(None)
     if not _asked(suite.end, test, passed=test.passed) and test.passed:
         pytest.fail(f"playhead: the test passed, and yet it is not right: {_first(test)}", pytrace=False)
 
@@ -183,8 +195,7 @@ def playhead_run(request: pytest.FixtureRequest, playhead_recording: None) -> Ru
     """What the test has asked so far: `playhead_run.calls.tools == ["search_tickets", "add_note"]`."""
     if request.node.stash.get(TEST, None) is None:
         pytest.fail("playhead_run tells of a test that is marked: @pytest.mark.playhead", pytrace=False)
-    suite: Suite = request.config.stash[SUITE]
-    return Run(request.node.nodeid, lambda: suite.start().ask(calls={})["calls"])
+    return Run(request.node.nodeid, request.config.stash[SUITE].calls)
 
 
 def _suite(config: pytest.Config) -> Suite:

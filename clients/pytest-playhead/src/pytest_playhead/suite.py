@@ -162,6 +162,11 @@ class Suite:
             told = {"right": True}
         return self._taken(test, told)
 
+    def calls(self) -> list[dict[str, Any]]:
+        """What the test has asked so far. Raises BesideFailed."""
+        told: list[dict[str, Any]] = self.start().ask(calls={})["calls"]
+        return told
+
     def end(self, test: Test, *, passed: bool) -> bool:
         """Whether all is right now that the test has ended; what was recorded is kept, if it is."""
         if not test.begun or test.ended:
