@@ -87,7 +87,10 @@ class Upstream:
         if not data:
             self._drop(number)
         elif whole:
-            self._answer(self._connections[number], head.split(b" ", 2)[1])
+            try:
+                self._answer(self._connections[number], head.split(b" ", 2)[1])
+            except OSError:
+                self._drop(number)  # whoever asked has left: its window was over
 
     def _drop(self, number: int) -> None:
         self._poll.unregister(number)

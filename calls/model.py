@@ -199,5 +199,9 @@ class Call:
 
 def header(headers: Headers, name: str) -> str | None:
     """The first value of a header, by its case-insensitive name."""
-    wanted = name.lower()
-    return next((value for key, value in headers if key.lower() == wanted), None)
+    wanted, size = name.lower(), len(name)
+    # A loop, and lengths first: this is asked several times for each exchange, and mostly in vain.
+    for key, value in headers:
+        if len(key) == size and key.lower() == wanted:
+            return value
+    return None

@@ -57,6 +57,8 @@ def redactor_of(
 ) -> BodyRedactor:
     """What redacts a body of this kind; `declared` are secrets in it that a profile names."""
     essence = (content_type or "").partition(";")[0].strip().lower()
+    if not content_encoding and declared is None:
+        return PlainBody(table, key, essence)
     try:
         names = codings(content_encoding)
     except Undecodable:
