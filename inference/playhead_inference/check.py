@@ -43,23 +43,25 @@ class Check:
         config = self.engine.vllm_config
         device = config.device_config.device_type
         refused = refusals(configured(config, device))
-        workers = await self.engine.collective_rpc("playhead_facts")
+        built = {"vllm": known(), "workers": await self.engine.collective_rpc("playhead_facts")}
+        report = {"fingerprint": fingerprint(built), "refused": list(refused), **built}
+        if refused:
+            return {"verdict": word([], [], [], refused), **report}
+        return report | await self._checked(control=device == "cpu")
+
+    async def _checked(self, *, control: bool) -> dict[str, Any]:
+        """Layer by layer, and through the engine. vLLM's own mode cannot be turned off in a process: there, no control."""
         layers = await self.engine.collective_rpc("playhead_layers")
-        control = await self._swept(patched=False) if device == "cpu" else []
+        without = await self._swept(patched=False) if control else []
         patched = await self._swept(patched=True)
-        seen = await self.engine.collective_rpc("playhead_seen")
         differing = [name for worker in layers for name in worker["differing"]]
-        built = {"vllm": known(), "workers": workers}
         return {
-            "verdict": word(patched, control, differing, refused),
-            "fingerprint": fingerprint(built),
-            "refused": list(refused),
-            **built,
+            "verdict": word(patched, without, differing, []),
             "layers": {"swept": sum(worker["swept"] for worker in layers), "differing": differing},
             "patched": [asdict(found) for found in patched],
-            "control": [asdict(found) for found in control],
-            "seen": seen,
-            "checked": _checked(config),
+            "control": [asdict(found) for found in without],
+            "seen": await self.engine.collective_rpc("playhead_seen"),
+            "checked": _checked(self.engine.vllm_config),
             "not_claimed": list(NOT_CLAIMED),
         }
 

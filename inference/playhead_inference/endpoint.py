@@ -1,17 +1,16 @@
 """The server's part: check before the first request is taken, and say on every answer what was found."""
 
 import logging
-import os
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 
+from playhead_inference.config import degraded
 from playhead_inference.verdict import header
 
 PATH: Final = "/batch_invariance"
-DEGRADE: Final = "PLAYHEAD_INVARIANCE"
 
 log = logging.getLogger("vllm.playhead_inference")
 
@@ -52,7 +51,7 @@ class Endpoint:
 
 def _lament(report: dict[str, Any]) -> None:
     said = f"batch invariance {report['verdict']}: {why(report)}"
-    if os.environ.get(DEGRADE) != "degrade":
+    if not degraded():
         raise NotInvariant(f"{said}; to serve all the same, without the claim, use --degrade")
     log.warning("SERVED WITHOUT THE CLAIM: %s", said)
 
@@ -67,6 +66,8 @@ def why(report: dict[str, Any]) -> str:
                 f"{cell['name']}: {cell['distinct']} distinct of {cell['answers']}" for cell in report["patched"]
             )
             return f"layers {report['layers']['differing']}, {cells}"
+        case _ if not report["control"]:
+            return "there is no control: vLLM's own mode cannot be turned off in a running process"
         case _:
             return "without the patch nothing varied either, so the check could not have failed"
 

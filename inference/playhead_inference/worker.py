@@ -56,6 +56,7 @@ class Witness:
             "threads": torch.get_num_threads(),
             "dtype": str(_dtype(model)).removeprefix("torch."),
             "attention": _attention(config),
+            "block_size": config.cache_config.block_size,
             "tensor_parallel": config.parallel_config.tensor_parallel_size,
             "torch": str(torch.__version__),
             "weights": _weights(model),

@@ -30,7 +30,7 @@ CELLS: Final[dict[str, Cell]] = {
     "dense-r4-preempted": Cell(ratio=4, context=700, blocks=40, tokens=100, waves=((1, 0), (6, 2))),
     "dense-r8-whole": Cell(ratio=8, context=2500, chunk=None, prefix=False, waves=((1, 0), (4, 3))),
     "dense-batch-64": Cell(
-        ratio=2, context=600, chunk=2048, waves=((1, 0), (1, 1), (6, 2), (12, 4), (24, 8), (48, 16))
+        context=600, chunk=2048, prefix=False, waves=((1, 0), (6, 2), (48, 16)), samplings=("greedy",)
     ),
     "moe-r2": Cell(kind="moe", ratio=2),
     "moe-r1-long": Cell(kind="moe", ratio=1, context=4000, chunk=1024, prefix=False, waves=((1, 0), (3, 3))),

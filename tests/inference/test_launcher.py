@@ -1,5 +1,7 @@
 """The launcher serves what shows that it is patched, and stops what does not."""
 
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -8,7 +10,7 @@ from click.testing import CliRunner
 
 from proxy.cli import playhead
 from proxy.errors import Failure
-from proxy.inference import Serving, command, environment, home, ready
+from proxy.inference import ROOT, Serving, command, environment, home, ready
 
 SERVING = Serving(
     model="qwen3", device="cpu", host="127.0.0.1", port=0, context=4096, threads=2, cache_gib=1, degrade=False
@@ -95,3 +97,11 @@ def test_a_server_that_ends_by_itself_is_a_failure_that_names_its_status(tmp_pat
     done = CliRunner().invoke(playhead, ["inference", "up", "--env", str(tmp_path), "--port", "0", "qwen3"])
     assert isinstance(done.exception, Failure)
     assert "ended with 1" in str(done.exception)
+
+
+def test_a_server_ends_when_whoever_started_it_is_gone() -> None:
+    code = "import threading; from playhead_inference.__main__ import _end_with_parent; _end_with_parent(); threading.Event().wait(60)"
+    server = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, env={"PYTHONPATH": str(ROOT)})
+    assert server.stdin is not None
+    server.stdin.close()
+    assert server.wait(timeout=60) == -signal.SIGTERM
