@@ -13,6 +13,8 @@ import pytest
 
 from tests.clients.stage import Stage
 
+pytestmark = pytest.mark.slow
+
 
 def replayed(stage: Stage, *arguments: str, passed: int, plugins: tuple[str, ...] = ()) -> None:
     """Recorded, then answered with nothing reaching the upstream."""

@@ -4,6 +4,8 @@ import pytest
 
 from tests.clients.stage import Stage
 
+pytestmark = pytest.mark.slow
+
 # Names that do not resolve, and an address of nobody (RFC 5737): if the guard did not stand, these tests would hang or say
 # something else.
 PAST_THE_PROXY = """
@@ -153,6 +155,11 @@ def test_a_fixture_of_a_wider_scope_may_not_ask_for_one_of_its_tests(stage: Stag
     ran = stage.pytest("--record-mode=once")
     assert ran.counts == {"error": 1}, ran.out
     assert "by a fixture of a wider scope" in ran
+    stage.write("test_wide.py", content.replace("    assert answer.status_code == 200, answer.text\n", ""))
+    for mode in ("once", "new_episodes"):
+        ran = stage.pytest(f"--record-mode={mode}")
+        assert ran.counts == {"failed": 1}, ran.out
+        assert "refused:\n  GET https://tickets.example.com/v2/tickets: it was asked while no test was under way" in ran
     assert not stage.asked
 
 
