@@ -19,6 +19,7 @@ from proxy.errors import Failure
 from proxy.house import House
 from proxy.text import counted
 from replay.generation import flaw, generation, kept
+from store import packed
 from store.bundle import Bundle, load, write
 from store.derived import deriver
 from store.foreign.found import NotReadable
@@ -74,7 +75,7 @@ class Generations:
         new = await self._recorded()
         if why := _unfit(report, code, new):
             return Settled(f"nothing was replaced: {why}; what went out is kept as run {self.candidate}", whole=False)
-        old = await asyncio.to_thread(load, bundle)
+        old = await asyncio.to_thread(packed.load, bundle)
         exchanges = [*kept(old, set(report.get("answered_by", ())), unused=report["allow_unused"]), *new.exchanges]
         profiles = shipped(self.house.profiles_toml())
         derive = deriver(profiles, Redactor(key=self.house.data.redaction_key()).text)

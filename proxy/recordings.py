@@ -1,5 +1,6 @@
 """Where a door gets the recordings from that it replays: a file of any format, or the keeper, which makes a bundle."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,10 @@ from calls.profile import Profiles
 from calls.redact import Redactor
 from proxy.api import segment
 from proxy.errors import Failure
+from replay.recording import undisturbed
 from replay.wishes import Wishes, wished
+from store import packed
+from store.blobs import Corrupt
 from store.bundle import BadBundle, Bundle, read
 from store.foreign.adopt import Adoption, bundle_of
 from store.foreign.found import NotReadable
@@ -45,9 +49,12 @@ class Found:
 type Fetch = Callable[[str], Awaitable[Found]]
 
 
+@undisturbed()
 def from_file(path: Path, redactor: Redactor, profiles: Profiles) -> Bundle:
     """The run in a file: a bundle, or what another program recorded. Raises Failure naming what is wrong with it."""
     try:
+        if packed.is_packed(path):
+            return packed.load(path)
         source = opened(path)
         if source.form != "bundle":
             adoption = Adoption(run=named(path), redactor=redactor, at=path.stat().st_mtime_ns)
@@ -56,7 +63,7 @@ def from_file(path: Path, redactor: Redactor, profiles: Profiles) -> Bundle:
             return read(lines)
     except OSError as error:
         raise Failure(f"cannot read the bundle {path}: {error.strerror}") from error
-    except (BadBundle, UnknownFormat, NotReadable) as error:
+    except (BadBundle, Corrupt, UnknownFormat, NotReadable) as error:
         raise Failure(f"{path}: {error}") from error
 
 
@@ -73,12 +80,17 @@ def from_keeper(api: str, token: str | None) -> Fetch:
                 name_of = str(told["run"]) if made else name
                 run = await http.get(f"/runs/{segment(name_of)}")
                 shape = run.json() if run.status_code == 200 else {"labels": {}}
-                answer = await http.get(f"/runs/{segment(newest(name_of, shape))}/bundle?calls=keys")
+                answer = await http.get(f"/runs/{segment(newest(name_of, shape))}/rows")
             except httpx2.HTTPError as error:
                 raise Failure(
                     f"cannot fetch run {name}: the keeper at {api} cannot be reached ({error}); is it running?"
                 ) from error
-            bundle = read(answer.content.splitlines(keepends=True)) if answer.status_code == 200 else None
+            # Beside the loop: others are answered meanwhile.
+            bundle = (
+                await asyncio.to_thread(undisturbed()(packed.read), answer.content)
+                if answer.status_code == 200
+                else None
+            )
             flawed = FLAWED in (shape["labels"] or {})
             return Found(run=name_of, bundle=bundle, wishes=wished(told), made=made, flawed=flawed)
 

@@ -116,7 +116,7 @@ def writable(report: Path) -> None:
 
 
 async def fetched(house: House, recording: str, place: Path) -> Path:
-    """The recording as a bundle file: as it lies, or fetched from the store."""
+    """The recording as a file: as it lies, or fetched from the store, as its rows (store/packed.py)."""
     path = Path(recording)
     if path.is_file():
         return path
@@ -126,7 +126,7 @@ async def fetched(house: House, recording: str, place: Path) -> Path:
     run = checked(meant(api, recording))
     try:
         with place.open("wb") as file:
-            for piece in api.raw(f"/runs/{segment(current(api, run))}/bundle?calls=keys"):
+            for piece in api.raw(f"/runs/{segment(current(api, run))}/rows"):
                 file.write(piece)
     except NotFound as error:
         place.unlink(missing_ok=True)

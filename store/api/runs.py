@@ -17,6 +17,7 @@ from store.api.asked import RUN_ID, At, Limit, RunId, TheFilters, WhenSettled, s
 from store.api.desk import Desk, TheDesk
 from store.api.problems import unknown
 from store.bundle import Entry, Writer, told
+from store.packed import Packer
 from store.rekey import stored_keys
 from store.shapes import Shape, rfc3339
 
@@ -111,13 +112,22 @@ async def run_gaps(desk: TheDesk, run: RunId, settled: WhenSettled) -> Response:
 
 
 @router.get("/runs/{run}/bundle", summary="The run as one file (docs/trace-format.md)", dependencies=[Depends(settle)])
-async def run_bundle(desk: TheDesk, run: RunId, calls: Literal["whole", "keys"] = "whole") -> Response:
-    """JSON Lines, as they are read. One that breaks off lacks its last line, and is refused by every reader. With
-    `calls=keys` it tells of each call only what a replay asks for, and comes in half the time."""
+async def run_bundle(desk: TheDesk, run: RunId) -> Response:
+    """JSON Lines, as they are read. One that breaks off lacks its last line, and is refused by every reader."""
     head = await shape(desk, run)
     name = f'attachment; filename="{run.replace(":", "_")}.jsonl"'
     headers = {"content-disposition": name}
-    return StreamingResponse(_bundle(desk, head, calls), media_type="application/jsonl", headers=headers)
+    return StreamingResponse(_bundle(desk, head), media_type="application/jsonl", headers=headers)
+
+
+@router.get("/runs/{run}/rows", include_in_schema=False, dependencies=[Depends(settle)])
+async def run_rows(desk: TheDesk, run: RunId) -> Response:
+    """For a door of ours that replays the run: see `store.packed`. Everybody else asks for its bundle."""
+    head = await shape(desk, run)
+    rows = Packer(database=desk.database).packed(
+        head, head["profile"] or desk.profiles.digest, await desk.runs.gaps(run)
+    )
+    return StreamingResponse(rows, media_type="application/octet-stream")
 
 
 async def shape(desk: Desk, run: str) -> Shape:
@@ -143,21 +153,18 @@ async def _batches(exchanges: AsyncIterator[Exchange]) -> AsyncIterator[Sequence
     yield batch
 
 
-async def _bundle(desk: Desk, run: Shape, calls: Literal["whole", "keys"]) -> AsyncIterator[bytes]:
+async def _bundle(desk: Desk, run: Shape) -> AsyncIterator[bytes]:
     writer = Writer()
     seen: Counter[str] = Counter()
     # Under the rules that it was recorded under, until it is keyed again: so a replay can tell what the rules changed.
     profiles = run["profile"] or desk.profiles.digest
     current = profiles == desk.profiles.digest
-    then = {} if current and calls == "whole" else await stored_keys(desk.database, run["id"])
+    then = {} if current else await stored_keys(desk.database, run["id"])
 
     def lines(batch: Sequence[Exchange]) -> bytes:
         return b"".join(map(line, batch))
 
     def line(exchange: Exchange) -> bytes:
-        if calls == "keys":
-            key, profile = then.get(exchange.id, (None, None))
-            return writer.exchange(Entry(exchange=exchange, call={"key": key, "profile": profile} if key else None))
         call = desk.derive(exchange)
         if exchange.id in then:
             key, profile = then[exchange.id]

@@ -7,16 +7,17 @@ import pytest
 
 from calls.events import Gap
 from calls.model import Exchange
-from store.bundle import Bundle, load, read, seal, write
-from store.database import Database
+from store import packed
+from store.bundle import BadBundle, Bundle, load, read, seal, write
+from store.database import SCHEMA, Database
 from tests.store import exchanges as made
 from tests.store.house import EXAMPLE, PROFILES, RUN, House, imported, is_problem, opened
 from tests.store.samples import NOON, uuid7
 
 
-def conversation(run: str, first: int = 0) -> list[Exchange]:
-    """Three turns under ids of their own."""
-    turns = enumerate(made.conversation(3), first)
+def conversation(run: str, first: int = 0, count: int = 3) -> list[Exchange]:
+    """Turns under ids of their own."""
+    turns = enumerate(made.conversation(count), first)
     return [replace(each, run=run, id=uuid7(NOON, n), started_at=NOON + n) for n, each in turns]
 
 
@@ -59,16 +60,33 @@ async def test_every_exchange_of_a_long_run_is_in_its_bundle(tmp_path: Path, dat
         assert sorted(nths) == sorted(list(range(90)) * 3)
 
 
-async def test_a_bundle_for_a_replay_tells_of_calls_only_their_keys(tmp_path: Path, database: Database) -> None:
+async def test_the_rows_of_a_run_are_its_bundle_with_only_the_keys_of_its_calls(
+    tmp_path: Path, database: Database
+) -> None:
+    talk = conversation("long", count=30)
     async with opened(tmp_path / "spool", database) as house:
         await imported(house)
-        whole = await fetched(house, RUN)
-        answer = await house.api.get(f"/v1/runs/{RUN}/bundle", params={"calls": "keys"})
-        keys = read(answer.content.splitlines(keepends=True))
-    assert (keys.exchanges, keys.profiles) == (whole.exchanges, whole.profiles)
-    assert [entry.call for entry in keys.entries] == [
-        {name: entry.call[name] for name in ("key", "profile")} for entry in whole.entries if entry.call
-    ]
+        await imported(house, content("long", talk))
+        for run in (RUN, "long"):
+            whole = await fetched(house, run)
+            rows = packed.read((await house.api.get(f"/v1/runs/{run}/rows")).content)
+            assert (rows.exchanges, rows.profiles, rows.gaps) == (whole.exchanges, whole.profiles, whole.gaps)
+            assert rows.run.items() <= whole.run.items()
+            assert [entry.call for entry in rows.entries] == [
+                {name: entry.call[name] for name in ("key", "profile")} for entry in whole.entries if entry.call
+            ]
+
+
+async def test_rows_that_break_off_or_are_of_another_version_are_refused(tmp_path: Path, database: Database) -> None:
+    async with opened(tmp_path / "spool", database) as house:
+        await imported(house)
+        rows = (await house.api.get(f"/v1/runs/{RUN}/rows")).content
+    for size in range(len(packed.MAGIC), len(rows)):
+        with pytest.raises(BadBundle, match="breaks off"):
+            packed.read(rows[:size])
+    other = rows.replace(SCHEMA.encode(), b"9" * len(SCHEMA), 1)
+    with pytest.raises(BadBundle, match="another version"):
+        packed.read(other)
 
 
 async def test_a_bundle_that_is_sent_twice_is_there_once(tmp_path: Path, database: Database) -> None:

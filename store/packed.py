@@ -1,0 +1,163 @@
+"""A run as its rows, for a replay on this machine: bodies stay packed as they are stored, and are unpacked where they are needed.
+
+It is made and read in a fraction of a bundle's time. It is no format for keeping: only the version that wrote it reads it.
+
+    PLAYHEAD ROWS, then frames, each behind its length in four bytes:  head, rows …, parts …, tail
+"""
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from calls.events import Gap
+from calls.model import Exchange
+from store.blobs import parts_of, unpack
+from store.bundle import COUNTED, BadBundle, Bundle, Entry
+from store.bundle import read as read_bundle
+from store.database import SCHEMA, Database
+from store.rekey import stored_keys
+from store.rows import exchange_of
+
+MAGIC: Final = b"PLAYHEAD ROWS\n"
+
+BATCH: Final = 1000
+
+COLUMNS: Final = (
+    *("id", "run", "started_at", "first_byte_at", "ended_at", "method", "url", "status", "outcome", "redactions"),
+    *("request_digest", "response_digest", "head", "request_body", "response_body"),
+)
+
+type _Row = tuple[Any, ...]
+
+
+class _Head(msgspec.Struct, array_like=True):
+    schema: str
+    run: dict[str, Any]
+    profiles: str
+
+
+class _Rows(msgspec.Struct, array_like=True, tag="rows"):
+    rows: list[_Row]
+
+
+class _Parts(msgspec.Struct, array_like=True, tag="parts"):
+    parts: list[tuple[bytes, bytes]]
+
+
+class _Tail(msgspec.Struct, array_like=True, tag="tail"):
+    rows: int
+    gaps: list[Gap]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_head = msgspec.msgpack.Decoder(_Head)
+_frame = msgspec.msgpack.Decoder(_Rows | _Parts | _Tail)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packer:
+    """Reads the rows of runs."""
+
+    database: Database
+    project: str = "default"
+
+    async def packed(self, run: Mapping[str, Any], profiles: str, gaps: list[Gap]) -> AsyncIterator[bytes]:
+        """One run, piece by piece."""
+        told = {name: value for name, value in run.items() if name not in COUNTED}
+        yield MAGIC + _framed(_Head(SCHEMA, told, profiles))
+        keys = await stored_keys(self.database, run["id"], self.project)
+        count = 0
+        async for found in self._batches(ROWS, run["id"]):
+            rows = [(str(row["id"]), *row[1:], *keys.get(str(row["id"]), (None, None))) for row in found]
+            count += len(rows)
+            yield _framed(_Rows(rows))
+        # Rows before parts: what a row names was stored with it.
+        async for found in self._batches(PARTS, run["id"]):
+            yield _framed(_Parts([(row["hash"], row["body"]) for row in found]))
+        yield _framed(_Tail(count, gaps))
+
+    async def _batches(self, query: str, run: str) -> AsyncIterator[list[Any]]:
+        async with (
+            self.database.raw() as connection,
+            connection.transaction(isolation="repeatable_read", readonly=True),
+        ):
+            cursor = await connection.cursor(query, self.project, run)
+            while found := await cursor.fetch(BATCH):
+                yield found
+
+
+def read(content: bytes) -> Bundle:
+    """The run that was packed, as its bundle would be. Raises BadBundle and Corrupt."""
+    frames = _frames(content)
+    head = _head.decode(next(frames))
+    if head.schema != SCHEMA:
+        raise BadBundle(1, f"the keeper is of another version ({head.schema}, not {SCHEMA}); start it again")
+    rows: list[_Row] = []
+    forms: dict[bytes, bytes] = {}
+    for frame in frames:
+        match _frame.decode(frame):
+            case _Rows(more):
+                rows += more
+            case _Parts(parts):
+                forms.update(parts)
+            case _Tail(count, gaps):
+                if count != len(rows):
+                    break
+                parts_ = _unpacked(forms)
+                entries = tuple(_entry(row, parts_) for row in rows)
+                return Bundle(run=head.run, profiles=head.profiles, entries=entries, gaps=tuple(gaps))
+    raise BadBundle(1, "the keeper's answer breaks off")
+
+
+def load(path: Path) -> Bundle:
+    """The run in a file of either form. Raises OSError, BadBundle, UnknownFormat and Corrupt."""
+    with path.open("rb") as file:
+        begin = file.read(len(MAGIC))
+        file.seek(0)
+        return read(file.read()) if begin == MAGIC else read_bundle(file)
+
+
+def is_packed(path: Path) -> bool:
+    """Whether a file holds rows. Raises OSError."""
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+def _framed(frame: msgspec.Struct) -> bytes:
+    data = _encode(frame)
+    return len(data).to_bytes(4) + data
+
+
+def _frames(content: bytes) -> Iterator[memoryview]:
+    view, at = memoryview(content), len(MAGIC)
+    while at + 4 <= len(content):
+        end = at + 4 + int.from_bytes(view[at : at + 4])
+        if end > len(content):
+            break
+        yield view[at + 4 : end]
+        at = end
+    if at != len(content) or at == len(MAGIC):
+        raise BadBundle(1, "the keeper's answer breaks off")
+
+
+def _unpacked(forms: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """All parts. One that leans on another one does so on one that stands alone."""
+    found = {part: unpack(form) for part, form in forms.items() if not parts_of(form)}
+    leaning = {part: unpack(form, found) for part, form in forms.items() if part not in found}
+    return found | leaning
+
+
+def _entry(row: _Row, parts: Mapping[bytes, bytes]) -> Entry:
+    *columns, key, profile = row
+    exchange: Exchange = exchange_of(dict(zip(COLUMNS, columns, strict=True)), parts)
+    return Entry(exchange=exchange, call={"key": key, "profile": profile} if key else None)
+
+
+ROWS = f"""
+SELECT {", ".join(COLUMNS)} FROM exchanges WHERE project = $1 AND run = $2 ORDER BY started_at, id
+"""  # noqa: S608 - names of ours
+
+PARTS = "SELECT DISTINCT ON (hash) hash, body FROM parts WHERE project = $1 AND run = $2 ORDER BY hash, day"
