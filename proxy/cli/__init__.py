@@ -1,32 +1,77 @@
 """The command line: the composition root. Each command reads the settings once and hands plain values down."""
 
 import sys
-from typing import Any
+from importlib import import_module
+from typing import Any, Final
 
 import click
 
-from proxy.cli import compare, files, fixtures, fork, ground, inference, keys, look, run, why
-from proxy.cli.common import OwnFailure
-from proxy.errors import Failure
+from proxy.errors import OWN_FAILURE, Failure
+
+COMMANDS: Final[dict[str, tuple[str, str]]] = {
+    "up": ("run", "Run Playhead in the foreground: proxy, keeper, Postgres."),
+    "record": ("run", "Run a command and record every call it makes."),
+    "replay": ("run", "Run a command with its calls answered from a recording."),
+    "fork": ("fork", "Replay a run up to a step, then go on live as a run of its own."),
+    "resume": ("fork", "Go on with a run that stopped, without paying for it again."),
+    "why": ("why", "Explain what a replay missed, and what would mend it."),
+    "ls": ("look", "List runs, newest first."),
+    "show": ("look", "Show a run step by step, or one call whole."),
+    "explain": ("look", "Show what went into a key, what was left out, and why."),
+    "diff": ("compare", "Show where two runs part, and why."),
+    "bisect": ("compare", "Find the answer that makes a command fail."),
+    "drift": ("compare", "Show where a provider changed the model behind a name."),
+    "calibrate": ("keys", "Find what differs between two recordings of the same work."),
+    "rekey": ("keys", "Key stored calls again under the rules in force."),
+    "export": ("files", "Write a run as one file: a bundle, a VCR cassette or HAR."),
+    "import": ("files", "Read bundles, VCR cassettes, HAR and fixtures into the store."),
+    "inference": ("inference", "The model server whose answers do not depend on their company."),
+    "env": ("ground", "Print what points a shell at the running `up`."),
+    "ca": ("ground", "Print the path of our CA certificate."),
+    "config": ("ground", "Print the settings in force."),
+    "doctor": ("ground", "Prove which clients on this machine go through, and which would escape."),
+    "demo": ("ground", "See the whole of it in a minute: record, cut the network, replay, miss."),
+}
+"""Every command with the module that has it and its short help, in the order in which they are needed. Only the module of
+the command that is given is imported: all of them together take longer than most commands."""
+
+HIDDEN: Final = {"fixtures": "fixtures"}
+"""What only our own plugins start."""
 
 
 class _Group(click.Group):
-    """Lists its commands in the order in which they are needed, not in the alphabet's."""
+    """Knows its commands by name, and imports what one needs when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return loaded(cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, short) for name, (_, short) in COMMANDS.items()])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            raise _misplaced(error, args, self) from None
+            raise _misplaced(error, args) from None
 
 
-def _misplaced(error: click.NoSuchOption, args: list[str], group: click.Group) -> click.UsageError:
+def loaded(name: str) -> click.Command | None:
+    """The command of this name, if there is one."""
+    module = COMMANDS[name][0] if name in COMMANDS else HIDDEN.get(name)
+    if module is None:
+        return None
+    commands: tuple[click.Command, ...] = import_module(f"proxy.cli.{module}").COMMANDS
+    return next(command for command in commands if command.name == name)
+
+
+def _misplaced(error: click.NoSuchOption, args: list[str]) -> click.UsageError:
     """An option of a command that was written before the command: say where it goes."""
-    name = next((word for word in args if word in group.commands), None)
-    command = group.commands.get(name or "ls")
+    name = next((word for word in args if word in COMMANDS), None)
+    command = loaded(name or "ls")
     known = command is not None and any(error.option_name in parameter.opts for parameter in command.params)
     if not known:
         return error
@@ -50,21 +95,6 @@ def playhead() -> None:
     """
 
 
-for command in (
-    *run.COMMANDS,
-    *fork.COMMANDS,
-    *why.COMMANDS,
-    *look.COMMANDS,
-    *compare.COMMANDS,
-    *keys.COMMANDS,
-    *files.COMMANDS,
-    *fixtures.COMMANDS,
-    *inference.COMMANDS,
-    *ground.COMMANDS,
-):
-    playhead.add_command(command)
-
-
 def main() -> None:
     """The console script. Our own failures exit with 125, a wrong command line with 2."""
     try:
@@ -78,7 +108,7 @@ def main() -> None:
         code = error.exit_code
     except Failure as failure:
         click.echo(f"playhead: {failure}", err=True)
-        code = OwnFailure
+        code = OWN_FAILURE
     except BrokenPipeError:
         # Whoever read our output has seen enough.
         sys.stderr.close()

@@ -16,9 +16,6 @@ from proxy.house import House
 from proxy.settings import Settings, load
 from store.profiles import shipped
 
-OwnFailure: Final = 125
-"""The exit code that says: not your command, Playhead failed."""
-
 type Command = Callable[..., Any]
 
 _SETTINGS = [

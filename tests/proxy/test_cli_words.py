@@ -1,7 +1,10 @@
 """What is wrong with a command line is told in a sentence; what a run's calls have to do with each other is shown."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from proxy.cli import playhead
+from proxy.cli import COMMANDS, HIDDEN, loaded, playhead
 from proxy.cli.look import _table
 from proxy.doctor import Finding, used_by
 from proxy.probes import kind_of
@@ -63,7 +66,7 @@ def test_a_run_id_that_cannot_be_is_a_wrong_command_line(command: Sequence[str])
 def test_every_way_to_name_a_run_says_what_a_name_can_be() -> None:
     named = [
         parameter
-        for command in playhead.commands.values()
+        for command in filter(None, map(loaded, COMMANDS))
         for parameter in command.params
         if isinstance(parameter, click.Option) and "--run" in parameter.opts
     ]
@@ -123,3 +126,20 @@ def test_a_command_is_judged_by_the_clients_that_it_uses(
 
 def test_a_program_that_is_no_script_is_known_by_its_name_only() -> None:
     assert kind_of(("cat",), os.environ) is None
+
+
+def test_every_command_is_what_the_list_says_and_only_its_own_module_is_imported() -> None:
+    for name, (_, short) in COMMANDS.items():
+        command = loaded(name)
+        assert command is not None
+        assert command.get_short_help_str(100) == short
+    code = "import sys, proxy.cli; print([name for name in sys.modules if name.startswith(('proxy.cli.', 'store', 'calls'))])"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
+    assert loaded("nothing") is None
+
+
+def test_the_list_has_every_command_of_every_module() -> None:
+    modules = {module for module, _ in COMMANDS.values()} | set(HIDDEN.values())
+    found = {command.name for module in modules for command in import_module(f"proxy.cli.{module}").COMMANDS}
+    assert found == COMMANDS.keys() | HIDDEN.keys()

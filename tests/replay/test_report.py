@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from proxy.cli import playhead
+from proxy.cli import loaded
 from replay.recording import recording
 from replay.report import text
 from replay.session import Options, Session
@@ -106,7 +106,7 @@ async def test_every_command_that_is_proposed_exists():
 
 
 def exists(name: str, flags: list[str]) -> None:
-    command = playhead.commands.get(name)
+    command = loaded(name)
     assert isinstance(command, click.Command), f"playhead {name} does not exist"
     known = {flag for parameter in command.params for flag in parameter.opts}
     assert set(flags) <= known, f"playhead {name} has no {set(flags) - known}"
