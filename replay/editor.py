@@ -94,6 +94,14 @@ class Editor:
         verdict = "diverged" if idle and report["verdict"] == "right" else report["verdict"]
         return report | {"overrides": told, "overrides_idle": len(idle), "verdict": verdict}
 
+    def rest(self) -> tuple[Counter[int], Counter[tuple[int, int]]]:
+        """What was answered, and what has failed."""
+        return self._answered, self._failed
+
+    def go_on(self, rested: tuple[Counter[int], Counter[tuple[int, int]]]) -> None:
+        """Take up from there."""
+        self._answered, self._failed = rested
+
     def _told(self, override: Override) -> Json:
         steps: list[Json] = [step for step, plan in sorted(self._plans.items()) if override in _of(plan)]
         answered = self._answered[override.number]

@@ -21,7 +21,7 @@ from replay.editor import Editor, prepared
 from replay.explain import Asked
 from replay.hooks import Given
 from replay.recording import recording
-from replay.script import Script, Taken
+from replay.script import Position, Script, Taken
 from store.bundle import Bundle
 from store.forked import last_whole
 
@@ -87,6 +87,14 @@ class Fork:
             "blocked_calls": list(self._blocked),
         }
         return report | {"fork": told, "verdict": self._verdict(report)}
+
+    def rest(self) -> tuple[list[Json], int, int, Position]:
+        """What left the record so far. The edits rest by themselves."""
+        return self._blocked, self._refused, self._borrowed, self.later.position
+
+    def go_on(self, rested: tuple[list[Json], int, int, Position]) -> None:
+        """Take up from there."""
+        self._blocked, self._refused, self._borrowed, self.later.position = rested
 
     def _verdict(self, report: dict[str, Json]) -> Literal["right", "diverged", "unknown"]:
         asked = any(report[name] for name in ("served", "edited", "live", "missed")) or self._refused

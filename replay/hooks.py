@@ -5,7 +5,7 @@ what becomes of a request that its prefix does not answer (`Beyond`).
 """
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from calls.model import Exchange, Json
 from replay.answer import Answer
@@ -41,6 +41,12 @@ class Edits(Protocol):
     def reported(self, report: dict[str, Json]) -> dict[str, Json]:
         """The report with what there is to say about the edits."""
 
+    def rest(self) -> Any:
+        """Where it stands, without what can be made again."""
+
+    def go_on(self, rested: Any) -> None:
+        """Take up from there."""
+
 
 class Beyond(Protocol):
     """Decides about requests that the recording does not answer (any more)."""
@@ -50,3 +56,9 @@ class Beyond(Protocol):
 
     def reported(self, report: dict[str, Json]) -> dict[str, Json]:
         """The report with what there is to say about that."""
+
+    def rest(self) -> Any:
+        """Where it stands, without what can be made again."""
+
+    def go_on(self, rested: Any) -> None:
+        """Take up from there."""

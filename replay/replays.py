@@ -137,10 +137,12 @@ class Replays:
         """Keep of replays that nobody asks only where they stand. What the process was started with stays."""
         given = {session.id for session in self._by_run.values()}
         for replay, session in list(self._sessions.items()):
-            # What was edited or left the record cannot be told from the script alone.
-            told = session.options
-            settled = told.edits is None and told.beyond is None and told.candidate is None
-            if settled and replay not in given and self.now() - session.asked_at >= RESTS_AFTER:
+            # What is recorded beside it ends with its run.
+            if (
+                session.options.candidate is None
+                and replay not in given
+                and self.now() - session.asked_at >= RESTS_AFTER
+            ):
                 self._resting[replay] = session.rest()
                 del self._sessions[replay]
 

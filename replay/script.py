@@ -100,6 +100,10 @@ def index(entries: Sequence[Recorded]) -> Index:
     return Index(tuple(entries), groups, of_actor, actors, overlapping)
 
 
+type Position = tuple[bytes, bytes, dict[str, Actor]]
+"""What was taken and what was played, by place, and who was paired with whom."""
+
+
 @dataclass(slots=True)
 class Script:
     """One replay's position in a recording."""
@@ -137,15 +141,17 @@ class Script:
         return [self.index.entries[place] for place in sorted(places)]
 
     @property
-    def position(self) -> tuple[bytes, bytes, dict[str, Actor]]:
-        """What was taken and what was played, by place, and who was paired with whom."""
+    def position(self) -> Position:
+        """Where it stands."""
         return bytes(self._taken), bytes(self._played), self._pairs
 
     @position.setter
-    def position(self, position: tuple[bytes, bytes, dict[str, Actor]]) -> None:
+    def position(self, position: Position) -> None:
         taken, played, self._pairs = position
-        self._taken, self._played = bytearray(taken), bytearray(played)
-        self._left = played.count(0)
+        # Of a run that has grown meanwhile, what is new was not taken.
+        size = len(self.index.entries)
+        self._taken, self._played = (bytearray(place[:size].ljust(size, b"\0")) for place in (taken, played))
+        self._left = self._played.count(0)
         self._fronts.clear()
 
     def put_back(self, recorded: Recorded) -> None:

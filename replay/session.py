@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from calls.key import keyed, raw_digest
@@ -20,7 +20,7 @@ from replay.miss import Miss
 from replay.pacing import INSTANT, Pace
 from replay.recording import Recording
 from replay.report import LISTED, Tally, interrupted, report
-from replay.script import Actor, Policy, Recorded, Script, Taken
+from replay.script import Policy, Position, Recorded, Script, Taken
 
 _HEAVY = 256 << 10
 """A body beyond this many bytes is parsed on a thread: the answers to others do not wait for it."""
@@ -154,17 +154,27 @@ class Session:
 
     def rest(self) -> "Rest":
         """What to keep of it while nobody asks: its recording takes most of the room, and can be had again."""
-        taken, played, pairs = self._script.position
+        hooks = self.options.edits, self.options.beyond
         return Rest(
-            self.report(), self._tally, self._number, self.recording.digest, taken, played, pairs, self.interrupted
+            report=self.report(),
+            tally=self._tally,
+            number=self._number,
+            digest=self.recording.digest,
+            position=self._script.position,
+            hooks=tuple(hook.rest() if hook else None for hook in hooks),
+            interrupted=self.interrupted,
         )
 
     def go_on(self, rest: "Rest") -> None:
         """Take up where it rested. A run that has changed meanwhile has no such place."""
         self._tally, self._number = rest.tally, rest.number
         self.interrupted = rest.interrupted or rest.digest != self.recording.digest
-        if not self.interrupted:
-            self._script.position = rest.taken, rest.played, rest.pairs
+        if self.interrupted:
+            return
+        self._script.position = rest.position
+        for hook, rested in zip((self.options.edits, self.options.beyond), rest.hooks, strict=True):
+            if hook:
+                hook.go_on(rested)
 
     def report(self) -> dict[str, Json]:
         """The report so far."""
@@ -308,7 +318,7 @@ class Session:
         self.changed(self.id)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rest:
     """A replay that nobody asks, without its recording."""
 
@@ -316,9 +326,10 @@ class Rest:
     tally: Tally
     number: int
     digest: str
-    taken: bytes
-    played: bytes
-    pairs: dict[str, Actor]
+    position: Position
+    hooks: tuple[Any, ...]
+    """Where its edits, and what decides beyond the record, stand."""
+
     interrupted: bool
 
 

@@ -131,3 +131,21 @@ def test_there_is_no_fork_beyond_the_end():
 def test_an_override_beyond_the_prefix_is_refused():
     with pytest.raises(Unusable, match="override 1: there is no step 3: 2 steps are answered from the record"):
         fork(base(), 2, {"step": 3, "text": "x"})
+
+
+async def test_a_fork_that_rested_goes_on_where_it_was_with_its_edits_and_its_policy():
+    notes = (exchange(post(TOOL, b'{"n":1}'), ok(b'{"id":%d}' % n), number=n) for n in (2, 3))
+    noted = run_of(exchange(chat("a"), said("A")), *notes)
+
+    def made() -> Session:
+        return fork(noted, 1, {"step": 1, "fault": {"status": 500}}, effects=["serve-recorded"])
+
+    child, later = made(), made()
+    assert (await given(child, chat("a"))).status == 500
+    assert (await given(child, post(TOOL, b'{"n":1}'))).body == b'{"id":2}'
+    later.go_on(child.rest())
+    assert later.report() == child.report()
+    assert (await given(later, chat("a"))).body == said("A").body.data
+    assert (await given(later, post(TOOL, b'{"n":1}'))).body == b'{"id":3}'
+    report: Any = later.report()
+    assert (report["served"], report["edited"], report["fork"]["later"]) == (3, 1, 2)
