@@ -44,21 +44,22 @@ def model(python: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "dense-2"
 
 
-def started(*words: str, words_to: int | None = None, **environment: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", "from proxy.cli import main; main()", "inference", "up", "--port", "0", *words],
-        cwd=ROOT,
-        env=os.environ | environment,
-        stdout=subprocess.PIPE,
-        stderr=words_to,
-        text=True,
-    )
+def up(*words: str) -> list[str]:
+    return [sys.executable, "-c", "from proxy.cli import main; main()", "inference", "up", "--port", "0", *words]
+
+
+def refused(*words: str) -> str:
+    """What a server says that does not start."""
+    done = subprocess.run(up(*words), cwd=ROOT, capture_output=True, text=True, check=False, timeout=800)
+    assert (done.returncode, done.stdout) == (125, "")
+    return done.stderr
 
 
 @pytest.fixture(scope="session")
 def url(model: Path) -> Iterator[str]:
     """One server for all; that `VLLM_PLUGINS` names another plugin must not leave it unpatched."""
-    server = started(str(model), VLLM_PLUGINS="another")
+    environment = os.environ | {"VLLM_PLUGINS": "another"}
+    server = subprocess.Popen(up(str(model)), cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
     ready = dict(word.split("=", 1) for word in server.stdout.readline().split()[1:])
     assert ready.get("invariance") == "holds", "the server did not start; its words are above"
@@ -145,17 +146,11 @@ def test_a_recorded_run_is_derived_again(url: str, data: Path) -> None:
 
 
 def test_what_was_not_tested_is_not_served(model: Path) -> None:
-    server = started(str(model), "--", "--dtype", "bfloat16", words_to=subprocess.PIPE)
-    _, said = server.communicate(timeout=300)
-    assert server.returncode == 125
-    assert "bfloat16 was not tested on a CPU" in said
+    assert "bfloat16 was not tested on a CPU" in refused(str(model), "--", "--dtype", "bfloat16")
 
 
 def test_a_check_that_could_not_have_failed_is_not_taken_for_proof(model: Path) -> None:
-    server = started("--context", "200", str(model), words_to=subprocess.PIPE)
-    _, said = server.communicate(timeout=300)
-    assert server.returncode == 125
-    assert "inconclusive" in said
+    assert "inconclusive" in refused("--context", "200", str(model))
 
 
 @pytest.mark.parametrize("cell", ["dense-r1", "moe-r2"])
