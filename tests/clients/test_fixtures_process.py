@@ -18,7 +18,7 @@ from pytest_playhead.places import legal
 from calls.model import Body, Exchange, Request, Response
 from calls.redact import Redactor
 from proxy.errors import Failure
-from proxy.fixtures.kept import Press, run_id
+from proxy.fixtures.kept import Press, new_run, run_id
 from proxy.identity import RUN
 from store.bundle import load
 from store.profiles import shipped
@@ -77,6 +77,15 @@ def test_a_recording_that_was_altered_is_refused_by_its_line(data: Path, tmp_pat
         assert f"{file}: line 1 of the bundle is not as it was written" in say(json.dumps(begin).encode())["failed"]
 
 
+def test_a_recording_that_cannot_be_removed_is_told_and_ends_nothing(data: Path, tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl" / "b.jsonl"
+    file.parent.write_text("no directory")
+    begin = {"begin": {"name": "t.py::a", "file": str(file), "mode": "rewrite"}}
+    with conversation(data) as (say, _):
+        assert say(json.dumps(begin).encode()) == {"failed": f"cannot use the recording {file}: Not a directory"}
+        assert say(b'{"between": {}}') == {"done": {}}
+
+
 SECRET = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD"
 
 
@@ -98,10 +107,10 @@ def test_a_recording_that_holds_a_secret_is_not_written_and_the_place_is_named(t
     )
     file = tmp_path / "recordings" / "a.jsonl"
     with pytest.raises(Failure, match=r"1/response/body/note \(a token or key of a known make\)") as refused:
-        press.written(file, press.bundle("t.py::a", [leaky], 1))
+        press.written(file, press.bundle(new_run("t.py::a", 1), [leaky]))
     assert SECRET not in str(refused.value)
     assert not file.parent.exists()
-    press.written(file, press.bundle("t.py::a", [], 1))
+    press.written(file, press.bundle(new_run("t.py::a", 1), []))
     assert load(file).run["name"] == "t.py::a"
 
 
