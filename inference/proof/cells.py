@@ -25,9 +25,9 @@ class Cell:
 
 CELLS: Final[dict[str, Cell]] = {
     "dense-r1": Cell(ratio=1, prefix=False),
-    "dense-r2-long": Cell(context=4000, chunk=1024, waves=((1, 0), (3, 2)), samplings=("greedy",)),
+    "dense-r2-long": Cell(context=4000, chunk=1024, waves=((1, 0), (3, 3), (4, 1))),
     "dense-r3-whole": Cell(ratio=3, chunk=None),
-    "dense-r4-preempted": Cell(ratio=4, context=700, blocks=40, tokens=100, waves=((1, 0), (6, 2))),
+    "dense-r4-preempted": Cell(ratio=4, context=700, blocks=40, tokens=200, waves=((1, 0), (6, 4))),
     "dense-r8-whole": Cell(ratio=8, context=2500, chunk=None, prefix=False, waves=((1, 0), (4, 3))),
     "dense-batch-64": Cell(
         context=600, chunk=2048, prefix=False, waves=((1, 0), (6, 2), (48, 16)), samplings=("greedy",)
