@@ -1,6 +1,7 @@
 """How long a long recording takes until it answers, and until it explains: `python -m bench.replay --start N`.
 
-Everything here is one process and its CPU: what comes before (the interpreter, the imports) is not counted.
+Everything here but `rows_wall_ms` is CPU: what comes before (the interpreter, the imports) is not counted. `load_ms` and
+`index_ms` are a bundle's; from the store it is `rows_keeper_ms`, `rows_load_ms` and the same `index_ms`.
 """
 
 import asyncio
@@ -13,12 +14,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from bench.figures import cpu
+from bench.stage import staged
 from calls.json import dumps
 from calls.key import keyed
 from calls.model import Body, Chunk, Exchange, Json, Request, Response
 from calls.profile import Profiles
-from replay.recording import Recording, recording
+from replay.recording import Recording, recording, undisturbed
 from replay.session import Options, Session
+from store import packed
 from store.bundle import Bundle, Entry, load, write
 from store.profiles import shipped
 
@@ -35,13 +39,27 @@ def start(calls: int) -> None:
         with bundle.open("wb") as file:
             file.writelines(write(_run(calls, profiles)))
         told = {"calls": calls, "bundle_mb": round(bundle.stat().st_size / 1e6, 1)}
-        with _timed(told, "load_ms"):
+        with _timed(told, "load_ms"), undisturbed():
             run = load(bundle)
         with _timed(told, "index_ms"):
             ready = recording(run, profiles)
+        _stored(bundle, told)
     told["rss_mib"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
     asyncio.run(_asked(ready, told))
     print(json.dumps(told))
+
+
+def _stored(bundle: Path, told: dict[str, float]) -> None:
+    """The same from the store: what the keeper has to do, how long that takes, and what the door makes of it."""
+    with staged() as stage:
+        process, api = stage.keeper("start")
+        api.post("/import", content=bundle.read_bytes())
+        began, used = time.monotonic(), cpu(process.pid)
+        content = b"".join(api.raw("/runs/start/rows"))
+        told["rows_wall_ms"] = round((time.monotonic() - began) * 1000, 2)
+        told["rows_keeper_ms"] = round((cpu(process.pid) - used) * 1000, 2)
+    with _timed(told, "rows_load_ms"), undisturbed():
+        packed.read(content)
 
 
 async def _asked(ready: Recording, told: dict[str, float]) -> None:
