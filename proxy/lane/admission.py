@@ -115,7 +115,7 @@ def asked(head: RequestHead, engine: Engine, owner: str, tunnel: Tunnel | None, 
         _way(engine, place.target, tunnel),
         head.method,
         f"{place.target}{place.path}",
-        identity,
+        identity._replace(headers=()),  # they are below
         next((value for source, value in identity.evidence if source in _NAMES_US), None),
         frame.chunked,
         frame.closes,

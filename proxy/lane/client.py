@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from calls.model import Outcome
-from proxy.door import Origin
+from proxy.door import Origin, acknowledge
 from proxy.lane.admission import Asked, Tunnel, asked, connected, in_tunnel
 from proxy.lane.answered import Answered
 from proxy.lane.exchange import Exchange
@@ -158,6 +158,8 @@ class Client(asyncio.Protocol):
             self._feeding = False
         self._buffer = data
         self._read_ahead(len(data) > AHEAD)
+        if self._exchange is not None and self._exchange.accepts:
+            acknowledge(self._transport)
 
     def _head(self, data: bytes) -> bytes | None:
         """Begin with a request; return what is behind its head, None where there is nothing more to do with this."""

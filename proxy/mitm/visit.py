@@ -7,7 +7,6 @@ fails or a layer that crashes ends the connection and whatever was being recorde
 
 import asyncio
 import logging
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -21,15 +20,13 @@ from mitmproxy.proxy.mode_specs import ProxyMode
 from mitmproxy.proxy.server import ConnectionIO, LiveConnectionHandler
 
 from calls.model import Outcome
+from proxy.door import acknowledge
 from proxy.mitm.admission import Credentials
 from proxy.mitm.engine import Engine
 from proxy.mitm.problem import Fault, Problem
 from proxy.mitm.signals import Await, Reading
 
 logger = logging.getLogger(__name__)
-
-QUICKACK: int | None = getattr(socket, "TCP_QUICKACK", None)
-"""Linux only, and only for the moment (tcp(7)): so it is asked for again after every read."""
 
 
 class UnderWay(Protocol):
@@ -172,19 +169,13 @@ class Visit(LiveConnectionHandler):
     async def drain_writers(self) -> None:
         """Called after each read: wait until what was read has gone on, and until reading is wanted again."""
         if self.expecting:
-            self._acknowledge()
+            acknowledge(self._writer)
         await super().drain_writers()  # type: ignore[no-untyped-call]
         if self._gates:
             here = asyncio.current_task()
             found = next((c for c, io in self.transports.items() if io.handler is here), None)
             if found is not None and (gate := self._gates.get(found)) is not None:
                 await gate.wait()
-
-    def _acknowledge(self) -> None:
-        """Tell the client's kernel now that a head has come. urllib3 leaves Nagle's algorithm on where it goes through a
-        proxy, and sends head and body apart: its body would wait for our delayed acknowledgement, 40 ms of every call."""
-        if QUICKACK is not None and (connection := self._writer.get_extra_info("socket")) is not None:
-            connection.setsockopt(socket.IPPROTO_TCP, QUICKACK, 1)
 
     async def drained(self) -> None:
         """Wait until the client has taken what was written."""
