@@ -20,7 +20,9 @@ import click
 import httpx2
 
 from proxy.errors import Failure
+from proxy.house import reachable
 from proxy.ports import free
+from proxy.settings import LOOPBACK
 
 type Device = Literal["cpu", "gpu"]
 
@@ -122,6 +124,8 @@ async def serve(place: Path, serving: Serving, say: Callable[[str], None]) -> No
     """Run until SIGTERM or Ctrl-C. Prints one ready line on stdout once the claim is checked. Raises Failure."""
     if not (place / "bin" / "python").exists():
         raise Failure(f"there is no environment in {place}; make it with: playhead inference setup")
+    if serving.host not in LOOPBACK and not os.environ.get("VLLM_API_KEY"):
+        raise Failure(f"listening on {serving.host} lets other machines in: set VLLM_API_KEY first")
     port = free(serving.host, serving.port)
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -136,7 +140,7 @@ async def serve(place: Path, serving: Serving, say: Callable[[str], None]) -> No
         start_new_session=True,
     )
     try:
-        await _until_stopped(process, f"http://{serving.host}:{port}", serving.degrade, stopped)
+        await _until_stopped(process, f"http://{reachable(serving.host)}:{port}", serving.degrade, stopped)
     finally:
         await _stop(process)
 

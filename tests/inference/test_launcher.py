@@ -91,6 +91,15 @@ def test_a_server_that_started_unpatched_is_stopped(server: str, tmp_path: Path)
     assert "not patched" in str(done.exception)
 
 
+def test_beyond_loopback_a_key_is_required(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to("/bin/false")
+    done = CliRunner().invoke(playhead, ["inference", "up", "--env", str(tmp_path), "--host", "0.0.0.0", "qwen3"])
+    assert isinstance(done.exception, Failure)
+    assert "VLLM_API_KEY" in str(done.exception)
+
+
 def test_a_server_that_ends_by_itself_is_a_failure_that_names_its_status(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python").symlink_to("/bin/false")
