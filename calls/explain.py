@@ -20,6 +20,7 @@ RULES: Final[Mapping[str, str]] = {
     "identity": "declared identity: whose request it is, not what it asks",
     "secret": "declared secret",
     "unknown": "no list names it, and the profile leaves such fields out",
+    "told": "the service is told, and not asked: nobody's answer depends on it",
     "null": "null is the same as not there",
     "nonce": "a line that the client makes anew for every request",
     "default": "what the API takes where nothing is given is the same as nothing",

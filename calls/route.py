@@ -56,17 +56,40 @@ PROVIDERS: Final[dict[str, str]] = {
 
 _FAMILIES: Final = (
     (re.compile(r".+\.(openai|cognitiveservices)\.azure\.com"), "azure.ai.openai"),
-    (re.compile(r".+\.(services\.ai|inference\.ai)\.azure\.com"), "azure.ai.inference"),
+    (re.compile(r".+\.(services\.ai|inference\.ai|models\.ai)\.azure\.com"), "azure.ai.inference"),
     (re.compile(r"(.+-)?aiplatform\.googleapis\.com"), "gcp.vertex_ai"),
     (re.compile(r"bedrock[\w-]*\..+\.amazonaws\.com(\.cn)?"), "aws.bedrock"),
     (re.compile(r".+\.ml\.cloud\.ibm\.com"), "ibm.watsonx.ai"),
     (re.compile(r".+\.api\.openai\.com"), "openai"),
-    (re.compile(r".+\.endpoints\.huggingface\.cloud"), "huggingface"),
+    (re.compile(r".+\.endpoints\.huggingface\.cloud|(api-inference\.)?huggingface\.co"), "huggingface"),
+    (re.compile(r"bedrock-mantle\..+\.api\.aws"), "aws.bedrock"),
+    (re.compile(r"runtime\.sagemaker\..+\.amazonaws\.com(\.cn)?"), "aws.sagemaker"),
+    (re.compile(r"cloudcode-pa\.googleapis\.com"), "gcp.gemini"),
+    (re.compile(r"chatgpt\.com"), "openai"),
+    (re.compile(r"api\.(individual|business|enterprise)\.githubcopilot\.com"), "github_copilot"),
+    (re.compile(r"(.+\.)?fireworks\.ai"), "fireworks"),
+    (re.compile(r".+databricks\.(net|com)"), "databricks"),
+    (re.compile(r".+\.snowflakecomputing\.com"), "snowflake"),
+    (re.compile(r"(ai\.)?api\.nvidia\.com"), "nvidia"),
+    (re.compile(r".+\.api\.baseten\.co"), "baseten"),
+    (re.compile(r"(.+\.)?api\.cloudflare\.com|gateway\.ai\.cloudflare\.com"), "cloudflare"),
+    (re.compile(r"api\.(studio\.nebius\.(ai|com)|tokenfactory\.nebius\.com)"), "nebius"),
+    (re.compile(r"ark(\.[\w-]+)?\.(volces|bytepluses)\.com"), "volcengine"),
+    (re.compile(r"api\.minimaxi?\.(chat|com)"), "minimax"),
+    (re.compile(r"inference\.generativeai\..+\.oci\.oraclecloud\.com"), "oci.generative_ai"),
+    (re.compile(r"(queue\.)?fal\.run"), "fal"),
 )
+
+_BY_NAME: Final = re.compile(
+    r"api\.(?:(?P<name>elevenlabs|reka|upstage|friendli|inceptionlabs|lambda|stability|siliconflow|deepgram|assemblyai"
+    r"|mixedbread|lumalabs|runwayml)\.(?:io|ai|cn|com))"
+)
+"""Services that are called like their hosts."""
 
 _RETRIEVAL: Final = re.compile(
     r".+\.(pinecone\.io|weaviate\.network|weaviate\.cloud|qdrant\.io|trychroma\.com)"
-    r"|api\.(tavily\.com|exa\.ai|firecrawl\.dev|search\.brave\.com)|google\.serper\.dev"
+    r"|api\.(tavily\.com|exa\.ai|firecrawl\.dev|search\.brave\.com|linkup\.so|you\.com|parallel\.ai|ydc-index\.io)"
+    r"|google\.serper\.dev|serpapi\.com|[rs]\.jina\.ai"
 )
 """Vector stores and search services."""
 
@@ -75,6 +98,12 @@ _TELEMETRY: Final = re.compile(
     r"|telemetry\..+"
 )
 """What an agent reports to; nobody's answer depends on it."""
+
+_KEPT: Final = re.compile(
+    r"/(files|uploads?|batches|batch|batchPredictionJobs|skills|models|cachedContents|fine[-_]tuning|datasets|embed-jobs"
+    r"|agents|libraries|organizations|spaces|collections)(/[^/:]+)*/?$"
+)
+"""What a model's service keeps for later: to send it there asks no model yet."""
 
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 
@@ -123,7 +152,7 @@ def route(method: str, host: str, path: str, headers: Headers = (), body: bytes 
         provider=_provider(name, claim.provider),
         dialect=claim.dialect,
         operation=claim.operation,
-        kind=claim.kind or _kind(name, method),
+        kind=claim.kind or _kind(name, method, path),
         method=method,
         host=name,
         upstream=PROVIDERS.get(name) or (f"{name}:{port}" if port else name),
@@ -196,16 +225,21 @@ _remembered = lru_cache(1024)(_claimed)
 
 
 def _provider(host: str, claimed: str | None = None) -> str:
-    known = PROVIDERS.get(host) or next((name for shape, name in _FAMILIES if shape.fullmatch(host)), None)
-    return known or claimed or host
+    return PROVIDERS.get(host) or _family(host) or claimed or host
 
 
-def _kind(host: str, method: str) -> Kind:
+@lru_cache(1024)
+def _family(host: str) -> str | None:
+    named = _BY_NAME.fullmatch(host)
+    return named["name"] if named else next((name for shape, name in _FAMILIES if shape.fullmatch(host)), None)
+
+
+def _kind(host: str, method: str, path: str) -> Kind:
     """What a request is that no dialect knows."""
     if _RETRIEVAL.fullmatch(host):
         return "retrieval"
     if _TELEMETRY.fullmatch(host):
         return "other"
     if _provider(host) != host:
-        return "model" if method == "POST" else "other"
+        return "model" if method == "POST" and not _KEPT.search(path) else "other"
     return "tool"

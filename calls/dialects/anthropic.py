@@ -24,18 +24,24 @@ _OPERATIONS: Final = (
 )
 
 
+_MEANT: Final = re.compile(r"(.*/)?anthropic/v1/.*")
 _VERTEX: Final = re.compile(r"(.*/publishers/anthropic/models/)([^/:]+):(rawPredict|streamRawPredict)")
 _PROJECT: Final = re.compile(r"/projects/[^/]+/")
 
 
 def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
-    """Anthropic's own host, or any that is asked with Anthropic's version header: other APIs have messages too."""
+    """Anthropic's own host, a gateway's folder for it, or who is asked by its SDK: other APIs have messages too."""
     if method == "POST" and (match := _VERTEX.fullmatch(path)):
         return _on_vertex(match)
-    if method != "POST" or not (host.endswith("anthropic.com") or header(headers, "anthropic-version")):
+    if method != "POST" or not (host.endswith("anthropic.com") or _MEANT.fullmatch(path) or _is_meant(headers)):
         return None
     operation = next((name for shape, name in _OPERATIONS if shape.fullmatch(path)), None)
     return Claim(dialect=NAME, operation=operation, kind="model") if operation else None
+
+
+def _is_meant(headers: Headers) -> bool:
+    agent = header(headers, "user-agent") or ""
+    return header(headers, "anthropic-version") is not None or agent.startswith("Anthropic/")
 
 
 def _on_vertex(match: re.Match[str]) -> Claim:

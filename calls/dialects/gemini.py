@@ -28,6 +28,8 @@ _VERBS: Final[Mapping[str, tuple[str, str]]] = {
     "computeTokens": ("computeTokens", "count_tokens"),
     "embedContent": ("embedContent", "embeddings"),
     "batchEmbedContents": ("batchEmbedContents", "embeddings"),
+    "predict": ("predict", "predict"),
+    "predictLongRunning": ("predictLongRunning", "video_generation"),
 }
 """A verb as it counts in a key, and what it asks for. Whether the answer is a stream is not what is asked."""
 
@@ -42,12 +44,19 @@ def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
     verb, operation = _VERBS[match[4]]
     return Claim(
         dialect=NAME,
-        operation=operation,
+        operation=_predicted(match[3]) if operation == "predict" else operation,
         kind="model",
         path=_PROJECT.sub("/projects/*/", path[: match.start(4)] + verb),
         model=match[3],
         streams=match[4] == "streamGenerateContent",
     )
+
+
+def _predicted(model: str) -> str:
+    """What `predict` asks for: whatever the model makes."""
+    if "embedding" in model or "gecko" in model:
+        return "embeddings"
+    return "image_generation" if "image" in model else "predict"
 
 
 def asked(body: Json) -> Asked:
@@ -226,11 +235,17 @@ def _usage(response: Mapping[str, Json]) -> Usage:
     return Usage(
         input_tokens=_sum(usage.get("promptTokenCount"), usage.get("toolUsePromptTokenCount"))
         if usage
-        else count(response.get("totalTokens")),
+        else _predicted_of(response),
         output_tokens=_sum(usage.get("candidatesTokenCount"), thoughts),
         cached_tokens=count(usage.get("cachedContentTokenCount")),
         reasoning_tokens=thoughts,
     )
+
+
+def _predicted_of(response: Mapping[str, Json]) -> int | None:
+    """What a count of tokens says, or what each of the vectors cost that `predict` made."""
+    vectors = [members(members(one).get("embeddings")) for one in elements(response.get("predictions"))]
+    return _sum(response.get("totalTokens"), *(members(one.get("statistics")).get("token_count") for one in vectors))
 
 
 def _sum(*counts: Json) -> int | None:

@@ -29,14 +29,30 @@ _NOISE: Final = frozenset(("obfuscation", "p", "stream_options", "object", "choi
 
 
 _PATH: Final = re.compile(r"(?:.*/(?:deployments|engines)/(?P<model>[^/]+)/|(?:.*/)?)(?:chat|fim|agents)/completions")
+_ELSEWHERE: Final = (
+    (re.compile(r".+writer\.com"), re.compile(r"/v1/chat")),
+    (
+        re.compile(r".+\.ml\.cloud\.ibm\.com"),
+        re.compile(r"/ml/v1(?:/deployments/(?P<model>[^/]+))?/text/chat(?:_stream)?"),
+    ),
+    (re.compile(r".*databricks.*"), re.compile(r"/serving-endpoints/(?P<model>[^/]+)/invocations")),
+    (re.compile(r".+\.snowflakecomputing\.com"), re.compile(r"/api/v2/cortex/inference:complete")),
+    (re.compile(r"api\.minimax(?:i\.com|\.io|\.chat)"), re.compile(r"/v1/text/chatcompletion_v2")),
+)
+"""Where a chat of this shape goes by another path: Writer, IBM, Databricks, Snowflake, MiniMax."""
 
 
 def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:  # noqa: ARG001 # as the protocol has it
-    """Any host's `…/chat/completions`; Mistral's for agents and for code, and Writer's `/v1/chat`, are no other."""
-    match = _PATH.fullmatch(path)
-    if method != "POST" or not (match or (host.endswith("writer.com") and path == "/v1/chat")):
+    """Any host's `…/chat/completions`; Mistral's for agents and for code are no other."""
+    match = _PATH.fullmatch(path) or _elsewhere(host, path) if method == "POST" else None
+    if match is None:
         return None
-    return Claim(dialect=NAME, operation="chat", kind="model", model=match["model"] if match else None)
+    return Claim(dialect=NAME, operation="chat", kind="model", model=match.groupdict().get("model"))
+
+
+def _elsewhere(host: str, path: str) -> re.Match[str] | None:
+    found = (shape.fullmatch(path) for hosts, shape in _ELSEWHERE if hosts.fullmatch(host))
+    return next((match for match in found if match), None)
 
 
 def asked(body: Json) -> Asked:
@@ -50,7 +66,8 @@ def asked(body: Json) -> Asked:
                 break
             continue
         results.append({"id": said.get("tool_call_id"), "name": said.get("name"), "content": said.get("content")})
-    return Asked(model=some(request.get("model")), tool_results=tuple(reversed(results)))
+    model = some(request.get("model")) or some(request.get("model_id"))
+    return Asked(model=model, tool_results=tuple(reversed(results)))
 
 
 def told(answer: Json) -> Told:

@@ -16,7 +16,7 @@ from calls.shape import count, elements, members, some, text
 
 NAME: Final = "openai_rest"
 
-_BASE: Final = r"(?:.*/)?(?:v1|deployments/(?P<model>[^/]+))"
+_BASE: Final = r"(?:.*/)?(?:v\d+|deployments/(?P<model>[^/]+))"
 
 _MEDIA: Final = tuple(
     (re.compile(_BASE + tail), operation)
@@ -26,7 +26,8 @@ _MEDIA: Final = tuple(
         (r"/audio/transcriptions", "transcription"),
         (r"/audio/translations", "translation"),
         (r"/videos(?:/[^/]+/remix)?", "video_generation"),
-        (r"/moderations", "moderation"),
+        (r"(?:/chat)?/moderations", "moderation"),
+        (r"/ocr", "ocr"),
     )
 )
 

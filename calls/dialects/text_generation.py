@@ -16,9 +16,14 @@ from calls.shape import count, elements, members, some, text
 NAME: Final = "text_generation"
 
 _ENDPOINTS: Final = re.compile(r".+\.endpoints\.huggingface\.cloud|api-inference\.huggingface\.co")
+_ROUTED: Final = re.compile(r"/hf-inference(/(?:models|pipeline)/.+)")
 _SAGEMAKER: Final = re.compile(r"runtime\.sagemaker\..+\.amazonaws\.com(\.cn)?")
 _INVOKED: Final = re.compile(r"(/endpoints/([^/]+)/)(invocations|invocations-response-stream)")
-_MODEL: Final = re.compile(r"/models/(.+)")
+_MODEL: Final = re.compile(
+    r"/models/(?P<model>.+?)(?:/pipeline/(?P<task>[\w-]+))?|/pipeline/(?P<of>[\w-]+)/(?P<name>.+)"
+)
+_TASKS: Final = {"feature-extraction": "embeddings", "text-generation": "text_completion"}
+"""What Hugging Face calls what a model is asked to do; other tasks are operations by their own names."""
 
 
 def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:  # noqa: ARG001 # as the protocol has it
@@ -33,10 +38,19 @@ def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
         return Claim(
             dialect=NAME, operation="text_completion", kind="model", path=place, model=match[2], streams=streams
         )
-    if _ENDPOINTS.fullmatch(host) or (host == "api.aleph-alpha.com" and path == "/complete"):
-        named = _MODEL.fullmatch(path)
-        return Claim(dialect=NAME, operation="text_completion", kind="model", model=named[1] if named else None)
+    routed = _ROUTED.fullmatch(path) if host == "router.huggingface.co" else None
+    if routed or _ENDPOINTS.fullmatch(host) or (host == "api.aleph-alpha.com" and path == "/complete"):
+        return _named(routed[1] if routed else path)
     return None
+
+
+def _named(path: str) -> Claim:
+    """The model and its task, where the path names them."""
+    named = _MODEL.fullmatch(path)
+    task = (named["task"] or named["of"] if named else None) or "text-generation"
+    operation = _TASKS.get(task) or task.replace("-", "_")
+    model = named["model"] or named["name"] if named else None
+    return Claim(dialect=NAME, operation=operation, kind="model", model=model)
 
 
 def asked(body: Json) -> Asked:

@@ -30,6 +30,21 @@ BETA: Headers = (("OpenAI-Beta", "assistants=v2"),)
         ("api.anthropic.com", "/v1/messages", (), "anthropic", "anthropic", "model"),
         ("localhost:4000", "/v1/messages", VERSION, "localhost", "anthropic", "model"),
         ("chat.example.com", "/v1/messages", (), "chat.example.com", "generic", "tool"),
+        ("api.z.ai", "/api/anthropic/v1/messages", (), "z_ai", "anthropic", "model"),
+        ("localhost:4000", "/v1/messages", (("User-Agent", "Anthropic/Go 1.14.0"),), "localhost", "anthropic", "model"),
+        ("api.anthropic.com", "/v1/messages/batches", (), "anthropic", "generic", "other"),
+        ("api.mistral.ai", "/v1/conversations", (), "mistral_ai", "mistral_conversations", "model"),
+        ("api.mistral.ai", "/v1/conversations/conv_1/restart", (), "mistral_ai", "mistral_conversations", "model"),
+        ("api.mistral.ai", "/v1/ocr", (), "mistral_ai", "openai_rest", "model"),
+        ("api.mistral.ai", "/v1/files", (), "mistral_ai", "generic", "other"),
+        ("api.cohere.com", "/v2/audio/transcriptions", (), "cohere", "openai_rest", "model"),
+        ("api.voyageai.com", "/v1/multimodalembeddings", (), "voyage", "openai_embeddings", "model"),
+        ("us-south.ml.cloud.ibm.com", "/ml/v1/text/chat_stream", (), "ibm.watsonx.ai", "openai_chat", "model"),
+        ("x.cloud.databricks.com", "/serving-endpoints/m/invocations", (), "databricks", "openai_chat", "model"),
+        ("router.huggingface.co", "/hf-inference/models/o/m", (), "huggingface", "text_generation", "model"),
+        ("api.elevenlabs.io", "/v1/text-to-speech/v", (), "elevenlabs", "generic", "model"),
+        ("generativelanguage.googleapis.com", "/v1beta/models/imagen-4.0:predict", (), "gcp.gemini", "gemini", "model"),
+        ("s.jina.ai", "/", (), "s.jina.ai", "generic", "retrieval"),
         ("api.openai.com", "/v1/threads/t/messages", (), "openai", "openai_assistants", "other"),
         ("langgraph.example.com", "/threads/t/runs", (), "langgraph.example.com", "generic", "tool"),
         ("gateway.example.com", "/v1/threads/runs", BETA, "gateway.example.com", "openai_assistants", "model"),
@@ -239,3 +254,30 @@ def test_less_common_services_are_known_too(
 ) -> None:
     found = route(method, host, path)
     assert (found.dialect, found.operation, found.kind, found.polls) == (dialect, operation, "model", polls)
+
+
+@pytest.mark.parametrize(
+    ("host", "path", "operation", "model"),
+    [
+        ("router.huggingface.co", "/hf-inference/models/o/m/pipeline/feature-extraction", "embeddings", "o/m"),
+        (
+            "router.huggingface.co",
+            "/hf-inference/models/o/m/pipeline/sentence-similarity",
+            "sentence_similarity",
+            "o/m",
+        ),
+        ("api-inference.huggingface.co", "/pipeline/feature-extraction/o/m", "embeddings", "o/m"),
+        ("api-inference.huggingface.co", "/models/o/m", "text_completion", "o/m"),
+        (
+            "aiplatform.googleapis.com",
+            "/v1/publishers/google/models/imagen-4.0:predict",
+            "image_generation",
+            "imagen-4.0",
+        ),
+        ("aiplatform.googleapis.com", "/v1/models/text-embedding-005:predict", "embeddings", "text-embedding-005"),
+        ("aiplatform.googleapis.com", "/v1/models/veo-3.0:predictLongRunning", "video_generation", "veo-3.0"),
+    ],
+)
+def test_a_path_that_names_model_and_task_says_both(host: str, path: str, operation: str, model: str) -> None:
+    found = route("POST", host, path)
+    assert (found.operation, found.model) == (operation, model)
