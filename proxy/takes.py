@@ -1,4 +1,4 @@
-"""A door's takes (store/takes.py): what goes live in mode `auto` is recorded as a candidate until its run has ended."""
+"""A door's takes (store/take.py): what goes live in mode `auto` is recorded as a candidate until its run has ended."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ from proxy.recordings import Found
 from replay.replays import Replays, Source
 from replay.session import Options
 from store.bundle import Bundle
-from store.takes import Take, file
+from store.take import Take, file
 
 WATCH = 0.1
 """Seconds between two looks for takes that are to end."""

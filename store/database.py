@@ -13,9 +13,9 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from store.schema import SCHEMA
+
 OLDEST_SERVER = 14
-SCHEMA = "0005"
-"""The version of our tables: the newest migration's (a test says so)."""
 
 MIGRATION_LOCK = 0x706C6179  # "play"
 CONNECT_TIMEOUT = 10.0

@@ -1,12 +1,11 @@
 """A run as its rows, for a replay on this machine: bodies stay packed as they are stored, and are unpacked where they are needed.
 
-It is made and read in a fraction of a bundle's time. It is no format for keeping: only the version that wrote it reads it.
+It is made (`packer`) and read in a fraction of a bundle's time. It is no format for keeping: only the version that wrote it reads it.
 
     PLAYHEAD ROWS, then frames, each behind its length in four bytes:  head, rows …, parts …, tail
 """
 
-from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,15 +14,12 @@ import msgspec
 from calls.events import Gap
 from calls.model import Exchange
 from store.blobs import parts_of, unpack
-from store.bundle import COUNTED, BadBundle, Bundle, Entry
+from store.bundle import BadBundle, Bundle, Entry
 from store.bundle import read as read_bundle
-from store.database import SCHEMA, Database
-from store.rekey import stored_keys
 from store.rows import exchange_of
+from store.schema import SCHEMA
 
 MAGIC: Final = b"PLAYHEAD ROWS\n"
-
-BATCH: Final = 1000
 
 COLUMNS: Final = (
     *("id", "run", "started_at", "first_byte_at", "ended_at", "method", "url", "status", "outcome", "redactions"),
@@ -33,60 +29,28 @@ COLUMNS: Final = (
 type _Row = tuple[Any, ...]
 
 
-class _Head(msgspec.Struct, array_like=True):
+class Head(msgspec.Struct, array_like=True):
     schema: str
     run: dict[str, Any]
     profiles: str
 
 
-class _Rows(msgspec.Struct, array_like=True, tag="rows"):
+class Rows(msgspec.Struct, array_like=True, tag="rows"):
     rows: list[_Row]
 
 
-class _Parts(msgspec.Struct, array_like=True, tag="parts"):
+class Parts(msgspec.Struct, array_like=True, tag="parts"):
     parts: list[tuple[bytes, bytes]]
 
 
-class _Tail(msgspec.Struct, array_like=True, tag="tail"):
+class Tail(msgspec.Struct, array_like=True, tag="tail"):
     rows: int
     gaps: list[Gap]
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_head = msgspec.msgpack.Decoder(_Head)
-_frame = msgspec.msgpack.Decoder(_Rows | _Parts | _Tail)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Packer:
-    """Reads the rows of runs."""
-
-    database: Database
-    project: str = "default"
-
-    async def packed(self, run: Mapping[str, Any], profiles: str, gaps: list[Gap]) -> AsyncIterator[bytes]:
-        """One run, piece by piece."""
-        told = {name: value for name, value in run.items() if name not in COUNTED}
-        yield MAGIC + _framed(_Head(SCHEMA, told, profiles))
-        keys = await stored_keys(self.database, run["id"], self.project)
-        count = 0
-        async for found in self._batches(ROWS, run["id"]):
-            rows = [(str(row["id"]), *row[1:], *keys.get(str(row["id"]), (None, None))) for row in found]
-            count += len(rows)
-            yield _framed(_Rows(rows))
-        # Rows before parts: what a row names was stored with it.
-        async for found in self._batches(PARTS, run["id"]):
-            yield _framed(_Parts([(row["hash"], row["body"]) for row in found]))
-        yield _framed(_Tail(count, gaps))
-
-    async def _batches(self, query: str, run: str) -> AsyncIterator[list[Any]]:
-        async with (
-            self.database.raw() as connection,
-            connection.transaction(isolation="repeatable_read", readonly=True),
-        ):
-            cursor = await connection.cursor(query, self.project, run)
-            while found := await cursor.fetch(BATCH):
-                yield found
+_head = msgspec.msgpack.Decoder(Head)
+_frame = msgspec.msgpack.Decoder(Rows | Parts | Tail)
 
 
 def read(content: bytes) -> Bundle:
@@ -99,11 +63,11 @@ def read(content: bytes) -> Bundle:
     forms: dict[bytes, bytes] = {}
     for frame in frames:
         match _frame.decode(frame):
-            case _Rows(more):
+            case Rows(more):
                 rows += more
-            case _Parts(parts):
+            case Parts(parts):
                 forms.update(parts)
-            case _Tail(count, gaps):
+            case Tail(count, gaps):
                 if count != len(rows):
                     break
                 parts_ = _unpacked(forms)
@@ -126,7 +90,8 @@ def is_packed(path: Path) -> bool:
         return file.read(len(MAGIC)) == MAGIC
 
 
-def _framed(frame: msgspec.Struct) -> bytes:
+def framed(frame: msgspec.Struct) -> bytes:
+    """A frame as it is written."""
     data = _encode(frame)
     return len(data).to_bytes(4) + data
 
@@ -154,10 +119,3 @@ def _entry(row: _Row, parts: Mapping[bytes, bytes]) -> Entry:
     *columns, key, profile = row
     exchange: Exchange = exchange_of(dict(zip(COLUMNS, columns, strict=True)), parts)
     return Entry(exchange=exchange, call={"key": key, "profile": profile} if key else None)
-
-
-ROWS = f"""
-SELECT {", ".join(COLUMNS)} FROM exchanges WHERE project = $1 AND run = $2 ORDER BY started_at, id
-"""  # noqa: S608 - names of ours
-
-PARTS = "SELECT DISTINCT ON (hash) hash, body FROM parts WHERE project = $1 AND run = $2 ORDER BY hash, day"

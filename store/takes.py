@@ -1,27 +1,18 @@
 """Takes: what a run's agent does, once, while its doors are in mode `auto`; what went live counts when the take has ended well.
 
-A door keeps a file for each take as long as it lasts, and writes its last report into it when it is over:
-
-    NAME.take     it lasts
-    NAME.over     the keeper wants it to end (the run's wrapper says that the run has)
-    NAME.done     it has ended, with its report: here, by idleness, or with its door
-
 What went live is recorded as a run of its own, the candidate. If nothing of it failed or was cut, it and what answered from
 the record become the run's next generation; else the run stays as it was. A take that we die over is settled again, with
 the same result.
 """
 
 import asyncio
-import hashlib
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import batched
 from pathlib import Path
-from typing import Any, Literal, Self
-
-import msgspec
+from typing import Any
 
 from calls.events import ReplayNoted
 from calls.model import Call, Exchange
@@ -33,6 +24,7 @@ from store.ingest import Ingest, Kept
 from store.prices import cost
 from store.recorded import Recorded
 from store.runs import Runs
+from store.take import Take, digest
 
 log = logging.getLogger(__name__)
 
@@ -43,53 +35,6 @@ LOOK = 2.0
 """Seconds between two looks for takes that have ended by themselves."""
 
 BATCH = 100
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Take:
-    """What a door says of a take."""
-
-    id: str
-    """What its clients name: the run itself, or a replay of it that has an id of its own."""
-
-    run: str
-    recording: str | None
-    """The run that answered: it, or its newest generation then. None: there was none."""
-
-    candidate: str
-    """The run in which what went live was recorded; the run itself where that had no recording."""
-
-    report: Mapping[str, Any] | None = None
-    """How the replay stood when it was over."""
-
-    up: str = ""
-    """Which `up` its door was of."""
-
-    becomes: str | None = None
-    """The generation that is being made of it."""
-
-    def write(self, path: Path) -> None:
-        """Whole or not at all."""
-        part = path.with_suffix(".part")
-        part.write_bytes(msgspec.json.encode(self))
-        part.replace(path)
-
-    @classmethod
-    def read(cls, path: Path) -> Self | None:
-        """The take in a file; None where there is none."""
-        try:
-            return msgspec.json.decode(path.read_bytes(), type=cls)
-        except (OSError, ValueError):
-            return None
-
-
-def file(place: Path, take: Take, state: Literal["take", "over", "done"]) -> Path:
-    """Where a take is kept. Its id may have had another one, which is not settled yet."""
-    return place / f"{_digest(take.id)}-{_digest(take.candidate)[:8]}.{state}"
-
-
-def _digest(name: str) -> str:
-    return hashlib.sha256(name.encode()).hexdigest()[:24]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -126,7 +71,7 @@ class Takes:
     async def end(self, name: str, *, succeeded: bool | None) -> Mapping[str, Any] | None:
         """End a take and let it count if it is whole. Its report with what became of it; None where there is no take.
         `succeeded`: whether the agent came to its good end; None where nobody knows."""
-        named = f"{_digest(name)}-*"
+        named = f"{digest(name)}-*"
         for lasting in self.place.glob(f"{named}.take"):
             over = lasting.with_suffix(".over")
             lasting.replace(over)

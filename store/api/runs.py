@@ -17,7 +17,7 @@ from store.api.asked import RUN_ID, At, Limit, RunId, TheFilters, WhenSettled, s
 from store.api.desk import Desk, TheDesk
 from store.api.problems import unknown
 from store.bundle import Entry, Writer, told
-from store.packed import Packer
+from store.packer import Packer
 from store.rekey import stored_keys
 from store.shapes import Shape, rfc3339
 

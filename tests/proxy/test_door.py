@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -59,3 +61,10 @@ def test_only_this_machine_s_addresses_are_loopback() -> None:
 def test_the_settings_of_a_door_are_plain(authority: Authority, tmp_path: Path) -> None:
     config = DoorConfig(authority=authority, upstream_ca=str(tmp_path / "none.pem"))
     assert config.mode == "record"
+
+
+def test_a_door_brings_no_database_along() -> None:
+    """It would cost a second of every start, and nothing that is slow belongs here."""
+    code = "import sys, proxy.worker; print([name for name in ('sqlalchemy', 'asyncpg', 'alembic', 'fastapi', 'mitmproxy') if name in sys.modules])"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"

@@ -9,7 +9,8 @@ from calls.events import Gap
 from calls.model import Exchange
 from store import packed
 from store.bundle import BadBundle, Bundle, load, read, seal, write
-from store.database import SCHEMA, Database
+from store.database import Database
+from store.schema import SCHEMA
 from tests.store import exchanges as made
 from tests.store.house import EXAMPLE, PROFILES, RUN, House, imported, is_problem, opened
 from tests.store.samples import NOON, uuid7

@@ -7,8 +7,9 @@ from functools import partial
 import pytest
 from sqlalchemy import text
 
-from store.database import SCHEMA, Database, Unavailable, Unusable, address
+from store.database import Database, Unavailable, Unusable, address
 from store.postgres import Server
+from store.schema import SCHEMA
 from store.tables import PARTITIONED, metadata
 from store.upgrade import known, upgrade
 from tests.support.postgres import create, run, url

@@ -1,0 +1,6 @@
+"""Which tables this Playhead knows, for those who do not speak with Postgres themselves."""
+
+from typing import Final
+
+SCHEMA: Final = "0005"
+"""The version of our tables: the newest migration's (a test says so)."""
