@@ -69,9 +69,9 @@ def cost(models: Path, pairs: int) -> dict[str, Any]:
     engine = Engine(models, Cell(context=2000, chunk=2048))
     draw = random.Random(3)  # noqa: S311 # likewise
     work = {
-        "prefill 8 x 1500": ([engine.words(draw, 1500) for _ in range(8)], 1),
-        "decode 32 x 96": ([engine.words(draw, 32) for _ in range(32)], 96),
-        "one alone, 600 + 64": ([engine.words(draw, 600)], 64),
+        "prefill 4 x 1500": ([engine.words(draw, 1500) for _ in range(4)], 1),
+        "decode 16 x 32": ([engine.words(draw, 32) for _ in range(16)], 32),
+        "one alone, 600 + 24": ([engine.words(draw, 600)], 24),
     }
     found: dict[str, Any] = {"cell": "cost", "pairs": pairs}
     for name, (prompts, tokens) in work.items():
