@@ -171,6 +171,9 @@ class Profile:
         yield from (Ruling(path=nonce.path, rule="nonce", starts=nonce.starts) for nonce in self.folds.nonces)
 
 
+_WAYS: Final = 2048
+_SHORT: Final = 512
+
 EVERYTHING: Final = Profile(name="everything/1", key=("$",), query=Query(key=("*",)))
 """What counts where no profile matches: all of it."""
 
@@ -181,6 +184,8 @@ class Profiles:
 
     profiles: tuple[Profile, ...]
     digest: str = field(init=False)
+    _found: dict[Route, Profile] = field(init=False, repr=False, compare=False, default_factory=dict)
+    """Which profile rules on what went these ways before: agents ask the same few places again and again."""
 
     def __post_init__(self) -> None:
         value = [_plain(profile) for profile in self.profiles]
@@ -203,7 +208,12 @@ class Profiles:
 
     def find(self, route: Route) -> Profile:
         """The profile that rules on requests that go this way."""
-        return next((profile for profile in self.profiles if _matches(profile.match, route)), EVERYTHING)
+        if (known := self._found.get(route)) is not None:
+            return known
+        found = next((profile for profile in self.profiles if _matches(profile.match, route)), EVERYTHING)
+        if len(self._found) < _WAYS and len(route.path) < _SHORT:
+            self._found[route] = found
+        return found
 
 
 def _plain(value: Any) -> Any:
