@@ -40,7 +40,13 @@ _VERBS: Final[Mapping[str, str]] = {
 """A verb as it counts in a key. Whether the answer is a stream is not what is asked."""
 
 _METRICS: Final = "amazon-bedrock-invocationMetrics"
-_EMBEDDERS: Final = re.compile(r".*\bembed\b.*|.*-embed-.*")
+_MAKERS: Final = (
+    (re.compile(r".*embed.*"), "embeddings"),
+    (re.compile(r".*\.rerank.*"), "rerank"),
+    (re.compile(r".*(-image-|nova-canvas|stability\.|\.sd3|stable-image).*"), "image_generation"),
+    (re.compile(r".*(nova-reel|luma\.ray).*"), "video_generation"),
+)
+"""Models that do not chat: Titan's, Cohere's and Nova's embeddings (`nova-2-multimodal-embeddings`), rerankers, painters."""
 
 
 def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
@@ -65,9 +71,7 @@ def _is_aws(host: str, headers: Headers) -> bool:
 def _operation(verb: str, model: str) -> str:
     if verb == "count-tokens":
         return "count_tokens"
-    if ".rerank" in model:
-        return "rerank"
-    return "embeddings" if _EMBEDDERS.fullmatch(model) else "chat"
+    return next((operation for shape, operation in _MAKERS if shape.fullmatch(model)), "chat")
 
 
 def asked(body: Json) -> Asked:

@@ -9,6 +9,8 @@ from calls.route import normal_path, route, target
 
 VERSION: Headers = (("Anthropic-Version", "2023-06-01"),)
 SIGNED: Headers = (("X-Amz-Date", "20261121T000000Z"),)
+AWS = "bedrock-runtime.us-east-1.amazonaws.com"
+NOVA = "amazon.nova-2-multimodal-embeddings-v1:0"
 BETA: Headers = (("OpenAI-Beta", "assistants=v2"),)
 
 
@@ -275,6 +277,9 @@ def test_less_common_services_are_known_too(
             "imagen-4.0",
         ),
         ("aiplatform.googleapis.com", "/v1/models/text-embedding-005:predict", "embeddings", "text-embedding-005"),
+        (AWS, "/model/amazon.nova-2-multimodal-embeddings-v1:0/invoke", "embeddings", NOVA),
+        (AWS, "/model/amazon.nova-canvas-v1:0/invoke", "image_generation", "amazon.nova-canvas-v1:0"),
+        (AWS, "/model/cohere.rerank-v3-5:0/invoke", "rerank", "cohere.rerank-v3-5:0"),
         ("aiplatform.googleapis.com", "/v1/models/veo-3.0:predictLongRunning", "video_generation", "veo-3.0"),
     ],
 )

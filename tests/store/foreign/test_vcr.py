@@ -75,6 +75,14 @@ def test_a_body_is_the_same_bytes_however_it_is_written(body: Any) -> None:
     assert (one.response.status, one.response.reason) == (200, "OK")
 
 
+@pytest.mark.parametrize("media", ["multipart/form-data; boundary=x", "text/plain"])
+def test_a_form_that_was_kept_as_base64_is_a_form_again(media: str) -> None:
+    form = b'--x\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nvision\r\n--x--\r\n'
+    told = {"headers": {"content-type": [media]}, "body": b64encode(form).decode()}
+    one = only({"interactions": [interaction(told)]})
+    assert one.request.body.data == (form if media.startswith("multipart") else b64encode(form))
+
+
 def test_a_parsed_body_becomes_json_again_and_the_summary_says_so() -> None:
     told = interaction()
     told["request"]["parsed_body"] = json.loads(told["request"].pop("body"))
