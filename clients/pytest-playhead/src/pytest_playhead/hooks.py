@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 SUITE = pytest.StashKey[Suite]()
 TEST = pytest.StashKey[Test]()
 
+QUIET = ("_pytest.", "pytest_playhead", "pytest_asyncio", "anyio", "pytest_recording", "pytest_mock")
+"""Whose fixtures ask nobody when they clean up."""
+
 MARKER = (
     "playhead(file=None, allow_unused=False, allow_failed=False, allowed_hosts=()): answer what this test asks from its"
     " recording. file: where it lies, from the test's directory; allow_unused: it may ask less than was recorded;"
@@ -242,12 +245,12 @@ def _first(test: Test) -> str:
 
 
 def _cleans_up(item: pytest.Item) -> bool:
-    """Whether a fixture of this test, neither pytest's nor ours, does something when the test is over."""
+    """Whether a fixture of this test may still ask when the test is over."""
     info = getattr(item, "_fixtureinfo", None)
     definitions = (each[-1] for each in getattr(info, "name2fixturedefs", {}).values() if each)
     return any(
         each.scope == "function"
-        and not str(each.func.__module__).startswith(("_pytest.", "pytest_playhead", "pytest_asyncio", "anyio"))
+        and not str(each.func.__module__).startswith(QUIET)
         and (
             inspect.isgeneratorfunction(each.func)
             or inspect.isasyncgenfunction(each.func)
