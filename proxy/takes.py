@@ -97,6 +97,10 @@ class Takes:
                 return  # its first request is just being looked up
             del self._open[take.id]
             report = replays.end(take.id)
+        elif file(self.place, take, "done").exists():
+            # It had ended by itself just before it was to.
+            file(self.place, take, "over").unlink(missing_ok=True)
+            return
         self.notes.forget(take.id)
         self._done(replace(take, report=report))
 

@@ -6,6 +6,7 @@ NAME.done     it has ended, with its report: here, by idleness, or with its door
 """
 
 import hashlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,9 @@ class Take:
     report: Mapping[str, Any] | None = None
     """How the replay stood when it was over."""
 
+    succeeded: bool | None = None
+    """Whether the agent came to its good end, as its wrapper says; None where nobody knows."""
+
     up: str = ""
     """Which `up` its door was of."""
 
@@ -39,7 +43,8 @@ class Take:
 
     def write(self, path: Path) -> None:
         """Whole or not at all."""
-        part = path.with_suffix(".part")
+        # A door and the keeper may both write of one take.
+        part = path.with_suffix(f"{path.suffix}.{os.getpid()}")
         part.write_bytes(msgspec.json.encode(self))
         part.replace(path)
 

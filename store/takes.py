@@ -63,7 +63,7 @@ class Takes:
         """Settle what has ended by itself. What cannot be now, is later."""
         for path in sorted(self.place.glob("*.done")):
             try:
-                await self._settle(path, succeeded=None)
+                await self._settle(path)
             except DatabaseError as error:
                 log.warning("a take is not settled yet: %s", error)
                 return
@@ -73,28 +73,34 @@ class Takes:
         `succeeded`: whether the agent came to its good end; None where nobody knows."""
         named = f"{digest(name)}-*"
         for lasting in self.place.glob(f"{named}.take"):
-            over = lasting.with_suffix(".over")
-            lasting.replace(over)
-            await _gone(over)
-            if (take := Take.read(over)) is not None:
-                # Nobody is there to end it.
-                take.write(over.with_suffix(".done"))
-                over.unlink(missing_ok=True)
+            if (take := Take.read(lasting)) is not None:
+                await self._over(replace(take, succeeded=succeeded), lasting)
         told = None
         for done in sorted(self.place.glob(f"{named}.done")):
-            told = await self._settle(done, succeeded=succeeded) or told
+            told = await self._settle(done) or told
         return told
 
-    async def _settle(self, path: Path, *, succeeded: bool | None) -> Mapping[str, Any] | None:
+    async def _over(self, take: Take, lasting: Path) -> None:
+        """Have its door end it."""
+        over = lasting.with_suffix(".over")
+        take.write(over)
+        lasting.unlink(missing_ok=True)  # noqa: ASYNC240 - one name of a small file
+        await _gone(over)
+        if over.exists():
+            # Nobody is there to end it.
+            take.write(over.with_suffix(".done"))
+            over.unlink(missing_ok=True)
+
+    async def _settle(self, path: Path) -> Mapping[str, Any] | None:
         async with self._one:
             if (take := Take.read(path)) is None or not await self.settled(PATIENCE):
                 return None
-            name, why = await self._judged(take, path, succeeded=succeeded)
+            name, why = await self._judged(take, path)
             report = dict(take.report or await self._last_told(take))
             report.pop("answered_by", None)
             report["generation"] = {"run": name, "why": why}
             await self.ingest.put((), replays=[ReplayNoted(take.id, json.dumps(report).encode())])
-            path.unlink()  # noqa: ASYNC240 - one name of a small file
+            path.unlink(missing_ok=True)  # noqa: ASYNC240 - one name of a small file
             return report
 
     async def _last_told(self, take: Take) -> Mapping[str, Any]:
@@ -102,7 +108,7 @@ class Takes:
         told = await Runs(self.database).replay(take.id)
         return json.loads(told) if told else {"id": take.id, "run": take.run}
 
-    async def _judged(self, take: Take, path: Path, *, succeeded: bool | None) -> tuple[str | None, str | None]:
+    async def _judged(self, take: Take, path: Path) -> tuple[str | None, str | None]:
         """The generation that it became, and why it became none."""
         runs = Runs(self.database)
         shape = await runs.get(take.run, self.now())
@@ -112,7 +118,7 @@ class Takes:
         if take.report is not None and not take.report["live"] and not take.report["interrupted"]:
             return None, None
         new = await self._bundle(take.candidate)
-        why = _unfit(take.report, new, succeeded=succeeded)
+        why = _unfit(take.report, new, succeeded=take.succeeded)
         if take.candidate == take.run:
             await runs.patch(take.run, labels={FLAWED: why})
             return (None, why) if why else (take.run, None)
@@ -120,7 +126,7 @@ class Takes:
         if why is None and name is not None:
             take = replace(take, becomes=name)
             take.write(path)
-            await self._made(take, name, new, unused=not succeeded)
+            await self._made(take, name, new, unused=not take.succeeded)
             return name, None
         why = why or "there is no run here whose generation it could be, or no room in its name for one"
         await runs.patch(take.candidate, labels={OF: take.run, FLAWED: why})
