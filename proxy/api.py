@@ -71,6 +71,11 @@ class Api:
             for line in answer.iter_lines():
                 yield json.loads(line)
 
+    def troubles(self) -> list[str]:
+        """What keeps recordings from the database, as `/readyz` tells it."""
+        with _sentences(self.url):
+            return list(self._http.get("/readyz").json()["troubles"].values())
+
     def healthy(self) -> bool:
         """Whether it answers at all."""
         try:

@@ -24,6 +24,8 @@ from proxy.truststore import truststore
 from proxy.wrap import present, wrapped
 
 RUN_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+ASKED = 6
+"""How many times the keeper is asked whether all is stored: each time it takes ten seconds to say no."""
 
 
 async def record(
@@ -41,12 +43,23 @@ async def record(
         code = await wrapped(command, environment(place, run, house.token, api=api.url, bypass=True))
         await house.close_doors()
         api = await house.api()
-        calls = list(api.each(f"/runs/{segment(run)}/calls", settled="true"))
+        lacking = _lacking(api, run)
+        calls = list(api.each(f"/runs/{segment(run)}/calls"))
         whole = api.patch(f"/runs/{segment(run)}", {"ended": True, "succeeded": code == 0})
         if not quiet:
             taken = _taken(api, run) if place.get("mode") == "auto" else None
-            click.echo(taken or summary(whole, calls), err=True)
+            click.echo(taken or summary(whole, calls, lacking), err=True)
     return code
+
+
+def _lacking(api: Api, run: str) -> str | None:
+    """Why the store may lack something of what was recorded. None where it has all of it."""
+    for _ in range(ASKED):
+        if api.get(f"/runs/{segment(run)}", settled="true")["settled"]:
+            return None
+        if troubles := api.troubles():
+            return "; ".join(troubles)
+    return "the keeper has not come to the end of it"
 
 
 def _taken(api: Api, run: str) -> str | None:
@@ -129,15 +142,22 @@ def java_roots(bundle: str | Path) -> Path | None:
     return store
 
 
-def summary(run: Mapping[str, Any], calls: Sequence[Mapping[str, Any]]) -> str:
-    """What was recorded, and what to type next."""
+def summary(run: Mapping[str, Any], calls: Sequence[Mapping[str, Any]], lacking: str | None = None) -> str:
+    """What was recorded, and what to type next. `lacking` says why the store may not have all of it."""
     models = sum(call["kind"] == "model" for call in calls)
     tools = len(calls) - models
     tokens = sum((call["usage"]["input_tokens"] or 0) + (call["usage"]["output_tokens"] or 0) for call in calls)
     facts = [f"{counted(len(calls), 'call')} ({models} model, {tools} other)", counted(tokens, "token")]
     if run["gaps"]:
         facts.append(f"{counted(run['gaps'], 'gap')}: not everything could be recorded")
+    elif not run["complete"]:
+        facts.append("incomplete: something of it is cut")
     name = printable(run["id"])
+    if lacking is not None:
+        return (
+            f"playhead: {name} may lack calls as yet, {len(calls):,} are stored: {printable(lacking)}\n"
+            f"          what was recorded waits in the spool; look again: playhead show {name}"
+        )
     if not calls:
         return (
             f"playhead: recorded nothing under {name}: no call came through the proxy\n"

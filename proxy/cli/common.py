@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -88,3 +90,14 @@ def pairs(labels: tuple[str, ...]) -> dict[str, str]:
     if wrong := next((label for label, (_, sign, _) in zip(labels, split, strict=True) if not sign), None):
         raise click.UsageError(f"--label {wrong} is not of the form key=value")
     return {name: value for name, _, value in split}
+
+
+def moment(told: str | None) -> str | None:
+    """A time as the keeper takes it, also of one that was said as so long ago."""
+    if told is None or not (ago := re.fullmatch(r"(\d{1,6})([smhdw])", told)):
+        return told
+    unit = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}[ago[2]]
+    try:
+        return (datetime.now(UTC) - timedelta(**{unit: int(ago[1])})).isoformat()
+    except OverflowError:
+        raise click.UsageError(f"{told} is longer ago than there are days.") from None

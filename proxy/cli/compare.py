@@ -1,10 +1,8 @@
 """The commands that compare: diff, bisect, drift."""
 
 import asyncio
-import re
 import secrets
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from calls.model import Exchange
 from calls.redact import Redactor
 from proxy.api import Api, NotFound, meant, segment
 from proxy.bisect import Bisection, Found, sentence
-from proxy.cli.common import as_json, asking, print_json, settings, user_profiles, with_settings
+from proxy.cli.common import as_json, asking, moment, print_json, settings, user_profiles, with_settings
 from proxy.comparison import show
 from proxy.drifted import show_drift
 from proxy.errors import Failure
@@ -204,24 +202,13 @@ def drift_command(
     Tells when it was first seen, how many calls came before and after, and how often the very same request was answered
     otherwise.
     """
-    query = {"since": _time(since), "until": _time(until), "model": model, "provider": provider}
+    query = {"since": moment(since), "until": moment(until), "model": model, "provider": provider}
     told = asking(flags, lambda api: api.get("/drift", settled="true", **query))
     if as_json:
         print_json(told)
     else:
         show_drift(told, sheet())
     raise click.exceptions.Exit(1 if exit_code and told["items"] else 0)
-
-
-def _time(told: str | None) -> str | None:
-    """A time as the keeper takes it, also of one that was said as so long ago."""
-    if told is None or not (ago := re.fullmatch(r"(\d{1,6})([smhdw])", told)):
-        return told
-    unit = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}[ago[2]]
-    try:
-        return (datetime.now(UTC) - timedelta(**{unit: int(ago[1])})).isoformat()
-    except OverflowError:
-        raise click.UsageError(f"{told} is longer ago than there are days.") from None
 
 
 COMMANDS = (diff_command, bisect_command, drift_command)

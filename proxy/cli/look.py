@@ -9,9 +9,11 @@ from calls.explain import explain
 from calls.key import keyed
 from calls.model import Body, Request
 from proxy.api import Api, NotFound, meant, segment
-from proxy.cli.common import as_json, asking, print_json, settings, user_profiles, with_settings
+from proxy.cli.common import as_json, asking, moment, print_json, settings, user_profiles, with_settings
 from proxy.errors import Failure
 from proxy.text import counted, print_table, printable, shortened
+
+NO_RUNS = "no runs; record one with: playhead record -- COMMAND"
 
 
 @click.command("ls")
@@ -21,20 +23,22 @@ from proxy.text import counted, print_table, printable, shortened
 @click.option("--label", metavar="k=v", help="Only runs with this label.")
 @click.option("--model", metavar="NAME", help="Only runs that used this model.")
 @click.option("--host", metavar="HOST", help="Only runs that asked this host.")
-@click.option("--since", metavar="TIME", help="Only runs since this RFC 3339 time.")
+@click.option("--since", metavar="TIME", help="Only runs since this RFC 3339 time, or since so long ago: 7d, 12h.")
 @click.option(
     "--search", "q", metavar="TEXT", help="Only runs named so, or in which a model said so or asked it of a tool."
 )
 @click.option("--incomplete", is_flag=True, default=None, help="Only runs with gaps or cut answers.")
 def ls_command(as_json: bool, limit: int, **flags: Any) -> None:
     """List runs, newest first."""
-    filters = {name: flags.pop(name) for name in ("label", "model", "host", "since", "q", "incomplete")}
+    filters = {name: flags.pop(name) for name in ("label", "model", "host", "q", "incomplete")}
+    filters["since"] = moment(flags.pop("since"))
     found = asking(flags, lambda api: api.get("/runs", limit=limit, **filters))
     if as_json:
         print_json(found)
         return
     if not found["items"]:
-        click.echo("no runs; record one with: playhead record -- COMMAND", err=True)
+        none = "no run fits these filters; `playhead ls` lists all" if any(filters.values()) else NO_RUNS
+        click.echo(none, err=True)
         return
     print_table(
         ("RUN", "STARTED", "CALLS", "TOKENS", "MODELS", "LABELS"),

@@ -78,6 +78,8 @@ async def test_what_was_imported_is_listed_shown_explained_and_carried_on(desk: 
     shown = (await desk("ls")).out.splitlines()[1]
     assert f"{(run['tokens']['input_tokens'] or 0) + (run['tokens']['output_tokens'] or 0):,}" in shown.split()
     assert "team=support" in shown
+    assert "no run fits these filters" in (await desk("ls", "--label", "team=other")).err
+    assert "no run fits these filters" in (await desk("ls", "--since", "1s")).err
 
     whole = await desk("show", "last")
     assert "2 calls, 0 gaps, INCOMPLETE" in whole.out

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,15 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from proxy.api import Api
 from proxy.cli import COMMANDS, HIDDEN, loaded, playhead
+from proxy.cli.common import moment
 from proxy.cli.look import _table
 from proxy.doctor import Finding, used_by
+from proxy.errors import Failure
 from proxy.probes import kind_of
+from proxy.record import ASKED, _lacking, summary
+from proxy.wrap import present
 
 WHOLE: dict[str, Any] = {
     "kind": "model",
@@ -143,3 +149,58 @@ def test_the_list_has_every_command_of_every_module() -> None:
     modules = {module for module, _ in COMMANDS.values()} | set(HIDDEN.values())
     found = {command.name for module in modules for command in import_module(f"proxy.cli.{module}").COMMANDS}
     assert found == COMMANDS.keys() | HIDDEN.keys()
+
+
+class Behind(Api):
+    """A keeper that has not stored everything, and has troubles or none."""
+
+    def __init__(self, *answers: bool, troubles: Sequence[str] = ()) -> None:
+        super().__init__("http://127.0.0.1:1")
+        self.answers = list(answers)
+        self.known = list(troubles)
+
+    def get(self, path: str, **query: Any) -> Any:
+        assert (path, query) == ("/runs/r", {"settled": "true"})
+        return {"settled": self.answers.pop(0)}
+
+    def troubles(self) -> list[str]:
+        return self.known
+
+
+def test_a_record_waits_for_a_store_that_is_slow_and_not_for_one_in_trouble() -> None:
+    assert _lacking(Behind(False, False, True), "r") is None
+    assert _lacking(Behind(False, troubles=["No space left"]), "r") == "No space left"
+    assert _lacking(Behind(*[False] * ASKED), "r") == "the keeper has not come to the end of it"
+
+
+RUN = {"id": "r", "gaps": 0, "complete": True}
+
+
+def test_nothing_was_recorded_is_only_said_where_the_store_has_everything() -> None:
+    assert "recorded nothing under r: no call came through" in summary(RUN, [])
+    late = summary(RUN, [], "No space left")
+    assert "nothing" not in late
+    assert "r may lack calls as yet, 0 are stored: No space left" in late
+
+
+def test_a_run_in_which_something_is_cut_is_not_offered_as_if_it_were_whole() -> None:
+    calls = [call(1)]
+    assert "incomplete" not in summary(RUN, calls)
+    assert "incomplete: something of it is cut" in summary({**RUN, "complete": False}, calls)
+
+
+def test_a_file_that_may_not_be_executed_is_told_from_a_command_that_is_not_there(tmp_path: Path) -> None:
+    script = tmp_path / "agent.py"
+    script.write_text("print(1)")
+    with pytest.raises(Failure, match="it may not be executed; make it so"):
+        present([str(script)])
+    with pytest.raises(Failure, match="there is no such command"):
+        present([str(tmp_path / "other.py")])
+
+
+def test_a_time_is_also_said_as_so_long_ago() -> None:
+    assert moment("2026-11-21T18:30:00Z") == "2026-11-21T18:30:00Z"
+    assert moment(None) is None
+    since = datetime.fromisoformat(moment("7d") or "")
+    ago = datetime.now(UTC) - since
+    assert timedelta(days=7) <= ago < timedelta(days=7, minutes=5)
