@@ -16,6 +16,7 @@ MARK: Final = b"httprr trace v1"
 
 _SIZES: Final = re.compile(rb"\s*(\d{1,10}) (\d{1,10})\r?\n")
 _BLANK: Final = re.compile(rb"\r?\n\r?\n")
+_CHUNK: Final = re.compile(rb"([0-9A-Fa-f]{1,8})(?:;[^\r\n]*)?\r?\n")
 _ASKED: Final = re.compile(r"([A-Za-z]+) (\S+) (HTTP/\d(?:\.\d)?)")
 _ANSWERED: Final = re.compile(r"(HTTP/\d(?:\.\d)?) ([1-9]\d\d)(?: (.*))?")
 
@@ -90,7 +91,22 @@ def _halves(data: bytes, shape: re.Pattern[str], side: str) -> tuple[Any, Header
     match = shape.fullmatch(first)
     if match is None:
         raise Broken(f"its {side} begins with {first[:80]!r}")
-    return match, tuple(map(_field, lines)), data[blank.end() :]
+    headers = tuple(map(_field, lines))
+    return match, headers, _unchunked(headers, data[blank.end() :])
+
+
+def _unchunked(headers: Headers, data: bytes) -> bytes:
+    """The body without the frames that HTTP/1.1 put around its chunks, which the trace keeps. Raises Broken."""
+    if (header(headers, "transfer-encoding") or "").lower() != "chunked":
+        return data
+    pieces, at = [], 0
+    while size := _CHUNK.match(data, at):
+        start, at = size.end(), size.end() + int(size[1], 16)
+        pieces.append(data[start:at])
+        if start == at:
+            return b"".join(pieces)
+        at += 2 if data[at : at + 2] == b"\r\n" else 1
+    raise Broken("its chunks are not as long as they say")
 
 
 def _field(line: str) -> tuple[str, str]:

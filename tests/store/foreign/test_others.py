@@ -155,6 +155,19 @@ def test_a_trace_of_httprr_is_read_byte_for_byte(tmp_path: Path, end: str, targe
     assert (two.request, two.response) == (one.request, one.response)
 
 
+@pytest.mark.parametrize(
+    ("chunks", "body"), [(b"3\nabc\n2;x=y\nde\n0\n\n", b"abcde"), (b"3\r\nabc\r\n0\r\n\r\n", b"abc")]
+)
+def test_the_frames_of_chunks_are_no_part_of_a_body(chunks: bytes, body: bytes) -> None:
+    asked = b"GET https://example.com/ HTTP/1.1\nHost: example.com\n\n"
+    answered = b"HTTP/1.1 200 OK\nTransfer-Encoding: chunked\nContent-Type: application/x-ndjson\n\n" + chunks
+    sizes = b"%d %d\n" % (len(asked), len(answered))
+    assert only(list(httprr.read(b"httprr trace v1\n" + sizes + asked + answered))).response.body.data == body
+    cut = b"%d %d\n" % (len(asked), len(answered) - 6)
+    [one] = httprr.read(b"httprr trace v1\n" + cut + asked + answered[:-6])
+    assert isinstance(one, Skipped)
+
+
 def test_a_trace_that_breaks_off_is_read_up_to_there() -> None:
     one, rest = httprr.read(b"httprr trace v1\n" + trace() + trace()[:-1])
     assert isinstance(one, Interaction)
