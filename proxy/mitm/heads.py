@@ -31,7 +31,9 @@ def raw_fault(buffered: bytes) -> Problem | None:
     # While the head is incomplete its last byte may be half of a line's end.
     if _BAD_HEAD.search(head if end else head.removesuffix(b"\r")):
         return Problem(
-            400, "malformed_head", "the request's head holds a control character, a bare CR or LF, or a folded line; it went nowhere"
+            400,
+            "malformed_head",
+            "the request's head holds a control character, a bare CR or LF, or a folded line; it went nowhere",
         )
     return None
 
