@@ -1,19 +1,21 @@
-"""Token counts: told in headers, as by a model on Bedrock whose body may have none, and added up over the turns of a session."""
+"""Token counts: told in headers, as by Bedrock and Hugging Face for models whose bodies may have none, and added up over a session."""
 
 from collections.abc import Iterable
 from typing import Final
 
 from calls.model import Headers, Usage, header
 
-_BEDROCK: Final = "x-amzn-bedrock-{}-token-count"
+_INPUT: Final = ("x-amzn-bedrock-input-token-count", "x-prompt-tokens")
+_OUTPUT: Final = ("x-amzn-bedrock-output-token-count", "x-generated-tokens")
+_CACHED: Final = ("x-amzn-bedrock-cache-read-input-token-count",)
 
 
 def counted(headers: Headers) -> Usage:
     """What the headers of a response say that it took."""
     return Usage(
-        input_tokens=_count(headers, "input"),
-        output_tokens=_count(headers, "output"),
-        cached_tokens=_count(headers, "cache-read-input"),
+        input_tokens=_count(headers, _INPUT),
+        output_tokens=_count(headers, _OUTPUT),
+        cached_tokens=_count(headers, _CACHED),
     )
 
 
@@ -27,6 +29,6 @@ def added(usages: Iterable[Usage]) -> Usage:
     return Usage(**total)
 
 
-def _count(headers: Headers, what: str) -> int | None:
-    written = header(headers, _BEDROCK.format(what)) or ""
+def _count(headers: Headers, names: tuple[str, ...]) -> int | None:
+    written = next((value for value in (header(headers, name) for name in names) if value), "")
     return int(written) if written.isascii() and written.isdigit() and len(written) < 16 else None

@@ -136,10 +136,14 @@ class Stream:
 
     @property
     def complete(self) -> bool | None:
-        """Whether `[DONE]` came, and no error before it; None where the server has no such mark."""
+        """Whether `[DONE]` came, and no error before it; None where the server has no such mark.
+
+        Hugging Face's router and what is behind it leave it out (2025-10): where every choice said why it ended, only HTTP can tell.
+        """
         if self._error is not None:
             return False
-        return self._done if self._marked else None
+        ended = bool(self._choices) and all(choice.ended for choice in self._choices.values())
+        return True if self._done else None if ended or not self._marked else False
 
     def _merge(self, chunk: Mapping[str, Json]) -> None:
         for name, value in chunk.items():
@@ -182,6 +186,11 @@ class _Choice:
                     self._token_ids.extend(elements(value))
                 case _:
                     _settle(self._state, name, value)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was said why it ended."""
+        return self._state["finish_reason"] is not None
 
     def whole(self, index: int) -> Json:
         """The choice as a completion has it."""

@@ -85,10 +85,11 @@ class Stream:
 
     @property
     def complete(self) -> bool | None:
-        """Whether `[DONE]` came, and no error before it; None where the server has no such mark."""
+        """Whether `[DONE]` came, and no error before it; None where it may be left out: every choice said why it ended."""
         if self._error is not None:
             return False
-        return self._done if self._marked else None
+        ended = bool(self._choices) and all(choice.ended for choice in self._choices.values())
+        return True if self._done else None if ended or not self._marked else False
 
     def _merge(self, chunk: Mapping[str, Json]) -> None:
         for name, value in chunk.items():
@@ -123,6 +124,11 @@ class _Choice:
                     self._state[name] = value
                 case _:
                     pass
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was said why it ended."""
+        return self._state.get("finish_reason") is not None
 
     def whole(self) -> Json:
         """The choice as a completion has it."""
