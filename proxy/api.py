@@ -3,12 +3,15 @@
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, Final, Self
 from urllib.parse import quote
 
 import httpx2
 
 from proxy.errors import Failure
+
+DOTS: Final = (".", "..")
+"""What no path of the keeper can end in: clients take it for the directory."""
 
 
 class NotFound(Failure):
@@ -127,7 +130,9 @@ def _failure(answer: httpx2.Response) -> Failure:
 
 
 def segment(name: str) -> str:
-    """A name as one segment of a path."""
+    """A name as one segment of a path. Raises NotFound for one that would be another path."""
+    if name in DOTS or not name:
+        raise NotFound(f"nothing here is called {name!r}; `playhead ls` lists what was recorded")
     return quote(name, safe=":")
 
 

@@ -106,6 +106,8 @@ def _place(output: Path | None) -> Iterator[IO[bytes]]:
             shutil.copyfileobj(file, sys.stdout.buffer)
             sys.stdout.buffer.flush()
         return
+    if output.is_dir():
+        raise Failure(f"cannot write {output}: it is a directory; name a file in it")
     part = output.with_name(output.name + ".part")
     try:
         with part.open("wb") as file:

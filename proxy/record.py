@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from proxy.api import Api, NotFound, segment
+from proxy.api import DOTS, Api, NotFound, segment
 from proxy.doctor import surroundings
 from proxy.environ import addressed, user_proxy, variables
 from proxy.errors import Failure
@@ -92,7 +92,7 @@ async def _started(house: House, port: int) -> tuple[Api, Mapping[str, Any]]:
 
 def checked(run: str) -> str:
     """The run id a user chose. Raises Failure when it cannot be one."""
-    if RUN_ID.fullmatch(run):
+    if RUN_ID.fullmatch(run) and run not in DOTS:
         return run
     raise Failure(f"{run!r} cannot be a run id: use 1 to 128 of the characters A-Z a-z 0-9 . _ : -")
 

@@ -12,7 +12,7 @@ import click
 
 from calls.identity import RUN
 from calls.profile import BadProfile, Profiles
-from proxy.api import Api
+from proxy.api import DOTS, Api
 from proxy.errors import Failure
 from proxy.house import House
 from proxy.settings import Settings, load
@@ -43,7 +43,7 @@ class _RunId(click.ParamType[str]):
     name = "ID"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if not RUN.fullmatch(value):
+        if not RUN.fullmatch(value) or value in DOTS:
             self.fail(f"{value!r} cannot be a run id: use 1 to 128 of the characters A-Z a-z 0-9 . _ : -", param, ctx)
         return str(value)
 

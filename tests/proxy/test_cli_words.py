@@ -13,14 +13,15 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from proxy.api import Api
+from proxy.api import Api, NotFound, segment
 from proxy.cli import COMMANDS, HIDDEN, loaded, playhead
 from proxy.cli.common import moment
 from proxy.cli.look import _table
 from proxy.doctor import Finding, used_by
 from proxy.errors import Failure
+from proxy.export import _place
 from proxy.probes import kind_of
-from proxy.record import ASKED, _lacking, summary
+from proxy.record import ASKED, _lacking, checked, summary
 from proxy.wrap import present
 
 WHOLE: dict[str, Any] = {
@@ -64,7 +65,9 @@ def test_an_option_that_no_command_has_is_none() -> None:
     assert "playhead replay --pace …" in wrong("--pace", "instant", "replay", "last")
 
 
-@pytest.mark.parametrize("command", [("record", "--run", "a b", "--", "true"), ("env", "--run", "é")])
+@pytest.mark.parametrize(
+    "command", [("record", "--run", "a b", "--", "true"), ("env", "--run", "é"), ("env", "--run", "..")]
+)
 def test_a_run_id_that_cannot_be_is_a_wrong_command_line(command: Sequence[str]) -> None:
     assert "cannot be a run id: use 1 to 128 of the characters" in wrong(*command)
 
@@ -204,3 +207,16 @@ def test_a_time_is_also_said_as_so_long_ago() -> None:
     since = datetime.fromisoformat(moment("7d") or "")
     ago = datetime.now(UTC) - since
     assert timedelta(days=7) <= ago < timedelta(days=7, minutes=5)
+
+
+@pytest.mark.parametrize("name", [".", "..", ""])
+def test_a_name_that_would_be_another_path_is_that_of_nothing(name: str) -> None:
+    with pytest.raises(NotFound, match="nothing here is called"):
+        segment(name)
+    with pytest.raises(Failure, match="cannot be a run id"):
+        checked(name)
+
+
+def test_a_directory_is_no_file_to_export_to(tmp_path: Path) -> None:
+    with pytest.raises(Failure, match="it is a directory; name a file in it"), _place(tmp_path):
+        pass
