@@ -1,5 +1,7 @@
 """The command line: the composition root. Each command reads the settings once and hands plain values down."""
 
+import errno
+import os
 import sys
 from importlib import import_module
 from typing import Any, Final
@@ -7,6 +9,9 @@ from typing import Any, Final
 import click
 
 from proxy.errors import OWN_FAILURE, Failure
+
+FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+"""What a disk says that takes no more."""
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "up": ("run", "Run Playhead in the foreground: proxy, keeper, Postgres."),
@@ -113,4 +118,11 @@ def main() -> None:
         # Whoever read our output has seen enough.
         sys.stderr.close()
         code = 0
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        # What is still in the buffer cannot be written either, and Python would try.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        click.echo(f"playhead: cannot write: {error.strerror}; make room, and try again", err=True)
+        code = OWN_FAILURE
     sys.exit(code if isinstance(code, int) else 0)

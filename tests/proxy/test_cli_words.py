@@ -220,3 +220,13 @@ def test_a_name_that_would_be_another_path_is_that_of_nothing(name: str) -> None
 def test_a_directory_is_no_file_to_export_to(tmp_path: Path) -> None:
     with pytest.raises(Failure, match="it is a directory; name a file in it"), _place(tmp_path):
         pass
+
+
+def test_an_output_that_takes_no_more_is_told_in_a_sentence() -> None:
+    with Path("/dev/full").open("wb") as full:
+        line = [sys.executable, "-c", "from proxy.cli import main; main()", "config"]
+        done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (
+        125,
+        "playhead: cannot write: No space left on device; make room, and try again\n",
+    )
