@@ -18,10 +18,13 @@ def register() -> None:
 
 
 def _on_cpu() -> None:
+    from vllm import _custom_ops
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
+    from playhead_inference.matmul import pair
     from playhead_inference.sampling import rewind
 
     register_backend(AttentionBackendEnum.CPU_ATTN, "playhead_inference.attention.Backend")
     rewind(GPUModelRunner)
+    pair(_custom_ops)
