@@ -75,7 +75,9 @@ def lacking(exchange: Exchange) -> str | None:
     if is_old(exchange):
         return "it is the stream of MCP's older transport (HTTP+SSE), which would answer before it is asked; use the streamable one"
     if exchange.truncated:
-        return "it is larger than what was kept of a body (setting body_limit), so bytes of it are lacking"
+        return (
+            "it is larger than body_limit, so bytes of it are lacking: raise that setting before it is recorded again"
+        )
     if exchange.ended_at is None:
         return "the recorder died before it ended, so nobody knows what followed"
     if exchange.response is None and exchange.outcome in ("completed", "refused"):

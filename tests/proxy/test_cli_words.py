@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from pathlib import Path
@@ -23,6 +24,8 @@ from proxy.export import _place
 from proxy.probes import kind_of
 from proxy.record import ASKED, _lacking, checked, summary
 from proxy.wrap import present
+from store.generation import lacking
+from tests.store.exchanges import conversation
 
 WHOLE: dict[str, Any] = {
     "kind": "model",
@@ -230,3 +233,11 @@ def test_an_output_that_takes_no_more_is_told_in_a_sentence() -> None:
         125,
         "playhead: cannot write: No space left on device; make room, and try again\n",
     )
+
+
+def test_what_was_too_large_is_mended_by_a_setting_and_not_by_recording_it_again() -> None:
+    short, *_ = conversation(1)
+    assert short.response is not None
+    cut = replace(short, response=replace(short.response, body=replace(short.response.body, truncated=True)))
+    assert lacking(short) is None
+    assert "larger than body_limit, so bytes of it are lacking: raise that setting" in (lacking(cut) or "")
