@@ -48,6 +48,7 @@ PROVIDERS: Final[dict[str, str]] = {
     "dashscope.aliyuncs.com": "alibaba",
     "dashscope-intl.aliyuncs.com": "alibaba",
     "inference.baseten.co": "baseten",
+    "gigachat.devices.sberbank.ru": "gigachat",
     "integrate.api.nvidia.com": "nvidia",
     "models.github.ai": "github",
     "open.bigmodel.cn": "zhipu",

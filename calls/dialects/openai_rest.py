@@ -31,6 +31,11 @@ _MEDIA: Final = tuple(
     )
 )
 
+_FORMER: Final = re.compile(
+    r"(?:.*/)?v1/(?:engines/(?P<model>[^/]+)/)?(?P<what>edits|answers|classifications|search)",
+)
+"""What models were asked before there were chats, as old recordings still have it."""
+
 _VIDEO: Final = re.compile(_BASE + r"/videos/(?P<video>video_[^/]+)")
 
 _ANY: Final = re.compile(r"(?:.*/)?v1/(?P<rest>.+)")
@@ -61,11 +66,17 @@ def _claim(operation: str, kind: Kind, model: str | None = None) -> Claim:
 
 def _other(method: str, path: str) -> Claim | None:
     """What is done to what, without ids: `get_files_content`. To search a store is to retrieve."""
+    if method == "POST" and (former := _FORMER.fullmatch(path)):
+        return _claim(former["what"], "model", former["model"])
     match = _ANY.fullmatch(path)
     if match is None:
         return None
     steps = match["rest"].strip("/").split("/")
-    words = [word for before, word in pairwise(["", *steps]) if before != "models" and not _AN_ID.fullmatch(word)]
+    words = [
+        word
+        for before, word in pairwise(["", *steps])
+        if before not in {"models", "engines"} and not _AN_ID.fullmatch(word)
+    ]
     kind: Kind = "retrieval" if words[:1] == ["vector_stores"] and words[-1] == "search" else "other"
     return _claim("_".join([method.lower(), *words]), kind)
 
@@ -85,10 +96,18 @@ def told(answer: Json) -> Told:
     usage = members(made.get("usage"))
     going_on = made.get("object") == "video" and made.get("status") in _UNDONE
     found = elements(made.get("data")) if made.get("object") == "vector_store.search_results.page" else ()
+    edited = (
+        next((members(choice) for choice in elements(made.get("choices"))), {})
+        if made.get("object") == "edit"
+        else made
+    )
     return Told(
         model=some(made.get("model")),
-        text=some(made.get("text")),
-        usage=Usage(input_tokens=count(usage.get("input_tokens")), output_tokens=count(usage.get("output_tokens"))),
+        text=some(edited.get("text")),
+        usage=Usage(
+            input_tokens=count(usage.get("input_tokens", usage.get("prompt_tokens"))),
+            output_tokens=count(usage.get("output_tokens", usage.get("completion_tokens"))),
+        ),
         pending=some(made.get("id")) if going_on else None,
         results=tuple(found),
     )
@@ -104,7 +123,7 @@ class _Any(Reading):
 
     def __init__(self, content_type: str) -> None:
         super().__init__(content_type, Stream())
-        self._is_text = content_type.startswith("text/plain")
+        self._is_text = content_type.startswith(("text/plain", "text/vtt", "text/srt", "application/x-subrip"))
 
     def _read(self, data: bytes) -> None:
         super()._read(data)

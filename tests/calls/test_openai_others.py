@@ -188,8 +188,9 @@ RIFF\r
 """
 
 
-def test_a_transcription_is_a_call_of_its_model() -> None:
-    exchange = answered(API, {}, (CAPTURES / "openai_rest/transcript_plain.txt").read_bytes(), "text/plain")
+@pytest.mark.parametrize("media", ["text/plain; charset=utf-8", "text/vtt", "application/x-subrip"])
+def test_a_transcription_is_a_call_of_its_model(media: str) -> None:
+    exchange = answered(API, {}, (CAPTURES / "openai_rest/transcript_plain.txt").read_bytes(), media)
     headers = ("content-type", "multipart/form-data; boundary=x1")
     asked = [
         request(f"{API}/audio/transcriptions", FORM.format(boundary).encode(), (headers[0], headers[1][:-2] + boundary))
