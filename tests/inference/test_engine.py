@@ -150,7 +150,8 @@ def test_what_was_not_tested_is_not_served(model: Path) -> None:
 
 
 def test_a_check_that_could_not_have_failed_is_not_taken_for_proof(model: Path) -> None:
-    assert "inconclusive" in refused("--context", "200", str(model))
+    # So short a context is one tile for stock vLLM too.
+    assert "batch invariance inconclusive" in refused("--context", "20", str(model))
 
 
 @pytest.mark.parametrize("cell", ["dense-r1", "moe-r2"])
