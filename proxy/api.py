@@ -18,6 +18,10 @@ class NotFound(Failure):
     """The keeper does not know what was asked for."""
 
 
+class Away(Failure):
+    """The store cannot be asked just now. What is recorded meanwhile waits in the spool."""
+
+
 class Api:
     """A client of the keeper's REST interface. As a context manager it closes its connections."""
 
@@ -31,9 +35,9 @@ class Api:
         """The JSON at a path of `/v1`. Raises NotFound or Failure."""
         return self._json("GET", path, params={name: value for name, value in query.items() if value is not None})
 
-    def put(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Put JSON."""
-        return self._json("PUT", path, json=body)
+    def put(self, path: str, body: Mapping[str, Any], *, timeout: float | None = None) -> Any:
+        """Put JSON, within so many seconds."""
+        return self._json("PUT", path, json=body, **({} if timeout is None else {"timeout": timeout}))
 
     def patch(self, path: str, body: Mapping[str, Any]) -> Any:
         """Patch with JSON."""
@@ -110,7 +114,7 @@ def _sentences(url: str) -> Iterator[None]:
     try:
         yield
     except httpx2.TimeoutException as error:
-        raise Failure(f"the keeper at {url} took too long to answer; look at /readyz there") from error
+        raise Away(f"the keeper at {url} took too long to answer; look at /readyz there") from error
     except httpx2.HTTPError as error:
         raise Failure(f"the keeper at {url} cannot be reached ({error}); is `playhead up` still running?") from error
 
@@ -126,7 +130,7 @@ def _failure(answer: httpx2.Response) -> Failure:
         words = str(problem.get("detail") or problem.get("title"))
     except (ValueError, AttributeError):
         words = f"the keeper answered {answer.status_code}"
-    return (NotFound if answer.status_code == 404 else Failure)(words)
+    return {404: NotFound, 503: Away}.get(answer.status_code, Failure)(words)
 
 
 def segment(name: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from proxy.api import DOTS, Api, NotFound, segment
+from proxy.api import DOTS, Api, Away, NotFound, segment
 from proxy.doctor import surroundings
 from proxy.environ import addressed, user_proxy, variables
 from proxy.errors import Failure
@@ -24,6 +24,9 @@ from proxy.truststore import truststore
 from proxy.wrap import present, wrapped
 
 RUN_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+PATIENCE = 5.0
+"""Seconds that the store may take to open a run."""
+
 ASKED = 6
 """How many times the keeper is asked whether all is stored: each time it takes ten seconds to say no."""
 
@@ -37,19 +40,43 @@ async def record(
     async with House(settings) as house:
         port = free("127.0.0.1", 0)
         api, place = await _started(house, port)
-        api.put(f"/runs/{segment(run)}", {"labels": dict(labels)})
+        opened = _opened(api, run, labels)
         for sentence in surroundings(os.environ):
             click.echo(f"playhead: {sentence}", err=True)
         code = await wrapped(command, environment(place, run, house.token, api=api.url, bypass=True))
         await house.close_doors()
-        api = await house.api()
-        lacking = _lacking(api, run)
-        calls = list(api.each(f"/runs/{segment(run)}/calls"))
-        whole = api.patch(f"/runs/{segment(run)}", {"ended": True, "succeeded": code == 0})
+        try:
+            words = _ended(await house.api(), run, None if opened else labels, place, succeeded=code == 0)
+        except Away as away:
+            words = (
+                f"playhead: {printable(run)} waits in the spool, and cannot be shown yet: {printable(str(away))}\n"
+                f"          look again: playhead show {printable(run)}"
+                + ("; its labels are not kept" if labels and not opened else "")
+            )
         if not quiet:
-            taken = _taken(api, run) if place.get("mode") == "auto" else None
-            click.echo(taken or summary(whole, calls, lacking), err=True)
+            click.echo(words, err=True)
     return code
+
+
+def _opened(api: Api, run: str, labels: Mapping[str, str]) -> bool:
+    """Make the run. A store that is away is no reason not to record: False, and it is made when the command has ended."""
+    try:
+        api.put(f"/runs/{segment(run)}", {"labels": dict(labels)}, timeout=PATIENCE)
+    except Away as away:
+        click.echo(f"playhead: {printable(str(away))} The command runs, and is recorded into the spool.", err=True)
+        return False
+    return True
+
+
+def _ended(api: Api, run: str, labels: Mapping[str, str] | None, place: Mapping[str, Any], *, succeeded: bool) -> str:
+    """End the run, and say what it came to. `labels` are those that it has still to be given."""
+    if labels is not None:
+        api.put(f"/runs/{segment(run)}", {"labels": dict(labels)}, timeout=PATIENCE)
+    lacking = _lacking(api, run)
+    calls = list(api.each(f"/runs/{segment(run)}/calls"))
+    whole = api.patch(f"/runs/{segment(run)}", {"ended": True, "succeeded": succeeded})
+    taken = _taken(api, run) if place.get("mode") == "auto" else None
+    return taken or summary(whole, calls, lacking)
 
 
 def _lacking(api: Api, run: str) -> str | None:

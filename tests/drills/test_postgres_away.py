@@ -2,14 +2,17 @@
 
 import asyncio
 import signal
+import sys
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from tests.drills.agent import Crew
 from tests.drills.house import Up, compared, descendants, killed, until_true, up
 from tests.drills.relay import Relay, relay
 from tests.drills.upstream import Upstream, upstream
+from tests.support.service import command
 
 
 async def _away(source: Upstream, database: Relay, house: Up) -> None:
@@ -76,3 +79,33 @@ async def test_our_own_postgres_may_be_stopped_and_killed(embedded: Path) -> Non
     assert comparison.sound, str(comparison)
     assert set(comparison.counts) == {"whole"}, str(comparison)
     await until_true(lambda: not postmaster.alive)
+
+
+@pytest.mark.slow
+async def test_a_command_runs_and_is_recorded_while_postgres_is_away(data: Path, database_url: str) -> None:
+    async with (
+        upstream() as source,
+        relay(database_url) as database,
+        up(data, "--database-url", database.url, config=source.config) as house,
+    ):
+        database.go_away()
+        program = "import urllib.request; print(len(urllib.request.urlopen('http://api.drill.example/whole?size=3000').read()))"
+        line = command("record", "--data", str(data), "--run", "while-away", "--", sys.executable, "-c", program)
+        ran = await asyncio.create_subprocess_exec(
+            *line, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        async with asyncio.timeout(90):
+            out, said = await ran.communicate()
+        assert (ran.returncode, out.strip()) == (0, b"3000"), said.decode()
+        assert b"is recorded into the spool" in said
+        assert b"waits in the spool, and cannot be shown yet" in said
+        database.come_back()
+        async with httpx2.AsyncClient(base_url=house.api, timeout=30, trust_env=False) as client:
+
+            async def is_there() -> bool:
+                answer = await client.get("/v1/runs/while-away/calls", params={"settled": "true"})
+                return answer.status_code == 200 and len(answer.json()["items"]) == 1
+
+            async with asyncio.timeout(60):
+                while not await is_there():
+                    pass  # each asking waits until all is in, or says at once that the store is away
