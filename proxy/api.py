@@ -140,6 +140,17 @@ def segment(name: str) -> str:
     return quote(name, safe=":")
 
 
+def lacks(api: Api, run: str, times: int = 1) -> str | None:
+    """Why the store may lack something of what was recorded of a run; None where it has all of it. Each time it is asked it
+    takes up to ten seconds to say no. Raises NotFound."""
+    for _ in range(times):
+        if api.get(f"/runs/{segment(run)}", settled="true")["settled"]:
+            return None
+        if troubles := api.troubles():
+            return "; ".join(troubles)
+    return "the keeper has not come to the end of it"
+
+
 def meant(api: Api, run: str) -> str:
     """The run that a person names: `last` is the newest in which something was recorded. Raises Failure."""
     if run != "last":

@@ -14,7 +14,7 @@ from typing import IO, Any
 import click
 
 from calls.redact import Redactor
-from proxy.api import Api, segment
+from proxy.api import Api, lacks, segment
 from proxy.errors import Failure
 from proxy.text import counted, printable
 from store.bundle import Entry, Head, parts
@@ -83,6 +83,8 @@ def exported(api: Api, run: str, form: str, search: Search, output: Path | None)
     """Write the run. Raises Failure, also where a secret is seen: then nothing is left of the file."""
     export = Export()
     with _place(output) as file:
+        if lacking := lacks(api, run):
+            raise Failure(f"run {run} is not whole in the store yet: {lacking}; wait, or see /readyz of the keeper")
         lines = _lines(api.raw(f"/runs/{segment(run)}/bundle"))
         match form:
             case "vcr":

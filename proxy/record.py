@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from proxy.api import DOTS, Api, Away, NotFound, segment
+from proxy.api import DOTS, Api, Away, NotFound, lacks, segment
 from proxy.doctor import surroundings
 from proxy.environ import addressed, user_proxy, variables
 from proxy.errors import Failure
@@ -72,21 +72,11 @@ def _ended(api: Api, run: str, labels: Mapping[str, str] | None, place: Mapping[
     """End the run, and say what it came to. `labels` are those that it has still to be given."""
     if labels is not None:
         api.put(f"/runs/{segment(run)}", {"labels": dict(labels)}, timeout=PATIENCE)
-    lacking = _lacking(api, run)
+    lacking = lacks(api, run, ASKED)
     calls = list(api.each(f"/runs/{segment(run)}/calls"))
     whole = api.patch(f"/runs/{segment(run)}", {"ended": True, "succeeded": succeeded})
     taken = _taken(api, run) if place.get("mode") == "auto" else None
     return taken or summary(whole, calls, lacking)
-
-
-def _lacking(api: Api, run: str) -> str | None:
-    """Why the store may lack something of what was recorded. None where it has all of it."""
-    for _ in range(ASKED):
-        if api.get(f"/runs/{segment(run)}", settled="true")["settled"]:
-            return None
-        if troubles := api.troubles():
-            return "; ".join(troubles)
-    return "the keeper has not come to the end of it"
 
 
 def _taken(api: Api, run: str) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from proxy.api import NotFound, meant, segment
+from proxy.api import NotFound, lacks, meant, segment
 from proxy.errors import Failure
 from proxy.generations import Generations, current
 from proxy.house import House
@@ -125,6 +125,8 @@ async def fetched(house: House, recording: str, place: Path) -> Path:
     api = await house.api()
     run = checked(meant(api, recording))
     try:
+        if lacking := lacks(api, run):
+            raise Failure(f"run {run} is not whole in the store yet: {lacking}; wait, or see /readyz of the keeper")
         with place.open("wb") as file:
             for piece in api.raw(f"/runs/{segment(current(api, run))}/rows"):
                 file.write(piece)

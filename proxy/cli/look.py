@@ -8,7 +8,7 @@ import click
 from calls.explain import explain
 from calls.key import keyed
 from calls.model import Body, Request
-from proxy.api import Api, NotFound, meant, segment
+from proxy.api import Api, NotFound, lacks, meant, segment
 from proxy.cli.common import as_json, asking, moment, print_json, settings, user_profiles, with_settings
 from proxy.errors import Failure
 from proxy.text import counted, print_table, printable, shortened
@@ -66,6 +66,8 @@ def show_command(what: str, as_json: bool, **flags: Any) -> None:
         run = meant(api, what)
         try:
             found = api.get(f"/runs/{segment(run)}")
+            if lacking := lacks(api, run):
+                click.echo(f"playhead: not all that was recorded is stored yet: {printable(lacking)}", err=True)
         except NotFound:
             return _call(api, what), None
         return found, list(api.each(f"/runs/{segment(run)}/calls", limit=200))
