@@ -14,8 +14,8 @@ from typing import Final
 from calls.model import Json
 from calls.shape import members
 
-RUN: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-"""What can be a run's id (contract)."""
+RUN: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._:-]{1,128}")
+"""What can be a run's id (contract), but for the two that a URL's path cannot name."""
 
 LONGEST: Final = 512
 """An identifier that is longer is none (wire report, D)."""

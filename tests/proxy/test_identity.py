@@ -51,6 +51,13 @@ def test_credentials_are_stronger_than_everything() -> None:
     assert found.evidence == (("credentials", "mine"), ("x-playhead-run", "other"), ("owner", OWNER))
 
 
+@pytest.mark.parametrize("name", [".", ".."])
+def test_a_name_that_no_url_can_hold_is_refused(name: str) -> None:
+    assert refusal((), (name, "")) is not None
+    assert identify((("x-session-id", name),), None, OWNER).run.startswith("id:")
+    assert refusal((), ("...", "")) is None
+
+
 def test_a_token_alone_names_no_run() -> None:
     assert identify((), ("", "token"), OWNER).run == OWNER
 
