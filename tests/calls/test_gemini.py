@@ -130,7 +130,7 @@ def test_the_path_says_what_is_asked(path: str, operation: str, streams: bool) -
 
 
 @pytest.mark.parametrize(
-    "path", ["/v1beta/models/m", "/v1beta/models/m:predict", "/v1beta/models", "/x:generateContent"]
+    "path", ["/v1beta/models/m", "/v1beta/models/m:doSomething", "/v1beta/models", "/x:generateContent"]
 )
 def test_other_paths_are_not_gemini_s(path: str) -> None:
     assert route("POST", "generativelanguage.googleapis.com", path).dialect == "generic"
