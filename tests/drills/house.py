@@ -38,7 +38,8 @@ class Process:
             command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
         except OSError:
             return None
-        return None if stat[0] == "Z" else cls(pid, stat[19], command)
+        # A leader that has ended is a zombie while its threads, and so its sockets, still live.
+        return None if stat[0] == "Z" and int(stat[17]) <= 1 else cls(pid, stat[19], command)
 
     @property
     def alive(self) -> bool:

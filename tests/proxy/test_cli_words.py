@@ -14,7 +14,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from proxy.api import Api, NotFound, segment
+from proxy.api import Api, NotFound, lacks, segment
 from proxy.cli import COMMANDS, HIDDEN, loaded, playhead
 from proxy.cli.common import moment
 from proxy.cli.look import _table
@@ -22,7 +22,7 @@ from proxy.doctor import Finding, used_by
 from proxy.errors import Failure
 from proxy.export import _place
 from proxy.probes import kind_of
-from proxy.record import ASKED, _lacking, checked, summary
+from proxy.record import ASKED, checked, summary
 from proxy.wrap import present
 from store.generation import lacking
 from tests.store.exchanges import conversation
@@ -174,9 +174,9 @@ class Behind(Api):
 
 
 def test_a_record_waits_for_a_store_that_is_slow_and_not_for_one_in_trouble() -> None:
-    assert _lacking(Behind(False, False, True), "r") is None
-    assert _lacking(Behind(False, troubles=["No space left"]), "r") == "No space left"
-    assert _lacking(Behind(*[False] * ASKED), "r") == "the keeper has not come to the end of it"
+    assert lacks(Behind(False, False, True), "r", ASKED) is None
+    assert lacks(Behind(False, troubles=["No space left"]), "r", ASKED) == "No space left"
+    assert lacks(Behind(*[False] * ASKED), "r", ASKED) == "the keeper has not come to the end of it"
 
 
 RUN = {"id": "r", "gaps": 0, "complete": True}
