@@ -9,6 +9,17 @@ from pathlib import Path
 import pytest
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--engine", choices=["lane", "mitmproxy"], help="the wire engine of every Playhead that a test starts"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if engine := config.getoption("engine"):
+        os.environ["PLAYHEAD_ENGINE"] = engine
+
+
 @pytest.fixture
 def data() -> Iterator[Path]:
     """A data directory that does not exist yet, where Postgres can reach it also when it drops from root to another user.

@@ -16,7 +16,7 @@ from calls.model import Exchange
 from store.bundle import Bundle, read
 from tests.drills.ledger import Comparison, Ledger
 from tests.drills.upstream import Upstream
-from tests.support.service import command
+from tests.support.service import command, surroundings
 
 STARTED, STOPPED = 60, 10
 """Seconds: how long a start may take here, and by the contract an end."""
@@ -151,7 +151,7 @@ async def _ready(process: asyncio.subprocess.Process) -> dict[str, str]:
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     """Ours without what would tell Playhead or a client something else."""
-    ours = {name: value for name, value in os.environ.items() if not name.startswith("PLAYHEAD_")}
+    ours = surroundings()
     return {name: value for name, value in ours.items() if not name.lower().endswith("_proxy")} | dict(more or {})
 
 

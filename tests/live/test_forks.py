@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 from proxy.demo.servers import ModelHandler, TicketHandler, start
-from tests.support.service import command
+from tests.support.service import command, surroundings
 
 AGENT = Path(__file__).parent / "clients" / "desk.py"
 PATIENCE = 90
@@ -67,8 +67,7 @@ class Place:
 
     @property
     def environment(self) -> dict[str, str]:
-        theirs = {name: value for name, value in os.environ.items() if not name.startswith("PLAYHEAD_")}
-        return {**theirs, "PLAYHEAD_DATA": str(self.directory / "data")}
+        return {**surroundings(), "PLAYHEAD_DATA": str(self.directory / "data")}
 
     def agent(self, *words: str) -> list[str]:
         return ["--", sys.executable, str(AGENT), *words]
@@ -128,7 +127,7 @@ def place() -> Iterator[Place]:
     (directory / "playhead.toml").write_text(
         f'[upstreams]\n"api.openai.com" = "{origins[0]}"\n"tickets.example.com" = "{origins[1]}"\n'
     )
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PLAYHEAD_")}
+    environment = surroundings()
     line = command("up", "--mode", "auto", "--data", str(directory / "data"), "--proxy-port", "0", "--api-port", "0")
     up = subprocess.Popen(line, cwd=directory, env=environment, stdout=subprocess.PIPE, text=True)
     assert up.stdout is not None

@@ -1,7 +1,6 @@
 """`playhead demo`, whole: the first thing that a newcomer sees."""
 
 import asyncio
-import os
 import re
 import tempfile
 from collections.abc import Iterator
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.service import command
+from tests.support.service import command, surroundings
 
 
 @pytest.fixture
@@ -34,7 +33,7 @@ def processes_in(home: Path) -> list[str]:
 
 @pytest.mark.slow
 async def test_a_newcomer_sees_a_recording_replayed_and_a_question_refused(home: Path) -> None:
-    env = {name: value for name, value in os.environ.items() if not name.startswith("PLAYHEAD_")}
+    env = surroundings()
     line = command("demo", "--home", str(home))
     process = await asyncio.create_subprocess_exec(*line, env=env, stdout=asyncio.subprocess.PIPE)
     out, _ = await asyncio.wait_for(process.communicate(), 110)

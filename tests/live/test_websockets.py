@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import ssl
 import sys
 import tempfile
@@ -15,7 +14,7 @@ import pytest
 import trustme
 
 from tests.live import sockets
-from tests.support.service import command
+from tests.support.service import command, surroundings
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +43,7 @@ class Home:
 
     async def playhead(self, *arguments: str, **env: str) -> Done:
         line = command(*arguments[:1], "--data", str(self.path / "data"), *arguments[1:])
-        around = {name: value for name, value in os.environ.items() if not name.startswith("PLAYHEAD_")}
+        around = surroundings()
         process = await asyncio.create_subprocess_exec(
             *line,
             stdout=asyncio.subprocess.PIPE,

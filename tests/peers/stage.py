@@ -2,7 +2,6 @@
 records and one that replays, both real processes. What is recorded at the one is carried to the other as a file."""
 
 import json
-import os
 import re
 import signal
 import socketserver
@@ -22,7 +21,7 @@ from typing import Any
 import httpx
 
 from store.bundle import Bundle, read
-from tests.support.service import READY, command
+from tests.support.service import READY, command, surroundings
 
 OPENAI, BEDROCK, TOOLS = "api.openai.com", "bedrock-runtime.us-east-1.amazonaws.com", "tools.example.com"
 ANTHROPIC, CHATGPT = "api.anthropic.com", "chatgpt.com"
@@ -177,7 +176,7 @@ def service(data: Path, *flags: str, config: str) -> Iterator[Service]:
     file = data.with_suffix(".toml")
     file.write_text(config)
     place = ("--data", str(data), "--config", str(file), "--proxy-port", "0", "--api-port", "0")
-    around = {name: value for name, value in os.environ.items() if not name.startswith("PLAYHEAD_")}
+    around = surroundings()
     process = subprocess.Popen(command("up", *place, *flags), stdout=subprocess.PIPE, text=True, env=around)
     assert process.stdout
     try:

@@ -15,7 +15,7 @@ import pytest
 from tests.drills.house import recorded, until, up
 from tests.drills.relay import relay
 from tests.peers.stage import CHAT, TOOLS, Stage, config, door, resident, said, whole
-from tests.support.service import command
+from tests.support.service import command, surroundings
 
 pytestmark = pytest.mark.slow
 
@@ -111,7 +111,7 @@ def _cut_off(line: list[str], place: Path) -> subprocess.CompletedProcess[str]:
     alone = "ip link set lo up && ! ip route | grep -q ."
     if subprocess.run([*apart, "sh", "-c", alone], check=False, capture_output=True).returncode:
         pytest.skip("no network namespace can be made here")
-    around = {name: value for name, value in os.environ.items() if not name.startswith("PLAYHEAD_")}
+    around = surroundings()
     script = f"ip link set lo up && exec {shlex.join(line)}"
     return subprocess.run(
         [*apart, "sh", "-c", script], cwd=place, env=around, capture_output=True, text=True, timeout=90, check=False

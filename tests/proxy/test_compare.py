@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from proxy.sheet import Sheet, cells, shown
 from store.bundle import Bundle, Entry, write
 from store.profiles import shipped
 from tests.store.agents import Agent
-from tests.support.service import command, running
+from tests.support.service import command, running, surroundings
 
 HOSTILE = "omega \x1b[31mred\u202e \u4e16\u754c"
 
@@ -32,7 +31,7 @@ class Done:
 
 async def typed(place: Path, *arguments: str | Path, **more: str) -> Done:
     """Run a command with a data directory of its own."""
-    around = {name: value for name, value in os.environ.items() if not name.startswith("PLAYHEAD_")}
+    around = surroundings()
     name, *rest = map(str, arguments)
     process = await asyncio.create_subprocess_exec(
         *command(name, "--data", str(place / "d"), *rest),

@@ -37,7 +37,7 @@ async def running(data: Path, *flags: str, config: str = "") -> AsyncIterator[Se
     process = await asyncio.create_subprocess_exec(
         *command("up", "--data", str(data), "--config", str(file), "--proxy-port", "0", "--api-port", "0", *flags),
         stdout=asyncio.subprocess.PIPE,
-        env={name: value for name, value in os.environ.items() if not name.startswith("PLAYHEAD_")},
+        env=surroundings(),
     )
     assert process.stdout is not None
     try:
@@ -53,6 +53,15 @@ async def running(data: Path, *flags: str, config: str = "") -> AsyncIterator[Se
         async with asyncio.timeout(10):
             code = await process.wait()
     assert code == 0, f"playhead up ended with {code}"
+
+
+def surroundings() -> dict[str, str]:
+    """Our environment without what would tell Playhead something else; but the engine under test (`--engine`) stays."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("PLAYHEAD_") or name == "PLAYHEAD_ENGINE"
+    }
 
 
 def command(*arguments: str) -> list[str]:
