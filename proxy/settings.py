@@ -3,6 +3,7 @@
 Read once, by the command line. Below it travel plain values.
 """
 
+import difflib
 import os
 import tomllib
 from collections.abc import Mapping
@@ -18,6 +19,10 @@ from proxy.errors import Failure
 
 type Mode = Literal["record", "replay", "auto", "passthrough"]
 type Engine = Literal["mitmproxy", "lane"]
+
+NO_SUCH = "there is no such setting; `playhead config` lists all"
+_NO_SETTINGS = ("run", "api", "command", "uv", "inference_env")
+"""What the environment may say beside settings."""
 
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
@@ -69,7 +74,7 @@ class Settings(BaseSettings):
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="hosts that may be asked for real in replay, unrecorded: as modes has it with passthrough"
     )
-    tunnel: Tunnel = Tunnel()
+    tunnel: Tunnel = Field(Tunnel(), description="hosts that are passed on undecrypted, and noted")
     profile: tuple[dict[str, Any], ...] = Field((), description="how requests to an API become keys (docs/keys.md)")
     config: Path | None = Field(None, description="the file that was read")
 
@@ -133,6 +138,7 @@ def load(flags: Mapping[str, Any], config: Path | None) -> Settings:
     """The settings in force. Raises Failure with file, line or field for whatever is wrong."""
     path = config or Path("playhead.toml")
     file = _read(path) if config or path.exists() else {}
+    _spelled(os.environ)
 
     class Layered(Settings):
         @classmethod
@@ -154,6 +160,22 @@ def load(flags: Mapping[str, Any], config: Path | None) -> Settings:
         raise Failure(_readable(error, path if file else None)) from error
 
 
+def _spelled(environment: Mapping[str, str]) -> None:
+    """Refuse a variable that is nearly one of ours: it would set nothing. Raises Failure.
+
+    Others that begin alike are somebody else's, such as what Kubernetes sets for a service named playhead.
+    """
+    for name in environment:
+        wanted = name.removeprefix("PLAYHEAD_").partition("__")[0].lower()
+        known = wanted == name.lower() or wanted in (*Settings.model_fields, *_NO_SETTINGS)
+        if not known and (near := _near(wanted, 0.8)):
+            raise Failure(f"{name} sets nothing: did you mean PLAYHEAD_{near.upper()}?")
+
+
+def _near(name: str, cutoff: float) -> str | None:
+    return next(iter(difflib.get_close_matches(name, Settings.model_fields, 1, cutoff)), None)
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text("utf-8"))
@@ -169,5 +191,8 @@ def _readable(error: ValidationError | SettingsError, path: Path | None) -> str:
     first = error.errors()[0]
     name = ".".join(str(part) for part in first["loc"])
     reason = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        near = _near(name, 0.6)
+        reason = f"there is no such setting; did you mean {near}?" if near else NO_SUCH
     where = f" (in {path}, the environment or a flag)" if path else ""
     return f"setting {name}{where}: {reason}" if name else reason

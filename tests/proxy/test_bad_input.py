@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from proxy.errors import Failure
+from proxy.settings import load
 from store.bundle import Bundle, Entry, seal, write
 from tests.store.exchanges import conversation
 from tests.support.service import command, running
@@ -57,7 +59,16 @@ def test_a_profile_with_a_mistake_names_its_line(tmp_path: Path, data: Path) -> 
 
 def test_an_unknown_setting(tmp_path: Path) -> None:
     (tmp_path / "playhead.toml").write_text("wokers = 2\n")
-    assert_one_sentence(playhead("config", cwd=tmp_path), "wokers")
+    assert_one_sentence(playhead("config", cwd=tmp_path), "wokers", "did you mean workers?")
+
+
+def test_a_mistyped_variable_and_not_somebody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLAYHEAD_SERVICE_HOST", "10.0.0.1")  # as Kubernetes does
+    monkeypatch.setenv("PLAYHEAD_PORT", "tcp://10.0.0.1:8081")
+    assert load({}, None).proxy_port == 8080
+    monkeypatch.setenv("PLAYHEAD_PROXY_PROT", "8080")
+    with pytest.raises(Failure, match="did you mean PLAYHEAD_PROXY_PORT"):
+        load({}, None)
 
 
 def test_listening_beyond_loopback_without_a_token(tmp_path: Path, data: Path) -> None:
