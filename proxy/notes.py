@@ -14,7 +14,8 @@ from typing import Any
 from calls.events import ReplayNoted, encode
 from replay.replays import Replays
 from replay.report import interrupted
-from store.spool import Spool
+from store.news import News
+from store.spool import Spool, SpoolError
 
 NOTED_EACH = 0.2
 """Seconds between two notes of a replay's report, however fast it changes."""
@@ -30,6 +31,7 @@ class Notes:
         self._up = f"{up:x}"
         self._begun: dict[str, Path] = {}
         self._lost: set[str] = set()
+        self._news = News(spool.directory) if spool else None
         self._changed: set[str] = set()
         self._any = asyncio.Event()
 
@@ -56,7 +58,9 @@ class Notes:
         return True
 
     def changed(self, replay: str) -> None:
-        """A report has changed; it is written soon."""
+        """A report has changed; it is written soon. Who asks for it meanwhile waits (store/news.py)."""
+        if self._news:
+            self._news.changed()
         self._changed.add(replay)
         self._any.set()
 
@@ -64,24 +68,42 @@ class Notes:
         """Write what has changed, a few times a second, until cancelled."""
         while True:
             await self._any.wait()
-            self.take(replays)
+            await self.note(replays)
             await asyncio.sleep(NOTED_EACH)
 
-    def take(self, replays: Replays) -> None:
-        """Write now what has changed; at the end, and where nothing ever has, every report."""
+    async def note(self, replays: Replays) -> None:
+        """Write what has changed. Where the spool cannot take it, nobody is told, and it is tried again."""
         self._any.clear()
         changed, self._changed = self._changed, set()
-        for replay in changed or {str(report["id"]) for report in replays.reports()}:
-            told = replays.report(replay)
-            if self._file is None:
-                # It is long, and written whole where it is needed (store/takes.py).
-                told.pop("answered_by", None)
-            report = json.dumps(told).encode()
-            if self._file:
-                _write(self._file, report)
-            if (begun := self._begun.get(replay)) is not None:
-                _write(begun, report)
-            self._tell(replay, report)
+        changes = self._news.changes if self._news else 0
+        try:
+            told = [self._write(replays.report(replay)) for replay in changed]
+            if self._spool and told:
+                await self._spool.reached(max(told))
+        except SpoolError:
+            self._changed |= changed & {str(report["id"]) for report in replays.reports()}
+            self._any.set()
+        else:
+            if self._news:
+                self._news.told(changes)
+
+    def end(self, replays: Replays) -> None:
+        """The door ends: write what has changed, and where nothing ever has, every report. Raises SpoolError."""
+        for report in replays.reports():
+            if not self._changed or report["id"] in self._changed:
+                self._write(report)
+
+    def _write(self, report: dict[str, Any]) -> int:
+        """Its place in the spool; 0 where there is none."""
+        if self._file is None:
+            # It is long, and written whole where it is needed (store/takes.py).
+            report.pop("answered_by", None)
+        replay, data = str(report["id"]), json.dumps(report).encode()
+        if self._file:
+            _write(self._file, data)
+        if (begun := self._begun.get(replay)) is not None:
+            _write(begun, data)
+        return self._tell(replay, data)
 
     def forget(self, replay: str) -> None:
         """It is over, whoever began it: the next one of that name is another one."""
@@ -95,9 +117,8 @@ class Notes:
         for path in self._begun.values():
             path.unlink(missing_ok=True)
 
-    def _tell(self, replay: str, report: bytes) -> None:
-        if self._spool:
-            self._spool.append(encode(ReplayNoted(replay, report)))
+    def _tell(self, replay: str, report: bytes) -> int:
+        return self._spool.append(encode(ReplayNoted(replay, report))) if self._spool else 0
 
 
 def _write(path: Path, report: bytes) -> None:

@@ -91,7 +91,7 @@ async def _serve(told: Told, stop: asyncio.Event) -> None:
             for task in beside:
                 task.cancel()
         if replays:
-            notes.take(replays)
+            notes.end(replays)
             if takes:
                 takes.close(replays)
             notes.close()

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from calls.model import Call, Exchange, UnknownFormat
+from store import news
 from store.database import DatabaseError
 from store.drain import DAMAGED, Drain, Gathered
 from store.filing import filed
@@ -129,18 +130,24 @@ class Keeper:
         self._lost = True
         self._wake.set()
 
-    async def settled(self, patience: float) -> bool:
-        """Wait until all that was acknowledged by now is stored, or for `patience` seconds; whether it is."""
+    async def settled(self, patience: float, *, reports: bool = False) -> bool:
+        """Wait until all that was acknowledged by now is stored, or for `patience` seconds; whether it is.
+
+        With `reports` also what has changed in the reports of replays, which doors tell a little later.
+        """
         ticket = _Ticket()
-        self._tickets.append(ticket)
-        self._wake.set()
         try:
             async with asyncio.timeout(patience):
+                if reports:
+                    await news.told(self._spools)
+                self._tickets.append(ticket)
+                self._wake.set()
                 await ticket.done.wait()
         except TimeoutError:
             return False
         finally:
-            self._tickets.remove(ticket)
+            if ticket in self._tickets:
+                self._tickets.remove(ticket)
         return ticket.whole
 
     async def _pass(self) -> bool:

@@ -90,6 +90,14 @@ async def settle(desk: TheDesk, settled: bool = False) -> Settled:
 type WhenSettled = Annotated[Settled, Depends(settle)]
 
 
+async def _told(desk: TheDesk, settled: bool = False) -> Settled:
+    return Settled({"settled": await desk.keeper.settled(SETTLE, reports=True)} if settled else {})
+
+
+type WhenTold = Annotated[Settled, Depends(_told)]
+"""The same, where a replay's report is asked for."""
+
+
 def nanoseconds(name: str, text: str | None) -> int | None:
     """A time since the Unix epoch. Raises a 422."""
     if text is None:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from calls.events import ReplayNoted
 from store.api.answers import Json
-from store.api.asked import RUN_ID, RunId, WhenSettled
+from store.api.asked import RUN_ID, RunId, WhenTold
 from store.api.desk import TheDesk
 from store.api.problems import Problem, unknown
 from store.api.runs import shape
@@ -81,7 +81,7 @@ async def post_replay(desk: TheDesk, wanted: Wanted) -> Response:
 
 
 @router.get("/replays/{replay}", summary="The report of a replay, so far")
-async def get_replay(desk: TheDesk, replay: RunId, settled: WhenSettled) -> Response:
+async def get_replay(desk: TheDesk, replay: RunId, settled: WhenTold) -> Response:
     """`verdict` is right, diverged, or unknown."""
     report = await desk.runs.replay(replay)
     if report is None:

@@ -12,6 +12,7 @@ What is lost if we die now:
     DIR/00000001.seg    segments: see `segment`
     DIR/cursor          how far the reader has come
     DIR/damaged/        bytes that could not be read, as they were found
+    DIR/news            what the door has still to tell of replays: see store/news.py
 """
 
 from store.spool.errors import SpoolBroken, SpoolError, SpoolFull, SpoolTaken
