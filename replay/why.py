@@ -80,7 +80,7 @@ def _fixes(fix: str) -> Iterator[str]:
 def _left_over(report: Report) -> Iterator[str]:
     if not report["unused"]:
         return
-    yield f"\nleft over: {report['unused']} recorded calls were not asked for"
+    yield f"\nleft over: {report['unused']} of the recorded calls not asked for"
     for entry in report["left_over"][:_TOLD]:
         yield f"  step {entry['step']}, {entry['asked']}"
     if not report["allow_unused"]:

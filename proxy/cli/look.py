@@ -132,6 +132,8 @@ def _call_row(call: dict[str, Any]) -> tuple[str, ...]:
         else f"{call['method']} {_place(call)}"
     )
     status = str(call["status"] or "-") + ("" if call["complete"] else f" {_cut(call)}")
+    if call["attempts"] > 1:
+        status += f" ({call['attempts']} tries)"
     took = f"{call['duration_ms']:.0f}" if call["duration_ms"] is not None else ""
     return str(call["step"]), shortened(name, 48), status, took, tokens, shortened(_said(call), 60)
 

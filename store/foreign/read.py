@@ -33,7 +33,7 @@ def opened(path: Path, form: Format | None = None) -> Source:
     """The file, its interactions read as they are asked for. Raises NotReadable, here or on the way, and OSError."""
     size = path.stat().st_size
     if size == 0:
-        raise NotReadable("it is empty")
+        raise NotReadable("it is empty; save or export it again")
     if size > LARGEST:
         raise NotReadable(f"it has more than {LARGEST:,} bytes; split it")
     with path.open("rb") as file:

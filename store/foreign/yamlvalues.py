@@ -72,9 +72,11 @@ class _Builder:
                 documents += 1
                 yield from self._members()
             elif not isinstance(event, (yaml.StreamStartEvent, yaml.DocumentStartEvent, yaml.DocumentEndEvent)):
-                raise BadYaml("it does not begin with a mapping")
+                raise BadYaml(
+                    "it does not begin with a mapping, as a cassette of VCR does; give another file, or --format"
+                )
         if not documents:
-            raise BadYaml("it is empty")
+            raise BadYaml("it holds nothing; save the cassette again")
 
     def _members(self) -> Iterator[tuple[str, Value]]:
         while not isinstance(event := self._next(), yaml.MappingEndEvent):

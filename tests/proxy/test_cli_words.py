@@ -44,6 +44,7 @@ WHOLE: dict[str, Any] = {
     "branch": None,
     "follows": None,
     "executes": None,
+    "attempts": 1,
 }
 
 
@@ -241,3 +242,8 @@ def test_what_was_too_large_is_mended_by_a_setting_and_not_by_recording_it_again
     cut = replace(short, response=replace(short.response, body=replace(short.response.body, truncated=True)))
     assert lacking(short) is None
     assert "larger than body_limit, so bytes of it are lacking: raise that setting" in (lacking(cut) or "")
+
+
+def test_a_call_that_was_tried_again_says_how_often() -> None:
+    head, rows = _table([call(1), call(4, attempts=3)])
+    assert [row[head.index("STATUS")] for row in rows] == ["200", "200 (3 tries)"]

@@ -36,7 +36,7 @@ async def test_each_miss_is_told_with_both_sides_and_every_way_to_mend_it():
     assert "request 2, no_match: POST https://api.openai.com/v1/chat/completions" in told
     assert "    /body/messages/0/content\n      - 'b'\n      + 'c'\n" in told
     assert "  or: record only what is new: playhead replay ticket.jsonl --on-miss record -- CMD" in told
-    assert "left over: 1 recorded calls were not asked for\n  step 2, POST" in told
+    assert "left over: 1 of the recorded calls not asked for\n  step 2, POST" in told
 
 
 async def test_one_request_can_be_asked_for():
