@@ -66,7 +66,10 @@ bootstrap_why() {
 
 # $1: the environment's kind, `run` or `dev`; `dev` holds all that `run` has.
 bootstrap() {
-    stamp="$root/.venv/.playhead-$1"
+    kind=$1
+    # Whoever works on the checkout keeps the tools for it when `playhead` finds a new lock.
+    [ -e "$root/.venv/.playhead-dev" ] && kind=dev
+    stamp="$root/.venv/.playhead-$kind"
     if [ -e "$stamp" ] && [ ! "$root/uv.lock" -nt "$stamp" ] && [ ! "$root/pyproject.toml" -nt "$stamp" ]; then
         return
     fi
@@ -74,7 +77,7 @@ bootstrap() {
     uv=$(bootstrap_uv) || exit $?
     [ "$uv" = "$root/.uv/bin/uv" ] && export UV_CACHE_DIR="$root/.uv/cache"
     groups="--no-default-groups --group demo"
-    [ "$1" = dev ] && groups="--group dev"
+    [ "$kind" = dev ] && groups="--group dev"
     bootstrap_say "setting up .venv from uv.lock (once; 200 MB on disk)"
     export UV_PYTHON="${UV_PYTHON:-$(bootstrap_python)}"
     bootstrap_sync >"$root/.venv.log" 2>&1 ||
@@ -82,7 +85,7 @@ bootstrap() {
         UV_SYSTEM_CERTS=1 bootstrap_sync || bootstrap_fail "$(bootstrap_why)"
     rm -f "$root/.venv.log"
     touch "$stamp"
-    [ "$1" = dev ] && touch "$root/.venv/.playhead-run"
+    [ "$kind" = dev ] && touch "$root/.venv/.playhead-run"
     return 0
 }
 
