@@ -23,7 +23,7 @@ from proxy.ports import free
 from proxy.record import checked, environment, new_run
 from proxy.replay import fetched, verdict, writable
 from proxy.settings import Settings
-from proxy.text import counted, printable
+from proxy.text import counted, printable, typed
 from proxy.wrap import present, wrapped
 from replay.report import idle
 
@@ -165,8 +165,8 @@ def summary(run: Mapping[str, Any], report: Mapping[str, Any] | None, recording:
         yield f"          missed: {one['detail']}"
     for one in fork["blocked_calls"][:SHOWN]:
         yield f"          blocked: {one['asked']}: it may change something there; let it out with --allow"
-    yield f"          look: playhead show {name}    compare: playhead diff {quote(recording)} {name}"
-    yield f"          replay: playhead replay {name} -- COMMAND"
+    yield f"          look: {typed(f'show {name}')}    compare: {typed(f'diff {quote(recording)} {name}')}"
+    yield f"          replay: {typed(f'replay {name}', '-- COMMAND')}"
 
 
 def _counts(run: Mapping[str, Any], report: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ from proxy.errors import Failure
 from proxy.house import House
 from proxy.ports import free
 from proxy.settings import Settings
-from proxy.text import counted, printable
+from proxy.text import counted, printable, typed
 from proxy.truststore import truststore
 from proxy.wrap import present, wrapped
 
@@ -50,7 +50,7 @@ async def record(
         except Away as away:
             words = (
                 f"playhead: {printable(run)} waits in the spool, and cannot be shown yet: {printable(str(away))}\n"
-                f"          look again: playhead show {printable(run)}"
+                f"          look again: {typed(f'show {printable(run)}')}"
                 + ("; its labels are not kept" if labels and not opened else "")
             )
         if not quiet:
@@ -90,7 +90,7 @@ def _taken(api: Api, run: str) -> str | None:
     made, name = report["generation"], printable(run)
     head = f"playhead: {name}: {report['served']} answered from the record, {report['live']} live\n          "
     if made["run"]:
-        return f"{head}generation {printable(made['run'])} is replayed from now on: playhead replay {name} -- COMMAND"
+        return f"{head}generation {printable(made['run'])} is replayed from now on: {typed(f'replay {name}', '-- COMMAND')}"
     if made["why"]:
         kept = f"; what went out is kept as run {printable(report['candidate'])}" if report["live"] else ""
         return f"{head}its recording stays as it was: {printable(made['why'])}{kept}"
@@ -173,7 +173,7 @@ def summary(run: Mapping[str, Any], calls: Sequence[Mapping[str, Any]], lacking:
     if lacking is not None:
         return (
             f"playhead: {name} may lack calls as yet, {len(calls):,} are stored: {printable(lacking)}\n"
-            f"          what was recorded waits in the spool; look again: playhead show {name}"
+            f"          what was recorded waits in the spool; look again: {typed(f'show {name}')}"
         )
     if not calls:
         return (
@@ -182,5 +182,5 @@ def summary(run: Mapping[str, Any], calls: Sequence[Mapping[str, Any]], lacking:
         )
     return (
         f"playhead: recorded {name}: {', '.join(facts)}\n"
-        f"          look: playhead show {name}    replay: playhead replay {name} -- COMMAND"
+        f"          look: {typed(f'show {name}')}    replay: {typed(f'replay {name}', '-- COMMAND')}"
     )

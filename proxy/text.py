@@ -1,5 +1,6 @@
 """Text for people: what came over the wire is hostile, and a terminal must not obey it."""
 
+import shlex
 from collections.abc import Sequence
 
 import click
@@ -13,6 +14,15 @@ def printable(text: str) -> str:
 def counted(number: int, thing: str) -> str:
     """`1 call`, `2 calls`."""
     return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
+
+
+def typed(words: str, rest: str = "") -> str:
+    """A command of ours to type next, with the data directory and the settings that this one was given."""
+    context = click.get_current_context(silent=True)
+    given = context.params if context else {}
+    # Not --database-url: there may be a password in it.
+    same = [f"--{name} {shlex.quote(str(given[name]))}" for name in ("data", "config") if given.get(name)]
+    return " ".join(("playhead", words, *same, *([rest] if rest else [])))
 
 
 def print_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:

@@ -11,7 +11,7 @@ from calls.model import Body, Request
 from proxy.api import Api, NotFound, lacks, meant, segment
 from proxy.cli.common import as_json, asking, moment, print_json, settings, user_profiles, with_settings
 from proxy.errors import Failure
-from proxy.text import counted, print_table, printable, shortened
+from proxy.text import counted, print_table, printable, shortened, typed
 
 NO_RUNS = "no runs; record one with: playhead record -- COMMAND"
 
@@ -97,7 +97,7 @@ def _show_run(run: dict[str, Any], calls: list[dict[str, Any]]) -> None:
     click.echo(f"  {counted(run['calls'], 'call')}, {counted(run['gaps'], 'gap')}, {state}\n")
     print_table(*_table(calls))
     if calls:
-        click.echo(f"\none call whole: playhead show {calls[0]['id']}", err=True)
+        click.echo(f"\none call whole: {typed(f"show {calls[0]['id']}")}", err=True)
 
 
 def _table(calls: list[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:

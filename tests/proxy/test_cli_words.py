@@ -23,6 +23,7 @@ from proxy.errors import Failure
 from proxy.export import _place
 from proxy.probes import kind_of
 from proxy.record import ASKED, checked, summary
+from proxy.text import typed
 from proxy.wrap import present
 from store.generation import lacking
 from tests.store.exchanges import conversation
@@ -247,3 +248,10 @@ def test_what_was_too_large_is_mended_by_a_setting_and_not_by_recording_it_again
 def test_a_call_that_was_tried_again_says_how_often() -> None:
     head, rows = _table([call(1), call(4, attempts=3)])
     assert [row[head.index("STATUS")] for row in rows] == ["200", "200 (3 tries)"]
+
+
+def test_what_to_type_next_names_the_same_data_directory() -> None:
+    assert typed("show r") == "playhead show r"
+    with click.Context(playhead) as context:
+        context.params = {"data": Path("/srv/my data"), "database_url": "postgresql://me:secret@db/x"}
+        assert typed("replay r", "-- COMMAND") == "playhead replay r --data '/srv/my data' -- COMMAND"
