@@ -20,7 +20,7 @@ from proxy.lane.upstream import Way
 from proxy.mitm.engine import Engine
 from proxy.mitm.heads import HEAD_LINES
 
-_NAMES_US: Final = ("credentials", "x-playhead-run")
+NAMES_US: Final = ("credentials", "x-playhead-run")
 """Where a run may be named for us; what an agent tells others never selects a recording."""
 
 _PORT: Final = re.compile(r":[0-9]{1,5}\Z")
@@ -112,11 +112,11 @@ def asked(head: RequestHead, engine: Engine, owner: str, tunnel: Tunnel | None, 
         return None
     return Asked(
         place.target,
-        _way(engine, place.target, tunnel),
+        way_to(engine, place.target, tunnel),
         head.method,
         f"{place.target}{place.path}",
         identity._replace(headers=()),  # they are below
-        next((value for source, value in identity.evidence if source in _NAMES_US), None),
+        next((value for source, value in identity.evidence if source in NAMES_US), None),
         frame.chunked,
         frame.closes,
         bool(expects),
@@ -127,7 +127,8 @@ def asked(head: RequestHead, engine: Engine, owner: str, tunnel: Tunnel | None, 
     )
 
 
-def _way(engine: Engine, target: Origin, tunnel: Tunnel | None) -> Way:
+def way_to(engine: Engine, target: Origin, tunnel: Tunnel | None) -> Way:
+    """How whom we contact for the target is reached."""
     contact = engine.contact(target)
     name = contact.host if contact.scheme == "https" else None
     if contact is target and tunnel is not None:

@@ -95,7 +95,7 @@ class Answered(Exchange):
         request = Request(
             method=asked.method,
             url=asked.url,
-            http_version="HTTP/1.1",
+            http_version=self.version,
             headers=asked.headers,
             body=Whole(data=bytes(self._data), chunks=tuple(self._chunks), size=len(self._data)),
             trailers=self._body.trailers if self._body else (),

@@ -241,7 +241,7 @@ class Client(asyncio.Protocol):
             return
         self._buffer = b""
         self._hello = hello
-        context = self.lane.leaves.context((hello.name or self._tunnel.host).lower(), alpn=bool(hello.protocols))
+        context = self.lane.leaves.context((hello.name or self._tunnel.host).lower(), alpn="http/1.1" if hello.protocols else None)
         below = self._transport
         assert not isinstance(below, Tls)
         self._transport = tls = Tls(context, self, lambda error: self._secured(target, error), server_side=True)

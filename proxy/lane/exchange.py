@@ -1,7 +1,7 @@
 """What the lane does with every request: tell it, answer in the upstream's place where that is due, and end it."""
 
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from calls.model import Outcome
 from proxy.lane.admission import Asked
@@ -42,6 +42,8 @@ class Desk(Protocol):
 
 class Exchange:
     """One request, until it is through."""
+
+    version: ClassVar = "HTTP/1.1"
 
     def __init__(self, desk: Desk, asked: Asked) -> None:
         self.desk = desk
@@ -98,7 +100,7 @@ class Exchange:
                 actor=asked.identity.actor,
                 method=asked.method,
                 url=asked.url,
-                http_version="HTTP/1.1",
+                http_version=self.version,
                 headers=asked.headers,
             )
 

@@ -211,11 +211,11 @@ class Relay(Exchange):
         self.tape.response(head.status, head.reason, f"HTTP/{head.version}", fields)
         if self.live:
             raw = raw[:-2] + "{}: {}\r\n\r\n".format(*mark("live", run=self.asked.identity.run)).encode()
-        if head.status == 401 and self._upstream is not None and _by_connection(head):
+        if head.status == 401 and self._upstream is not None and by_connection(head):
             self._upstream.bound = True
         self._closes = self._closes or frame.closes or head.version == "1.0"
         self._keeps = self._keeps and not self._closes and not self.asked.closes
-        self._response = _body_of(head.status, self.asked.method, frame)
+        self._response = body_of(head.status, self.asked.method, frame)
         if self._response is None:
             self._end(b"", raw, data)
             return
@@ -340,7 +340,7 @@ class Relay(Exchange):
         self._upstreams.returned(upstream)
 
 
-def _body_of(status: int, method: str, frame: Framing) -> Body | None:
+def body_of(status: int, method: str, frame: Framing) -> Body | None:
     """How a response's body is read; None where it has none."""
     if method == "HEAD" or status in (204, 304):
         return None
@@ -351,7 +351,8 @@ def _body_of(status: int, method: str, frame: Framing) -> Body | None:
     return Sized(frame.length) if frame.length else None
 
 
-def _by_connection(head: ResponseHead) -> bool:
+def by_connection(head: ResponseHead) -> bool:
+    """Whether the upstream wants its client's name once for a connection."""
     return any(
         name == "www-authenticate" and value.lower().startswith(("ntlm", "negotiate"))
         for name, (_, value) in zip(head.names, head.fields, strict=True)

@@ -194,10 +194,10 @@ class Leaves:
 
     def __init__(self, authority: Authority) -> None:
         self._authority = authority
-        self._made: OrderedDict[tuple[str, bool], tuple[Leaf, ssl.SSLContext]] = OrderedDict()
+        self._made: OrderedDict[tuple[str, str | None], tuple[Leaf, ssl.SSLContext]] = OrderedDict()
 
-    def context(self, host: str, *, alpn: bool) -> ssl.SSLContext:
-        """What answers as this host; with `alpn` it chooses HTTP/1.1."""
+    def context(self, host: str, *, alpn: str | None) -> ssl.SSLContext:
+        """What answers as this host, and chooses this protocol."""
         leaf = self._authority.leaf(host)
         made = self._made.get((host, alpn))
         if made is None or made[0] is not leaf:
@@ -209,11 +209,11 @@ class Leaves:
         return made[1]
 
 
-def _server_context(leaf: Leaf, *, alpn: bool) -> ssl.SSLContext:
+def _server_context(leaf: Leaf, *, alpn: str | None) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _load(context, leaf)
     if alpn:
-        context.set_alpn_protocols(["http/1.1"])
+        context.set_alpn_protocols([alpn])
     return context
 
 
@@ -231,10 +231,10 @@ def _load(context: ssl.SSLContext, leaf: Leaf) -> None:
         context.load_cert_chain(file.name, password=password)
 
 
-def upstream_context(trust: str) -> ssl.SSLContext:
-    """What verifies upstreams in full. There is no way around it."""
+def upstream_context(trust: str, *alpn: str) -> ssl.SSLContext:
+    """What verifies upstreams in full, and offers these protocols. There is no way around it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(trust)
     context.hostname_checks_common_name = False
-    context.set_alpn_protocols(["http/1.1"])
+    context.set_alpn_protocols(list(alpn))
     return context

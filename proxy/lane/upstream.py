@@ -148,6 +148,13 @@ class Upstream(asyncio.Protocol):
             self.drop()
             raise
 
+    def taken_over(self) -> Tls | None:
+        """Its TLS, for somebody who speaks HTTP/2, where that was agreed on."""
+        tls = self._transport
+        if not isinstance(tls, Tls) or tls.get_extra_info("ssl_object").selected_alpn_protocol() != "h2":
+            return None
+        return tls
+
     def pause_writing(self) -> None:
         if self._listener is not None:
             self._listener.full(full=True)
@@ -161,7 +168,8 @@ class Upstreams:
     """Makes connections, and keeps those that wait for somebody."""
 
     def __init__(self, trust: str) -> None:
-        self._context = upstream_context(trust)
+        self._context = upstream_context(trust, "http/1.1")
+        self._either = upstream_context(trust, "h2", "http/1.1")
         self._waiting: dict[Way, deque[Upstream]] = {}
 
     def waiting(self, way: Way, *, repeatable: bool) -> Upstream | None:
@@ -203,8 +211,8 @@ class Upstreams:
                 upstream.drop()
         self._waiting.clear()
 
-    async def connect(self, way: Way, destinations: Destinations) -> Upstream:
-        """A new connection. Raises Problem."""
+    async def connect(self, way: Way, destinations: Destinations, *, either: bool = False) -> Upstream:
+        """A new connection; `either` leaves it to the upstream whether that is one of HTTP/2. Raises Problem."""
         loop = asyncio.get_running_loop()
 
         async def opened(address: str) -> Upstream:
@@ -214,7 +222,7 @@ class Upstreams:
         if way.name is not None:
             try:
                 async with asyncio.timeout(destinations.timeout):
-                    await upstream.secured(self._context, way.name)
+                    await upstream.secured(self._either if either else self._context, way.name)
             except TimeoutError as error:
                 detail = f"{way.name} did not finish its TLS handshake within {destinations.timeout:g} s"
                 raise Problem(504, "connect_timed_out", detail) from error
@@ -242,6 +250,8 @@ class Lender:
 
     def returned(self, upstream: Upstream) -> None:
         """An exchange is through with it."""
+        if (other := self._own.get(upstream.way)) is not None:
+            self._upstreams.keep(other)
         self._own[upstream.way] = upstream
 
     def close(self) -> None:

@@ -1,0 +1,268 @@
+"""One end of an HTTP/2 connection: what comes becomes events, what is to go waits here while nobody takes it.
+
+On ngh2, which is libnghttp2 1.70, and not on h2: that is Python throughout, and one request costs it more on each side than
+all else that a lane does (measured: 160 µs against 7), a large Huffman-coded head even seconds. What libnghttp2 sees to,
+by `Configuration`: floods of SETTINGS, PING, CONTINUATION and RST_STREAM, the size of heads, sound fields, content-length.
+It is young, so that nothing else in the lane speaks to it.
+
+Windows open only as the other side takes. A window of ours is one stream's alone (the connection's is never the narrower
+one), so that a reader who stops does not stop others; what he has under way is at most `WINDOW` and `HIGH`.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import ngh2
+
+from proxy.lane.tls import Tls
+
+type Fields = Sequence[ngh2.Header]
+
+WINDOW: Final = 1 << 20
+"""What a sender may have under way on one stream."""
+
+ALL_WINDOWS: Final = 1 << 30
+
+HIGH: Final = 256 << 10
+LOW: Final = 64 << 10
+
+HEAD_BYTES: Final = 128 << 10
+HEAD_FIELDS: Final = 1000
+
+RESETS: Final = 10_000
+"""After so many resets of ours a connection takes no new streams: of a frame of which only a part has come, ngh2 forgets
+what it took of the connection's window, 16 KiB at most."""
+
+CONFIGURATION: Final = ngh2.Configuration(
+    auto_window_update=False,
+    max_inbound_header_list_size=HEAD_BYTES,
+    max_inbound_header_count=HEAD_FIELDS,
+    max_send_header_block_length=2 * HEAD_BYTES,
+    max_continuations=16,
+)
+
+# What is closed says so by an event, which may still be on its way when more is to be sent.
+_CLOSED: Final = (ngh2.StreamProtocolError, ngh2.ConnectionStateError, ngh2.ConnectionClosingError)
+
+
+class Flow:
+    """One stream, as far as both ends are alike."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.owed = 0
+        """What came while nobody took it."""
+
+        self.held = False
+        self.lagging = False
+        """Whether more waits to be sent than should."""
+
+    def room(self, *, full: bool) -> None:
+        """The other side takes no more for now, or more again."""
+
+
+class Wire(asyncio.Protocol):
+    """One end of a connection."""
+
+    def __init__(self, role: ngh2.Role, settings: dict[ngh2.Setting, int]) -> None:
+        self.gone = False
+        self.retiring = False
+        """Whether it takes no new streams."""
+
+        self.ragged = False
+        self._settings = {ngh2.Setting.INITIAL_WINDOW_SIZE: WINDOW} | settings
+        self._session = ngh2.Connection(role, CONFIGURATION)
+        self._transport: asyncio.Transport | Tls
+        self._flows: dict[int, Any] = {}
+        self._lagging: set[Flow] = set()
+        self._unsent: list[bytes] = []
+        self._due = False
+        self._choked = False
+        self._resets = 0
+        self._hearing: dict[type[ngh2.Event], Callable[[Any], None]] = {
+            ngh2.ConnectionClosed: lambda _: self._end(),
+        }
+
+    def begin(self, transport: "asyncio.Transport | Tls") -> None:
+        """Take over a connection, and say what we want of it."""
+        self._transport = transport
+        transport.set_protocol(self)
+        self._session.initiate_connection(self._settings)
+        self._session.set_local_window_size(ALL_WINDOWS)
+        self.push()
+
+    # What asyncio tells
+
+    def data_received(self, data: bytes) -> None:
+        if self.gone:
+            return
+        try:
+            self._session.receive_data(data)
+            self._hear()
+        except ngh2.ProtocolError:
+            self._end()
+        except Exception as fault:  # noqa: BLE001 - the guard: asyncio would log this and leave the streams open
+            self.broken(fault)
+        else:
+            self.push()
+
+    def eof_received(self) -> bool | None:
+        self._lost()
+        return None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.ragged = exc is not None
+        self._lost()
+
+    def pause_writing(self) -> None:
+        self._choked = True
+
+    def resume_writing(self) -> None:
+        self._choked = False
+        self.push()
+
+    def _lost(self) -> None:
+        if not self.gone:
+            self.gone = self.retiring = True
+            self.lost()
+
+    def _end(self) -> None:
+        """The protocol is over: what is left to say is said."""
+        if not self.gone:
+            self._write()
+            self._transport.close()
+            self._lost()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self.gone = self.retiring = True
+        self._transport.abort()
+
+    # For whoever stands on it
+
+    def lost(self) -> None:
+        """It is gone, with all its streams."""
+        raise NotImplementedError
+
+    def broken(self, fault: BaseException) -> None:
+        """Something of ours has failed."""
+        raise NotImplementedError
+
+    def send(self, flow: Flow, data: bytes, *, end: bool = False) -> None:
+        """Send a piece of a body, as a frame of its own as long as the other side keeps up."""
+        try:
+            self._session.send_data(flow.number, data, end_stream=end)
+        except _CLOSED:
+            return
+        self.push()
+        if not flow.lagging and self._session.queued_body_size(flow.number) > HIGH:
+            flow.lagging = True
+            self._lagging.add(flow)
+            flow.room(full=True)
+
+    def end(self, flow: Flow, data: bytes, trailers: Fields) -> None:
+        """Send the last of a body, and what comes behind it."""
+        if not trailers:
+            self.send(flow, data, end=True)
+            return
+        if data:
+            self.send(flow, data)
+        try:
+            self._session.send_trailers(flow.number, trailers)
+        except _CLOSED:
+            return
+        self.push()
+
+    def reset(self, flow: Flow, code: int) -> None:
+        """Break a stream off."""
+        if flow.number not in self._flows or self.gone:
+            return
+        self._resets += 1
+        self._session.reset_stream(flow.number, code)
+        self.push()
+        if self._resets > RESETS and not self.retiring:
+            self.retire()
+
+    def retire(self) -> None:
+        """Take no new streams, and close with the last one."""
+        if self.gone or self.retiring:
+            return
+        self.retiring = True
+        self._session.send_goaway()
+        self.push()
+
+    def hold(self, flow: Flow, *, full: bool) -> None:
+        """Let the other side send no more than its window, or more again."""
+        flow.held = full
+        if not full and flow.owed:
+            owed, flow.owed = flow.owed, 0
+            self._took(flow.number, owed)
+            self.push()
+
+    def push(self) -> None:
+        """Have what is to be sent written, together with what else comes in this turn of the loop."""
+        if self.gone:
+            return
+        if not self._choked:
+            try:
+                if data := self._session.data_to_send():
+                    self._unsent.append(data)
+            except ngh2.ConnectionStateError:
+                pass  # the last that it had to say is out already
+        if not self._due:
+            self._due = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._due = False
+        if self.gone:
+            return
+        self._write()
+        try:
+            self._hear()
+            self._relieve()
+        except Exception as fault:  # noqa: BLE001 - the guard, as above
+            self.broken(fault)
+
+    def _write(self) -> None:
+        if self._unsent:
+            data = self._unsent[0] if len(self._unsent) == 1 else b"".join(self._unsent)
+            self._unsent.clear()
+            self._transport.write(data)
+
+    def _relieve(self) -> None:
+        for flow in [flow for flow in self._lagging if self._session.queued_body_size(flow.number) <= LOW]:
+            self._lagging.discard(flow)
+            flow.lagging = False
+            flow.room(full=False)
+
+    # Hearing
+
+    def _hear(self) -> None:
+        """Look at what has come, and at what became of what was sent."""
+        while events := self._session.events():
+            for event in events:
+                hear = self._hearing.get(type(event))
+                if hear is not None:
+                    hear(event)
+
+    def taken(self, number: int, size: int) -> None:
+        """So much has come on a stream, and was handed on."""
+        flow: Flow | None = self._flows.get(number)
+        if flow is not None and flow.held:
+            flow.owed += size
+        elif size:
+            self._took(number, size)
+
+    def _took(self, number: int, size: int) -> None:
+        try:
+            self._session.acknowledge_received_data(size, number)
+        except ngh2.ConnectionStateError:
+            pass  # it is closing
+
+    def forget(self, flow: Flow) -> None:
+        """A stream is closed. What it owes is the connection's window, too."""
+        self._lagging.discard(flow)
+        del self._flows[flow.number]
+        self.hold(flow, full=False)
