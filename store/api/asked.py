@@ -13,7 +13,9 @@ from store.api.desk import TheDesk
 from store.api.problems import Problem
 from store.filters import BadCursor, Cursor, Filters
 
-RUN_ID = r"^[A-Za-z0-9._:-]{1,128}$"
+RUN_ID = r"^(?:[A-Za-z0-9_:-][A-Za-z0-9._:-]{0,127}|\.[A-Za-z0-9_:-][A-Za-z0-9._:-]{0,126}|\.\.[A-Za-z0-9._:-]{1,126})$"
+"""As `calls.identity.RUN`, in the words of an engine that does not look ahead: neither `.` nor `..`, which no URL can hold."""
+
 SETTLE = 10.0
 """Seconds that `settled=true` waits at most."""
 

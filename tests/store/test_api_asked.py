@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from calls.identity import RUN
 from replay.report import Tally, report
+from store.api.asked import RUN_ID
 from store.bundle import Bundle, read, write
 from store.database import Database
 from store.shapes import ns_of, rfc3339
@@ -39,6 +41,11 @@ async def test_what_a_model_said_and_what_it_asked_of_tools_is_found(tmp_path: P
         assert [call["step"] for call in await found(house, "calls", q='{"city"')] == [1]
         for words in ("Oslo", "%", "_ain", "reykjavik"):
             assert await found(house, "runs", q=words) == [], words
+
+
+@given(st.text(alphabet="._:-aZ9/", max_size=5) | st.integers(125, 130).map(lambda size: "." * size))
+def test_the_api_takes_for_a_run_s_id_what_the_door_takes(text: str) -> None:
+    assert bool(re.fullmatch(RUN_ID, text)) == bool(RUN.fullmatch(text))
 
 
 @pytest.mark.parametrize(
