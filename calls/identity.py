@@ -8,11 +8,11 @@ meant for others: a value that could not be an identifier is none, and a name th
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from calls.model import Json
-from calls.shape import members
+from calls.model import Call, Json
+from calls.shape import members, some
 
 RUN: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._:-]{1,128}")
 """What can be a run's id (contract), but for the two that a URL's path cannot name."""
@@ -24,10 +24,39 @@ type Evidence = tuple[tuple[str, str], ...]
 """Identifiers as (source, value), strongest first."""
 
 
+def told_by(call: Call) -> Evidence:
+    """What a call says about whose it is. Only models and agents are believed: in a tool's body a session is the tool's."""
+    if call.dialect == "a2a":
+        return told_to_agent(call.request, call.answer)
+    return told_by_body(call.request) if call.kind == "model" else ()
+
+
 def told_by_body(request: Json) -> Evidence:
-    """What a request's body says about whose it is."""
+    """What the body of a request to a model says about whose it is."""
     body = members(request)
-    found = ((source, read(body)) for source, read in _SOURCES)
+    return _names((source, read(body)) for source, read in _SOURCES)
+
+
+def told_to_agent(request: Json, answer: Json) -> Evidence:
+    """The context of a call from agent to agent: as whoever asks names it, or else as the agent does that made it.
+
+    What comes from elsewhere counts only as it is minted, and so cannot be aimed at a run that a person gave a name.
+    """
+    asked = members(members(request).get("params")) or members(request)
+    if named := _context(asked) or _context(members(asked.get("message"))):
+        return _names([("body/contextId", named)])
+    told = members(members(answer).get("result")) or members(answer)
+    minted = next(
+        filter(None, (_context(told), *(_context(members(told.get(name))) for name in ("task", "message")))), ""
+    )
+    return _names([("answer/contextId", minted)]) if _MINTED.fullmatch(minted) else ()
+
+
+def _context(value: Mapping[str, Json]) -> str | None:
+    return some(value.get("contextId"))
+
+
+def _names(found: Iterable[tuple[str, str | None]]) -> Evidence:
     return tuple(
         (source, name)
         for source, name in found
@@ -79,6 +108,7 @@ def _conversation(body: Mapping[str, Json]) -> str | None:
 
 
 _UUID: Final = r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+_MINTED: Final = re.compile(r"(?=.*\d)[\w-]{20,64}", re.ASCII)
 _SESSION: Final = re.compile(rf"_session_({_UUID})$")
 _ONE_RUN: Final = re.compile(rf"agents-sdk:run:[\w-]+|{_UUID}")
 

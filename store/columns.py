@@ -19,6 +19,7 @@ from store.filing import trace_of
 from store.links import gives, takes
 from store.prices import Cost
 from store.rows import body_digest, clean, digest_bytes
+from store.ties import ties
 
 LONGEST_RUN = 255
 LONGEST_NAME = 200
@@ -61,7 +62,7 @@ def run_name(run: str) -> str:
     return run
 
 
-def exchange_row(exchange: Exchange, project: str) -> tuple[object, ...]:
+def exchange_row(exchange: Exchange, project: str, call: Call | None = None) -> tuple[object, ...]:
     """All columns but those in a form of `blobs`: head, the response's body and the request's, which come last."""
     request, response = exchange.request, exchange.response
     return (
@@ -80,6 +81,7 @@ def exchange_row(exchange: Exchange, project: str) -> tuple[object, ...]:
         body_digest(request.body.data),
         body_digest(response.body.data) if response else None,
         _lone_trace(exchange),
+        ties(exchange, call) or None,
     )
 
 
@@ -189,8 +191,8 @@ INSERT INTO parts (project, run, day, hash, body) VALUES ($1, $2, $3, $4, $5) ON
 INSERT_EXCHANGE = """
 INSERT INTO exchanges (
     project, id, run, started_at, first_byte_at, ended_at, method, url, status, outcome, truncated, redactions,
-    request_digest, response_digest, trace, head, response_body, request_body
-) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18) ON CONFLICT DO NOTHING
+    request_digest, response_digest, trace, ties, head, response_body, request_body
+) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19) ON CONFLICT DO NOTHING
 """
 
 INSERT_CALL = """

@@ -1,50 +1,64 @@
-"""Whose an exchange is, where the door could not know: by its body, and by a trace that it shares with others.
+"""Whose an exchange is, where the door could not know: by its body, by the ids that it hands back, and by a trace.
 
 A door names a run when a request begins, from its head. Where that named none, the exchange came in under the connection's
-owner; the keeper, who has all of it, files it under the run that its body names, else under its trace as soon as a second
-exchange has the same one (in 111 of 111 recordings with several traces each call had one of its own: wire report, D). What
-was told stands in `run_evidence` with its source, whatever came of it. Filing again changes nothing.
+owner; the keeper, who has all of it, files it under the run that its body names, else under that of the call whose ids it
+hands back, else under its trace as soon as a second exchange has the same one (in 111 of 111 recordings with several traces
+each call had one of its own: wire report, D). What was told stands in `run_evidence` with its source, whatever came of it.
+Filing again changes nothing.
 """
 
 from dataclasses import replace
+from typing import Final
 
-from calls.identity import Evidence, legal, told_by_body
+from calls.identity import Evidence, legal, told_by
 from calls.model import Call, Exchange
+from store.ties import OWN, OWNER, handed_back, owner_of
 
-OWNER = "owner"
-TRACE = "traceparent"
-_LAST = frozenset((OWNER, TRACE))
+LINK: Final = "link"
+"""The source of an id that a request hands back."""
+
+TRACE: Final = "traceparent"
+CHAIN: Final = "chain:"
+"""Begins the name of a run that only the ids in its calls hold together; the id of its first exchange follows."""
+
+_LAST = frozenset((LINK, OWNER, TRACE))
 """What is weaker than a body's word."""
 
 
 def filed(exchange: Exchange, call: Call) -> Exchange:
-    """The exchange with what its body says of its run, and in that run if nothing stronger named one.
-
-    Only models are believed: in a body for a tool a session is the tool's.
-    """
-    told = told_by_body(call.request) if call.kind == "model" else ()
-    new = tuple(pair for pair in told if pair not in exchange.run_evidence)
-    if not new:
+    """The exchange with what its body says of its run, and in that run if nothing stronger named one."""
+    told, links = _new(exchange, told_by(call)), _links(exchange, call)
+    if not (told or links):
         return exchange
+    run = legal(told[0][1]) if told and is_owners(exchange) else exchange.run
     evidence = exchange.run_evidence
     place = next((n for n, (source, _) in enumerate(evidence) if source in _LAST), len(evidence))
-    run = legal(new[0][1]) if is_owners(exchange) else exchange.run
-    return replace(exchange, run=run, run_evidence=(*evidence[:place], *new, *evidence[place:]))
+    return replace(exchange, run=run, run_evidence=(*evidence[:place], *told, *links, *evidence[place:]))
 
 
 def is_owners(exchange: Exchange) -> bool:
     """Whether nothing but the connection's owner named the run."""
+    return is_loose(exchange) and exchange.run_evidence[-1] == (OWNER, exchange.run)
+
+
+def is_loose(exchange: Exchange) -> bool:
+    """Whether whoever sent it said nothing that names its run."""
     evidence = exchange.run_evidence
-    return bool(evidence) and evidence[-1] == (OWNER, exchange.run) and all(source in _LAST for source, _ in evidence)
+    return bool(evidence) and all(source in _LAST for source, _ in evidence)
+
+
+def may_follow(exchange: Exchange) -> bool:
+    """Whether the ids that it hands back may name its run: nothing stronger did, and nothing else has moved it."""
+    return is_owners(exchange) or (is_loose(exchange) and exchange.run.startswith(CHAIN))
 
 
 def trace_of(exchange: Exchange) -> str | None:
     """The trace that may name the run of an exchange, because nothing stronger did."""
-    evidence = exchange.run_evidence
-    if not evidence or any(source not in _LAST for source, _ in evidence):
+    if not is_loose(exchange):
         return None
+    evidence = exchange.run_evidence
     trace = next((value for source, value in evidence if source == TRACE), None)
-    return trace if exchange.run in (_owner(evidence), trace) else None
+    return trace if exchange.run in (owner_of(exchange), trace) else None
 
 
 def in_trace(exchange: Exchange) -> Exchange:
@@ -52,5 +66,13 @@ def in_trace(exchange: Exchange) -> Exchange:
     return replace(exchange, run=trace_of(exchange) or exchange.run)
 
 
-def _owner(evidence: Evidence) -> str | None:
-    return next((value for source, value in evidence if source == OWNER), None)
+def _links(exchange: Exchange, call: Call) -> Evidence:
+    """The ids that it hands back. Where our own words named the run, `follows` of the call says as much."""
+    evidence = exchange.run_evidence
+    if not evidence or any(source in OWN for source, _ in evidence):
+        return ()
+    return _new(exchange, tuple((LINK, one) for one in handed_back(exchange, call)))
+
+
+def _new(exchange: Exchange, told: Evidence) -> Evidence:
+    return tuple(pair for pair in told if pair not in exchange.run_evidence)

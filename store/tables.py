@@ -77,10 +77,19 @@ exchanges = Table(
     Column("request_body", LargeBinary, nullable=False),  # in a form of `blobs`
     Column("response_body", LargeBinary),
     Column("trace", Text),  # of one that only its connection's owner names a run for: whoever has the same one joins it
+    Column("ties", ARRAY(BigInteger)),  # digests of the ids that it makes and hands back, where we told no run: `ties`
     _key("id"),
     # A run's exchanges in step order.
     Index(None, "project", "run", "started_at", "id"),
     Index(None, "project", "trace", postgresql_where=text("trace IS NOT NULL")),
+    # Written at once: what is looked up is mostly what has just been put in.
+    Index(
+        "exchanges_ties_idx",
+        "ties",
+        postgresql_using="gin",
+        postgresql_with={"fastupdate": "off"},
+        postgresql_where=text("ties IS NOT NULL"),
+    ),
     postgresql_partition_by="RANGE (id)",
     comment="One HTTP request and its response as they crossed the wire, after redaction: the evidence.",
 )
