@@ -1,222 +1,148 @@
-"""What each engine costs for each request and event: `python -m bench.engines [--quick] [--json] [--rounds N] [--seconds S]`.
+"""What each engine costs for each call, event and connection, beside the others.
 
-Every engine is asked the same in turn, round after round, on one machine that others use too: compare rows of one run, and
-ratios rather than figures. nginx, where there is one on the PATH, is a reverse proxy with TLS on both sides that records
-nothing. The keeper runs for `end-to-end` only: all else is the door.
+Every engine is asked the same in turn, round after round, on one machine: read ratios of one run rather than its figures.
+CPU is that of the engine's process alone; who asks and who is asked (Python, epoll, OpenSSL) are processes of their own, and
+`direct` tells how fast they are with nothing between. Each round starts every engine anew.
+
+\b
+engines: direct              nothing in between
+         nginx               a reverse proxy with TLS on both sides that records nothing
+         lane-relay          our lane, passing on only
+         lane-record         our lane as `playhead up` starts it: redaction, and every message's end waits for the spool
+         lane-record-stored  the same with its keeper and Postgres: CPU of all three, until every call is in its rows
+         lane-replay         our lane answering from a recording
+         mitmproxy-bare      the least mitmproxy that passes everything on and keeps nothing
+         mitmproxy-record, mitmproxy-replay   our doors on mitmproxy
+         mitmdump            mitmproxy's own program with -w
+         hoverfly            capturing, where it is on the PATH
+         timefork            from PyPI, in an environment of its own; plain HTTP towards the client
 """
 
 import argparse
-import shutil
-import socket
-import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
-from bench.figures import Row, Spread, finish, machine, print_json, ratios
-from bench.replay import CALLS, recorded
-from bench.stage import Door, Stage, staged
-from proxy.ports import free
+from bench.doors import ENGINES, Engines, Sources
+from bench.figures import Row, machine
+from bench.plot import plot
+from bench.results import Result, results
+from bench.stage import Stage, staged
+from bench.table import page
+from bench.wire import Broken
+from bench.workloads import OTHERS, QUICK, STORED, WORKLOADS
 
-NGINX = """
-daemon off; master_process off; pid {directory}/nginx.pid; error_log {directory}/error.log;
-events {{ worker_connections 2048; }}
-http {{
-  access_log off; keepalive_requests 100000000; client_body_temp_path {directory}/body; proxy_temp_path {directory}/proxy;
-  fastcgi_temp_path {directory}/f; uwsgi_temp_path {directory}/u; scgi_temp_path {directory}/s;
-  upstream api {{ server 127.0.0.1:{upstream}; keepalive 512; keepalive_requests 100000000; }}
-  server {{
-    listen 127.0.0.1:{port} ssl; ssl_certificate {certificate}; ssl_certificate_key {certificate};
-    location / {{
-      proxy_pass https://api; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_set_header Host $host;
-      proxy_ssl_verify on; proxy_ssl_trusted_certificate {ca}; proxy_ssl_name localhost; proxy_ssl_session_reuse on;
-      proxy_buffering off; client_max_body_size 0;
-    }}
-  }}
-}}
-"""
-
-WORKLOADS: Mapping[str, tuple[str, Mapping[str, Any]]] = MappingProxyType(
-    {
-        "small": ("call", {}),
-        "small-paced": ("call", {"rate": 500.0}),
-        "large": ("call", {"size": 20 << 10, "path": "/json?4096"}),
-        "sse50": ("event", {"workload": "events", "connections": 50, "rate": 50, "warm": 1.0}),
-        "sse200": ("event", {"workload": "events", "connections": 200, "rate": 50, "warm": 2.0}),
-        "sse400": ("event", {"workload": "events", "connections": 400, "rate": 50, "warm": 4.0}),
-        "replay": ("call", {"distinct": CALLS, "first": 0}),
-    }
-)
-QUICK = ("small", "sse50", "replay")
+OURS: Final = ("lane", "mitmproxy-r")
+"""What the names of our own engines begin with: one that fails is a failure, not a row."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Nginx:
-    """A reverse proxy in front of the upstream."""
+class Measured:
+    """The rows so far, and why others are missing."""
 
-    pid: int
-    port: int
+    def __init__(self, engines: Sequence[str], workloads: Sequence[str], seconds: float) -> None:
+        self.rows: list[Row] = []
+        self.missing: dict[tuple[str, str], str] = {}
+        self._engines = engines
+        self._workloads = workloads
+        self._seconds = seconds
 
+    def round(self, stage: Stage, sources: Sources, number: int) -> None:
+        """Ask for everything once. The order turns round, so that nobody always goes first."""
+        with stage.round(f"round-{number}") as fresh:
+            engines = Engines(stage=fresh, sources=sources)
+            for workload in self._workloads:
+                if number >= WORKLOADS[workload].at_most:
+                    continue
+                names = self._asked(workload)
+                for name in names if number % 2 else names[::-1]:
+                    self._ask(engines, name, workload, number)
 
-@dataclass(kw_only=True)
-class Engines:
-    """The engines of one run, each started when it is first asked for."""
+    def _asked(self, workload: str) -> list[str]:
+        there = WORKLOADS[workload].engines
+        return [name for name in self._engines if name in there and (name, workload) not in self.missing]
 
-    stage: Stage
-
-    def ask(self, name: str, **what: Any) -> dict[str, Any]:
-        """Have an engine asked; what was found."""
-        if name == "nginx":
-            nginx = self._nginx
-            door = replace(self.stage.direct(), name=name)
-            return self.stage.ask(door, pids={"door": nginx.pid}, **what, upstream=nginx.port)
-        return self.stage.ask(self._door(name), **what)
-
-    @cached_property
-    def _nginx(self) -> Nginx:
-        return self.stage.stack.enter_context(nginx(self.stage))
-
-    @cached_property
-    def _recorded(self) -> Path:
-        return recorded(self.stage)
-
-    @cached_property
-    def _doors(self) -> dict[str, Door]:
-        return {}
-
-    def _door(self, name: str) -> Door:
-        if name not in self._doors:
-            self._doors[name] = MAKERS[name](self, name)
-        return self._doors[name]
-
-    def ours(self, name: str, engine: str, **differences: Any) -> Door:
-        """A door of ours."""
-        return self.stage.ours(name, engine=engine, **differences)
-
-    def replaying(self, name: str, engine: str) -> Door:
-        """A door that answers from a recording."""
-        options = {"after_last": "repeat-last"}
-        return self.ours(name, engine, mode="replay", replay=[str(self._recorded)], replay_options=options)
-
-
-type Maker = Callable[[Engines, str], Door]
-
-MAKERS: Mapping[str, Maker] = MappingProxyType(
-    {
-        "direct": lambda engines, _: engines.stage.direct(),
-        "lane-relay": lambda engines, name: engines.ours(name, "lane", mode="passthrough"),
-        "lane-record": lambda engines, name: engines.ours(name, "lane"),
-        "mitmproxy-bare": lambda engines, _: engines.stage.bare(),
-        "mitmproxy-record": lambda engines, name: engines.ours(name, "mitmproxy"),
-        "lane-replay": lambda engines, name: engines.replaying(name, "lane"),
-        "mitmproxy-replay": lambda engines, name: engines.replaying(name, "mitmproxy"),
-    }
-)
-REPLAYING = ("lane-replay", "mitmproxy-replay")
-
-
-@contextmanager
-def nginx(stage: Stage) -> Iterator[Nginx]:
-    """nginx in front of the stage's upstream, as one process."""
-    directory = stage.directory / "nginx"
-    directory.mkdir()
-    port = free("127.0.0.1", 0)
-    config = directory / "nginx.conf"
-    certificate = stage.directory / "upstream.pem"
-    told = {"directory": directory, "upstream": stage.port, "port": port, "certificate": certificate, "ca": stage.ca}
-    config.write_text(NGINX.format(**told))
-    with subprocess.Popen(["nginx", "-c", str(config), "-p", str(directory)], stderr=subprocess.DEVNULL) as process:
+    def _ask(self, engines: Engines, name: str, workload: str, number: int) -> None:
+        say(f"round {number + 1}: {workload}, {name}")
         try:
-            _wait(port)
-            yield Nginx(pid=process.pid, port=port)
-        finally:
-            process.terminate()
+            found = engines.ask(name, workload, self._seconds)
+        except Broken as failed:
+            self.missing[name, workload] = str(failed)
+            say(f"  {failed}")
+        else:
+            self.rows.append(_row(name, workload, number, found))
+
+    def results(self, where: Mapping[str, Any]) -> Iterator[Result]:
+        """What was found; why there is nothing, or nothing more."""
+        left = dict(self.missing)
+        for result in results(self.rows, where):
+            yield replace(result, why=left.pop((result.engine, result.workload), None))
+        for (engine, workload), why in left.items():
+            unit = WORKLOADS[workload].unit
+            yield Result(engine=engine, workload=workload, unit=unit, why=why, machine=where)
 
 
-def _wait(port: int) -> None:
-    end = time.monotonic() + 10
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port)).close()
-            return
-        except OSError:
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.05)
-
-
-def asked(workload: str, engines: Sequence[str]) -> list[str]:
-    """Who takes part: those that answer from a recording where one is answered from, and nobody else does."""
-    return [name for name in engines if name == "direct" or (name in REPLAYING) == (workload == "replay")]
-
-
-def options() -> argparse.ArgumentParser:
-    there = [name for name in ("nginx",) if shutil.which(name)]
-    parser = argparse.ArgumentParser(prog="python -m bench.engines", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a look, within a minute")
-    parser.add_argument("--json", action="store_true", help="one row a line")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=3.0, help="length of each window")
-    parser.add_argument("--engines", nargs="+", default=[*there, *MAKERS], choices=["nginx", *MAKERS])
-    parser.add_argument("--workloads", nargs="+", choices=list(WORKLOADS))
-    return parser
-
-
-def measure(engines: Engines, names: Sequence[str], workload: str, number: int, seconds: float) -> list[Row]:
-    """One round of one workload. The order turns round, so that nobody always goes first."""
-    order = asked(workload, names)
-    unit, what = WORKLOADS[workload]
-    rows = []
-    for name in order if number % 2 else order[::-1]:
-        found = engines.ask(name, seconds=seconds, **what)
-        rows.append(_row(name, workload, unit, number, found))
-    return rows
-
-
-def _row(name: str, workload: str, unit: str, number: int, found: Mapping[str, Any]) -> Row:
-    used = found["cpu"].get("door")
+def _row(name: str, workload: str, number: int, found: Mapping[str, Any]) -> Row:
+    used, n, seconds = found["cpu"], found["n"], found["seconds"]
+    unit = WORKLOADS[workload].unit
+    cpu = used["door"] / n * 1e6 if "door" in used and unit != "stream" else None
+    shares = {f"{part}_cores": used[part] / seconds for part in ("door", "load", "upstream") if part in used}
     return Row(
         engine=name,
         workload=workload,
         unit=unit,
         round=number,
-        n=found["n"],
-        per_s=found["n"] / found["seconds"],
-        cpu_us=used / found["n"] * 1e6 if used is not None else None,
-        mean_ms=found["mean_ms"],
+        n=n,
+        per_s=n / seconds,
+        cpu_us=found.get("cpu_us", cpu),
         p50_ms=found["p50_ms"],
         p99_ms=found["p99_ms"],
+        detail=shares | found.get("detail", {}),
     )
 
 
-def compared(rows: Sequence[Row]) -> Iterator[tuple[str, Spread]]:
-    """The targets: recording beside an nginx that does not, and beside the engine that speaks everything."""
-    for workload in dict.fromkeys(row.workload for row in rows):
-        for ours, peer in (("lane-relay", "nginx"), ("lane-record", "nginx"), ("mitmproxy-bare", "lane-record")):
-            if ratio := ratios(rows, workload, ours, peer):
-                yield f"CPU of {ours} over {peer}, {workload}", ratio
+def say(what: str) -> None:
+    """To whoever waits."""
+    print(what, file=sys.stderr, flush=True)
 
 
-def main() -> None:
+def options() -> argparse.ArgumentParser:
+    workloads = "\n".join(f"         {name:20}{workload.says}" for name, workload in WORKLOADS.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.engines",
+        description=f"{__doc__}\nworkloads:\n{workloads}".replace("\b\n", ""),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--quick", action="store_true", help="a look, within a minute: one short round, fewer of each")
+    parser.add_argument("--json", action="store_true", help="one result a line; `python -m bench.table` reads it")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="write an SVG as well")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=1.5, help="length of each window (%(default)s)")
+    parser.add_argument("--engines", nargs="+", metavar="NAME", choices=list(ENGINES))
+    parser.add_argument("--workloads", nargs="+", metavar="NAME", choices=list(WORKLOADS))
+    parser.add_argument("--nginx", default="nginx", metavar="PATH", help="its program, where it is not on the PATH")
+    return parser
+
+
+def main() -> int:
     told = options().parse_args()
-    rounds, seconds = (1, 1.5) if told.quick else (told.rounds, told.seconds)
-    rows: list[Row] = []
-    began = machine()
+    rounds, seconds = (1, 0.7) if told.quick else (told.rounds, told.seconds)
+    engines = told.engines or [name for name in ENGINES if not (told.quick and name in (*OTHERS, STORED))]
+    workloads = told.workloads or (QUICK if told.quick else list(WORKLOADS))
+    where = machine() | {"date": time.strftime("%Y-%m-%d")}
+    measured = Measured(engines, workloads, seconds)
     with staged() as stage:
-        engines = Engines(stage=stage)
+        sources = Sources(stage=stage, nginx=told.nginx)
         for number in range(rounds):
-            for workload in told.workloads or (QUICK if told.quick else WORKLOADS):
-                found = measure(engines, told.engines, workload, number, seconds)
-                rows += found
-                for row in found if told.json else ():
-                    print_json(row)
-    finish(rows, began, compared(rows), as_json=told.json)
+            measured.round(stage, sources, number)
+    found = list(measured.results(where))
+    print("\n".join(result.line() for result in found) if told.json else page(found))
+    if told.plot:
+        told.plot.write_text(plot(found), "utf-8")
+    return int(any(name.startswith(OURS) for name, _ in measured.missing))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

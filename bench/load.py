@@ -8,6 +8,7 @@ import heapq
 import json
 import re
 import select
+import socket
 import ssl
 import sys
 import time
@@ -15,16 +16,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from bench.figures import cpu, cpu_with_children, quantile, rss
-from bench.wire import Broken, received, send, through
+from bench.wire import READ, Broken, received, send, through
 from bench.words import Bodies
 
-HOST = "api.bench.example"
+DOMAIN = "bench.example"
+HOST = f"api.{DOMAIN}"
+NEW_HOST = f"h{{}}.{DOMAIN}"
+"""The nth host that nobody has asked before."""
 
 HEAD = (
     "POST {path} HTTP/1.1\r\nHost: {host}\r\nAccept: application/json\r\nAccept-Encoding: identity\r\n"
     "User-Agent: bench/1.0 Python/3.13\r\nAuthorization: Bearer sk-bench-0f9d2c4b8a7e61350f9d2c4b8a7e6135\r\n"
     "Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
 )
+
+PLAIN, STREAMED = b'"limit": 20', b'"stream": true'
+CHANGES = (PLAIN, b'"limit": 21')
+"""What makes a request differ outside its key, under a profile that calls `limit` transient."""
 
 LEFT = re.compile(rb'"at":"(\d{19})"')
 
@@ -35,18 +43,26 @@ class Load:
     def __init__(self, told: Mapping[str, Any]) -> None:
         self.told = told
         self.times: list[float] = []
-        self._trust = ssl.create_default_context(cafile=told["ca"])
+        self._trust = None if told["plain"] else ssl.create_default_context(cafile=told["ca"])
+        if self._trust and not told["verified"]:
+            self._trust.check_hostname, self._trust.verify_mode = False, ssl.CERT_NONE
         self._poll = select.epoll()
-        self._connections: dict[int, ssl.SSLSocket] = {}
+        self._connections: dict[int, socket.socket] = {}
         self.buffers: dict[int, bytes] = {}
 
     def connect(self) -> None:
         """Open every connection, one after the other."""
         for _ in range(self.told["connections"]):
-            connection = through(self.told["proxy"], HOST, self.told["upstream"], self.told["run"], self._trust)
+            connection = self.connection(HOST)
             self._connections[connection.fileno()] = connection
             self.buffers[connection.fileno()] = b""
             self._poll.register(connection, select.EPOLLIN)
+
+    def connection(self, host: str) -> socket.socket:
+        """One to that host, as this door is reached."""
+        told = self.told
+        asked = told["authority"] or f"{host}:443"
+        return through(told["proxy"], asked, host, told["upstream"], told["run"], self._trust)
 
     def run(self) -> dict[str, Any]:
         """Warm up, measure, and say what came of it."""
@@ -61,11 +77,11 @@ class Load:
         used = {name: after[name] - before[name] for name in after}
         return {"seconds": lasted, "cpu": used, "rss": [empty, self._sizes()], **self._found()}
 
-    def begin(self, connections: list[ssl.SSLSocket]) -> None:
+    def begin(self, connections: list[socket.socket]) -> None:
         """Ask for the first time on each connection."""
         raise NotImplementedError
 
-    def take(self, connection: ssl.SSLSocket, data: bytes) -> None:
+    def take(self, connection: socket.socket, data: bytes) -> None:
         """Something came."""
         raise NotImplementedError
 
@@ -116,13 +132,14 @@ class Calls(Load):
     def __init__(self, told: Mapping[str, Any]) -> None:
         super().__init__(told)
         self._bodies = Bodies(told["size"], seed=1)
-        self._head = HEAD.format(path=told.get("path", "/json"), host=HOST, length=told["size"]).encode()
+        self._head = head(told, HOST)
+        self._changes = CHANGES if told["changed"] else (b"", b"")
         self._number = 0
         self._asked: dict[int, float] = {}
-        self._waiting: list[tuple[float, int, ssl.SSLSocket]] = []
+        self._waiting: list[tuple[float, int, socket.socket]] = []
         self._interval = told["connections"] / told["rate"] if told["rate"] else 0.0
 
-    def begin(self, connections: list[ssl.SSLSocket]) -> None:
+    def begin(self, connections: list[socket.socket]) -> None:
         now = time.monotonic()
         for order, connection in enumerate(connections):
             heapq.heappush(self._waiting, (now + self._interval * order / len(connections), order, connection))
@@ -137,10 +154,10 @@ class Calls(Load):
         calls = self.told["calls"]
         return calls is not None and self._number >= calls and not self._asked
 
-    def take(self, connection: ssl.SSLSocket, data: bytes) -> None:
+    def take(self, connection: socket.socket, data: bytes) -> None:
         number = connection.fileno()
         buffer = self.buffers[number] + data
-        if not _whole(buffer):
+        if not whole(buffer):
             self.buffers[number] = buffer
             return
         self.buffers[number] = b""
@@ -151,20 +168,26 @@ class Calls(Load):
         else:
             self._ask(connection)
 
-    def _ask(self, connection: ssl.SSLSocket) -> None:
+    def _ask(self, connection: socket.socket) -> None:
         calls, distinct = self.told["calls"], self.told["distinct"]
         if calls is not None and self._number >= calls:
             return
         number = self.told["first"] + (self._number % distinct if distinct else self._number)
         self._number += 1
         self._asked[connection.fileno()] = time.monotonic()
-        send(connection, self._head + self._bodies[number])
+        send(connection, self._head + self._bodies[number].replace(*self._changes, 1))
 
     def _found(self) -> dict[str, Any]:
         return super()._found() | {"asked": self._number}
 
 
-def _whole(buffer: bytes) -> bool:
+def head(told: Mapping[str, Any], host: str, length: int | None = None) -> bytes:
+    """What stands before each body."""
+    answer = f"events={told['rate']}" if told["workload"] == "events" else f"size={told['answer']}"
+    return HEAD.format(path=f"{told['path']}?{answer}", host=host, length=length or told["size"]).encode()
+
+
+def whole(buffer: bytes) -> bool:
     """Whether that is an answer, all of it. Raises Broken when it is not a good one."""
     head, blank, body = buffer.partition(b"\r\n\r\n")
     if not blank:
@@ -180,14 +203,13 @@ def _whole(buffer: bytes) -> bool:
 class Events(Load):
     """One stream on each connection, each event with the time at which it left the upstream."""
 
-    def begin(self, connections: list[ssl.SSLSocket]) -> None:
-        path = f"/events?{self.told['rate']}"
-        body = Bodies(self.told["size"], seed=1)
-        head = HEAD.format(path=path, host=HOST, length=self.told["size"]).encode()
+    def begin(self, connections: list[socket.socket]) -> None:
+        bodies = Bodies(self.told["size"], seed=1)
         for order, connection in enumerate(connections):
-            send(connection, head + body[self.told["first"] + order])
+            body = bodies[self.told["first"] + order].replace(PLAIN, STREAMED, 1)
+            send(connection, head(self.told, HOST, len(body)) + body)
 
-    def take(self, connection: ssl.SSLSocket, data: bytes) -> None:
+    def take(self, connection: socket.socket, data: bytes) -> None:
         now = time.monotonic_ns()
         number = connection.fileno()
         # An event may come in two records.
@@ -196,12 +218,50 @@ class Events(Load):
         self.times.extend((now - int(left)) / 1e9 for left in LEFT.findall(whole))
 
 
+class Connects(Load):
+    """One connection after the other, each with one request: timed from its first packet to the answer's last."""
+
+    def __init__(self, told: Mapping[str, Any]) -> None:
+        super().__init__(told)
+        self._bodies = Bodies(told["size"], seed=1)
+        self._number = 0
+
+    def run(self) -> dict[str, Any]:
+        if not self.told["new"]:
+            self._once()  # so that the host is known
+        before, began = self._used(), time.monotonic()
+        self.times = [self._once() for _ in range(self.told["calls"])]
+        after, lasted = self._used(), time.monotonic() - began
+        used = {name: after[name] - before[name] for name in after}
+        return {"seconds": lasted, "cpu": used, "asked": self._number, **self._found()}
+
+    def _once(self) -> float:
+        host = NEW_HOST.format(self._number) if self.told["new"] else HOST
+        asked = head(self.told, host) + self._bodies[self.told["first"] + self._number]
+        self._number += 1
+        began = time.monotonic()
+        with self.connection(host) as connection:
+            send(connection, asked)
+            answer = b""
+            connection.setblocking(True)
+            while not whole(answer):
+                data = connection.recv(READ)
+                if not data:
+                    raise Broken(f"a connection was closed during its answer: {answer[:300]!r}")
+                answer += data
+        return time.monotonic() - began
+
+
+KINDS: Mapping[str, type[Load]] = {"json": Calls, "events": Events, "connects": Connects}
+
+
 def main() -> None:
     told = json.loads(sys.stdin.readline())
-    kind = Events if told["workload"] == "events" else Calls
     try:
-        found = kind(told).run()
-    except (Broken, OSError) as error:
+        found = KINDS[told["workload"]](told).run()
+    except Broken as broken:
+        found = {"failed": str(broken)}
+    except OSError as error:
         found = {"failed": f"{type(error).__name__}: {error}"}
     sys.stdout.write(json.dumps(found) + "\n")
 

@@ -9,7 +9,6 @@ bundle. Start: from nothing to ready to answer. `direct` is the upstream itself,
 import argparse
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from pathlib import Path
 from shutil import which
 from typing import Any
 
+from bench import peers
 from bench.figures import Row, Spread, cpu, finish, machine, print_json, rss
 from bench.load import HOST
 from bench.stage import QUESTION, Stage, staged
@@ -94,52 +94,21 @@ def mitmdump(flows: Path, stage: Stage) -> Iterator[Ready]:
 
 @contextmanager
 def wiremock(mappings: Path, jar: Path) -> Iterator[Ready]:
-    port = _free()
+    port = peers.free()
     line = ["java", "-jar", str(jar), "--port", str(port), "--root-dir", str(mappings), "--disable-banner"]
-    with _process([*line, "--no-request-journal"], port) as (started, pid):
-        yield Ready(started_ms=started, told={"url": f"http://127.0.0.1:{port}/json"}, pid=pid)
+    began = time.perf_counter()
+    with peers.server([*line, "--no-request-journal"], port) as pid:
+        yield Ready(
+            started_ms=(time.perf_counter() - began) * 1e3, told={"url": f"http://127.0.0.1:{port}/json"}, pid=pid
+        )
 
 
 @contextmanager
 def _mitmdump(stage: Stage, *more: str) -> Iterator[Ready]:
-    port, directory = _free(), stage.directory
-    line = [str(Path(sys.executable).parent / "mitmdump"), "-q", "--listen-host", "127.0.0.1", "-p", str(port)]
-    line += ["--set", f"confdir={directory}", "--set", "connection_strategy=lazy", *more]
-    with _process(line, port) as (started, pid):
-        ca = str(directory / "mitmproxy-ca-cert.pem")
-        told = {"url": f"https://localhost:{stage.port}/json", "proxy": f"http://127.0.0.1:{port}", "ca": ca}
-        yield Ready(started_ms=started, told=told, pid=pid)
-
-
-@contextmanager
-def _process(line: list[str], port: int) -> Iterator[tuple[float, int]]:
-    """A server and how long it took until it answered."""
     began = time.perf_counter()
-    process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        while not _answers(port):
-            if process.poll() is not None or time.perf_counter() - began > 60:
-                raise Broken(f"{line[0]} did not begin to answer")
-            time.sleep(0.005)
-        yield (time.perf_counter() - began) * 1e3, process.pid
-    finally:
-        process.terminate()
-        process.wait(20)
-
-
-def _answers(port: int) -> bool:
-    """Whether it says anything: some listen before they are ready."""
-    try:
-        with socket.create_connection(("127.0.0.1", port), 1) as connection:
-            connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
-            return bool(connection.recv(1))
-    except OSError:
-        return False
-
-
-def _free() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
+    with peers.mitmdump(stage, *more) as door:
+        told = {"url": f"https://localhost:{stage.port}/json", "proxy": f"http://127.0.0.1:{door.port}", "ca": door.ca}
+        yield Ready(started_ms=(time.perf_counter() - began) * 1e3, told=told, pid=door.pid)
 
 
 # -- what each replays
@@ -164,8 +133,7 @@ def _cassette(stage: Stage, calls: int, place: Path) -> Path:
 
 
 def _flows(stage: Stage, calls: int, place: Path) -> Path:
-    trust = f"ssl_verify_upstream_trusted_ca={stage.ca}"
-    with _mitmdump(stage, "-w", str(place), "--set", trust) as ready:
+    with _mitmdump(stage, "-w", str(place)) as ready:
         asked(stage, calls, ready.told)
     return place
 

@@ -1,19 +1,20 @@
 """The processes that a benchmark needs: an upstream with a private CA, the doors that are compared, and who asks them."""
 
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
 
 import trustme
 
-from bench.load import HOST
+from bench.load import DOMAIN, HOST, NEW_HOST
 from bench.wire import Broken
 from proxy.api import Api
 from proxy.house import House
@@ -28,13 +29,21 @@ ANSWER = 2048
 QUESTION = 1024
 """Bytes of a request."""
 
+NEW_HOSTS = 64
+"""Hosts that nobody has asked before, each an upstream of its own."""
+
+SPOOL = 64 << 30
+"""Bytes that may wait where no keeper runs: a door that refuses would be measured refusing."""
+
 
 class Process:
     """`python -m MODULE`, told one line of JSON on stdin; it says one line on stdout and ends with its stdin."""
 
     def __init__(self, module: str, config: Mapping[str, Any]) -> None:
         command = [sys.executable, "-m", module]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        # What it logs is told only when it fails.
+        self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed when it is stopped
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log)
         self.module = module
         self.pid = self._process.pid
         assert self._process.stdin is not None
@@ -46,11 +55,18 @@ class Process:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise Broken(f"{self.module} ended with {self._process.wait()} and said nothing")
+            ended = self._process.wait()
+            raise Broken(f"{self.module} ended with {ended}: {self._last_words()}")
         found: dict[str, Any] = json.loads(line)
         if "failed" in found:
             raise Broken(found["failed"])
         return found
+
+    def _last_words(self) -> str:
+        self._log.seek(0)
+        # Tracebacks of exception groups end in decoration.
+        lines = [line.strip(" |+-") for line in self._log.read().splitlines()]
+        return next(filter(None, reversed(lines)), "it said nothing")
 
     def __enter__(self) -> Self:
         return self
@@ -67,6 +83,8 @@ class Process:
         except subprocess.TimeoutExpired:
             self._process.kill()
             raise Broken(f"{self.module} did not stop within {GRACE:.0f} s") from None
+        finally:
+            self._log.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +95,17 @@ class Door:
     ca: str
     port: int | None = None
     process: Process | None = None
+    pid: int | None = None
+    """Of a process that is not a module of ours."""
+
+    how: Mapping[str, Any] = MappingProxyType({})
+    """What who asks is told to reach it, where that is not CONNECT to the host."""
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Whose CPU is the door's."""
+        pid = self.process.pid if self.process else self.pid
+        return {} if pid is None else {"door": pid}
 
 
 @dataclass(kw_only=True)
@@ -86,7 +115,13 @@ class Stage:
     directory: Path
     upstream: Process
     port: int
+    ports: tuple[int, ...]
+    """Further ones that it listens on, for hosts that are asked once."""
+
     ca: str
+    certificate: str
+    """The upstream's own, with its key."""
+
     stack: ExitStack
     first: int = field(default=0)
 
@@ -94,6 +129,15 @@ class Stage:
         """Start one, to be stopped with the stage, and wait until it is ready."""
         process = self.stack.enter_context(Process(module, config))
         return process, process.said()
+
+    @contextmanager
+    def round(self, name: str) -> Iterator["Stage"]:
+        """The same upstream with a directory of that name, which goes with the processes that are started in it."""
+        directory = self.directory / name
+        directory.mkdir()
+        with ExitStack() as stack:
+            stack.callback(shutil.rmtree, directory)
+            yield replace(self, directory=directory, stack=stack, first=0)
 
     def direct(self) -> Door:
         """No door at all."""
@@ -114,7 +158,9 @@ class Stage:
 
     def house(self, name: str) -> House:
         """A data directory of ours, new unless it was asked for before."""
-        return House(load({"data": self.directory / name, "upstreams": {HOST: f"https://localhost:{self.port}"}}, None))
+        upstreams = {NEW_HOST.format(n): f"https://localhost:{port}" for n, port in enumerate(self.ports)}
+        upstreams[HOST] = f"https://localhost:{self.port}"
+        return House(load({"data": self.directory / name, "upstreams": upstreams, "spool_limit": SPOOL}, None))
 
     def ours(self, name: str, **differences: Any) -> Door:
         """Our own door, with a data directory of that name, told as the house tells it."""
@@ -124,24 +170,34 @@ class Stage:
 
     def ask(self, door: Door, *, pids: Mapping[str, int] = MappingProxyType({}), **what: Any) -> dict[str, Any]:
         """Have a process ask for as long as `what` says; what it found."""
-        watched = dict(pids) | ({"door": door.process.pid} if door.process else {})
-        told = {**DEFAULTS, "first": self.first, "proxy": door.port, "ca": door.ca, "upstream": self.port, **what}
-        with Process("bench.load", {"run": f"bench-{self.first}", **told, "pids": watched}) as load:
+        watched = {"upstream": self.upstream.pid, **pids, **door.pids}
+        told = {**DEFAULTS, "first": self.first, "proxy": door.port, "ca": door.ca, "upstream": self.port}
+        told |= {"run": f"bench-{self.first}", **what, **door.how, "pids": watched}
+        with Process("bench.load", told) as load:
             found = load.said()
         self.first += int(found.get("asked", told["connections"]))
         return found
 
 
-DEFAULTS: Mapping[str, Any] = {
-    "workload": "json",
-    "connections": 32,
-    "size": QUESTION,
-    "seconds": 4.0,
-    "warm": 0.5,
-    "rate": None,
-    "calls": None,
-    "distinct": None,
-}
+DEFAULTS: Mapping[str, Any] = MappingProxyType(
+    {
+        "workload": "json",
+        "connections": 32,
+        "size": QUESTION,
+        "answer": ANSWER,
+        "path": "/v1/json",
+        "seconds": 4.0,
+        "warm": 0.5,
+        "rate": None,
+        "calls": None,
+        "distinct": None,
+        "changed": False,
+        "new": False,
+        "authority": None,
+        "plain": False,
+        "verified": True,
+    }
+)
 
 
 @contextmanager
@@ -152,15 +208,24 @@ def staged() -> Iterator[Stage]:
         directory = Path(name)
         directory.chmod(0o711)
         certificate, ca = _certificates(directory)
-        upstream = stack.enter_context(Process("bench.upstream", {"certificate": certificate, "answer": ANSWER}))
-        port = upstream.said()["port"]
-        yield Stage(directory=directory, upstream=upstream, port=port, ca=ca, stack=stack)
+        told = {"certificate": certificate, "answer": ANSWER, "more": NEW_HOSTS}
+        upstream = stack.enter_context(Process("bench.upstream", told))
+        port, *more = upstream.said()["ports"]
+        yield Stage(
+            directory=directory,
+            upstream=upstream,
+            port=port,
+            ports=tuple(more),
+            ca=ca,
+            certificate=certificate,
+            stack=stack,
+        )
 
 
 def _certificates(directory: Path) -> tuple[str, str]:
     """A certificate with its key for whatever name the upstream is asked by, and the CA that signed it."""
     authority = trustme.CA()
     leaf, ca = directory / "upstream.pem", directory / "upstream-ca.pem"
-    authority.issue_cert(HOST, "localhost", "127.0.0.1").private_key_and_cert_chain_pem.write_to_path(leaf)
+    authority.issue_cert(f"*.{DOMAIN}", "localhost", "127.0.0.1").private_key_and_cert_chain_pem.write_to_path(leaf)
     authority.cert_pem.write_to_path(ca)
     return str(leaf), str(ca)

@@ -1,7 +1,7 @@
 """The API that is asked: `python -m bench.upstream`, told on stdin, one thread, no framework.
 
-`POST /json` is answered with a body of 2 KB, or as many bytes as its query says, no two alike; `POST /events?RATE` with a stream of events, each a chunk of
-its own that carries the time at which it left.
+A path with `size=2048` in its query is answered with a body of so many bytes, no two alike; one with `events=50` with a stream
+of so many events a second, each a chunk of its own that carries the time at which it left.
 """
 
 import heapq
@@ -36,9 +36,11 @@ class Upstream:
     def __init__(self, told: Mapping[str, Any]) -> None:
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.load_cert_chain(told["certificate"])
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+        listeners = [socket.create_server(("127.0.0.1", 0), backlog=512) for _ in range(1 + told["more"])]
+        self._listeners = {listener.fileno(): listener for listener in listeners}
         self._poll = select.epoll()
-        self._poll.register(self._listener, select.EPOLLIN)
+        for number in self._listeners:
+            self._poll.register(number, select.EPOLLIN)
         self._poll.register(sys.stdin, select.EPOLLIN)
         self._connections: dict[int, ssl.SSLSocket] = {}
         self._buffers: dict[int, bytes] = {}
@@ -49,9 +51,9 @@ class Upstream:
         self._number = count()
 
     @property
-    def port(self) -> int:
-        """Where it listens."""
-        return int(self._listener.getsockname()[1])
+    def ports(self) -> list[int]:
+        """Where it listens: as many places as there are to be upstreams."""
+        return [listener.getsockname()[1] for listener in self._listeners.values()]
 
     def serve(self) -> None:
         """Until stdin ends."""
@@ -64,13 +66,13 @@ class Upstream:
             self._send_due(time.monotonic())
 
     def _attend(self, number: int) -> None:
-        if number == self._listener.fileno():
-            self._accept()
+        if number in self._listeners:
+            self._accept(self._listeners[number])
         elif number in self._connections and (data := received(self._connections[number])) is not None:
             self._read(number, data)
 
-    def _accept(self) -> None:
-        plain, _ = self._listener.accept()
+    def _accept(self, listener: socket.socket) -> None:
+        plain, _ = listener.accept()
         try:
             connection = secured(plain, self._context, server_side=True)
         except OSError:
@@ -98,11 +100,12 @@ class Upstream:
         del self._buffers[number]
 
     def _answer(self, connection: ssl.SSLSocket, path: bytes) -> None:
-        kind, _, query = path.partition(b"?")
-        if kind == b"/events":
-            self._begin_stream(connection, float(query))
+        asked, _, value = path.rpartition(b"=")
+        if asked.endswith(b"events"):
+            self._begin_stream(connection, float(value))
         else:
-            body = self._answers(int(query or self._size))[next(self._number)]
+            size = int(value) if asked.endswith(b"size") else self._size
+            body = self._answers(size)[next(self._number)]
             send(connection, HEAD.format("application/json", f"Content-Length: {len(body)}").encode() + body)
 
     def _begin_stream(self, connection: ssl.SSLSocket, rate: float) -> None:
@@ -148,7 +151,7 @@ def _events(variety: int = 512) -> list[bytes]:
 
 def main() -> None:
     upstream = Upstream(json.loads(sys.stdin.readline()))
-    sys.stdout.write(json.dumps({"ready": True, "port": upstream.port}) + "\n")
+    sys.stdout.write(json.dumps({"ready": True, "ports": upstream.ports}) + "\n")
     sys.stdout.flush()
     upstream.serve()
 

@@ -7,7 +7,6 @@ import base64
 import select
 import socket
 import ssl
-from collections.abc import Iterator
 from typing import Any
 
 PATIENCE = 20.0
@@ -29,44 +28,45 @@ def secured(plain: socket.socket, context: ssl.SSLContext, **how: Any) -> ssl.SS
     return wrapped
 
 
-def received(connection: ssl.SSLSocket) -> bytes | None:
+def received(connection: socket.socket) -> bytes | None:
     """What has come; b"" at the end, None when there is only half a record."""
     try:
         return connection.recv(READ)
-    except ssl.SSLWantReadError:
+    except (ssl.SSLWantReadError, BlockingIOError):
         return None
     except (ssl.SSLEOFError, ConnectionError):
         return b""
 
 
-def send(connection: ssl.SSLSocket, data: bytes) -> None:
+def send(connection: socket.socket, data: bytes) -> None:
     """All of it, waiting where the other side is slow."""
     left = memoryview(data)
     while left:
         try:
             left = left[connection.send(left) :]
-        except ssl.SSLWantWriteError:
+        except (ssl.SSLWantWriteError, BlockingIOError):
             if not select.select([], [connection], [], PATIENCE)[1]:
                 raise Broken(f"the other side read nothing for {PATIENCE:.0f} s") from None
 
 
-def ready(poll: select.epoll, connections: dict[int, ssl.SSLSocket], timeout: float) -> Iterator[ssl.SSLSocket]:
-    """The connections that have something to read."""
-    for number, _ in poll.poll(timeout):
-        if number in connections:
-            yield connections[number]
+def through(
+    proxy: int | None, asked: str, host: str, port: int, run: str, trust: ssl.SSLContext | None
+) -> socket.socket:
+    """A connection to `host`: through the proxy on that port of this machine, or straight to a server on `port`.
 
-
-def through(proxy: int | None, host: str, port: int, run: str, trust: ssl.SSLContext) -> ssl.SSLSocket:
-    """A connection to `host`: through the proxy on that port of this machine, or straight to an upstream on `port`."""
+    The proxy is told `asked`, a host and a port. Without `trust` there is no TLS.
+    """
     plain = socket.create_connection(("127.0.0.1", proxy or port), PATIENCE)
     if proxy is not None:
         credentials = base64.b64encode(f"{run}:bench".encode()).decode()
-        plain.sendall(f"CONNECT {host}:443 HTTP/1.1\r\nProxy-Authorization: Basic {credentials}\r\n\r\n".encode())
+        plain.sendall(f"CONNECT {asked} HTTP/1.1\r\nProxy-Authorization: Basic {credentials}\r\n\r\n".encode())
         answer = _head(plain)
         if b" 200 " not in answer:
             raise Broken(f"CONNECT was answered with {answer[:80]!r}")
-    return secured(plain, trust, server_hostname=host)
+    if trust is not None:
+        return secured(plain, trust, server_hostname=host)
+    plain.setblocking(False)
+    return plain
 
 
 def _head(plain: socket.socket) -> bytes:

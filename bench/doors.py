@@ -1,0 +1,154 @@
+"""The engines that `bench.engines` compares, and how each is started and asked."""
+
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, Final
+
+from bench import peers
+from bench.figures import cpu, cpu_with_children
+from bench.load import HOST
+from bench.replay import recorded
+from bench.stage import Door, Process, Stage
+from bench.wire import Broken
+from bench.workloads import STORED, STORED_CALLS, WORKLOADS
+from proxy.api import Api
+
+PROFILE: Final = f"""\
+[[profile]]
+name = "bench/1"
+match = {{ host = "{HOST}", method = "POST", path = "/**" }}
+transient = ["$.limit"]
+unknown = "key"
+"""
+
+PATIENCE: Final = 120.0
+"""Seconds in which all that was recorded must be in its rows."""
+
+
+@dataclass(kw_only=True)
+class Sources:
+    """What the rounds share."""
+
+    stage: Stage
+    nginx: str
+
+    @cached_property
+    def recording(self) -> str:
+        """A bundle of distinct calls."""
+        place = self.stage.directory / "recording.jsonl"
+        with self.stage.round("recording") as stage:
+            shutil.move(recorded(stage), place)
+        return str(place)
+
+
+@dataclass(kw_only=True)
+class Engines:
+    """The engines of one round, each started when it is first asked."""
+
+    stage: Stage
+    sources: Sources
+    _doors: dict[str, Door] = field(default_factory=dict)
+
+    def ask(self, name: str, workload: str, seconds: float) -> dict[str, Any]:
+        """Have an engine asked; what was found. Raises Broken."""
+        what = {"seconds": seconds, **WORKLOADS[workload].asks}
+        if WORKLOADS[workload].unit == "stream":
+            return self._kept(name, what)
+        if name == STORED:
+            return self._stored.ask()
+        return self.stage.ask(self._door(name), **what)
+
+    def _door(self, name: str) -> Door:
+        if name not in self._doors:
+            self._doors[name] = ENGINES[name](self)
+        return self._doors[name]
+
+    def _kept(self, name: str, what: Mapping[str, Any]) -> dict[str, Any]:
+        """What open streams add to a fresh engine: what was once used stays with a process."""
+        with self.stage.round(f"memory-{name}") as stage:
+            fresh = Engines(stage=stage, sources=self.sources)
+            # The first calls load and build what is needed once.
+            stage.ask(fresh._door(name), seconds=0.5)
+            found = stage.ask(fresh._door(name), **what)
+        empty, full = (sizes.get("door", 0.0) for sizes in found["rss"])
+        return found | {"detail": {"kib": (full - empty) * 1024 / what["connections"]}}
+
+    @cached_property
+    def _stored(self) -> "Stored":
+        door = self.ours(STORED)
+        keeper, api = self.stage.keeper(STORED)
+        data = self.stage.house(STORED).data.postgres / "data"
+        postgres = int((data / "postmaster.pid").read_text().split()[0])
+        return Stored(self.stage, door, keeper, api, postgres)
+
+    def enter(self, peer: AbstractContextManager[Door]) -> Door:
+        """Start a peer for as long as the round lasts."""
+        return self.stage.stack.enter_context(peer)
+
+    def ours(self, name: str, engine: str = "lane", **differences: Any) -> Door:
+        """A door of ours."""
+        return self.stage.ours(name, engine=engine, **differences)
+
+    def replaying(self, name: str, engine: str) -> Door:
+        """A door that answers from the recording."""
+        source = {"replay": [self.sources.recording], "replay_options": {"after_last": "repeat-last"}}
+        return self.ours(name, engine, mode="replay", profiles_toml=PROFILE, **source)
+
+
+@dataclass(slots=True)
+class Stored:
+    """A door with its keeper and Postgres."""
+
+    stage: Stage
+    door: Door
+    keeper: Process
+    api: Api
+    postgres: int
+
+    def ask(self) -> dict[str, Any]:
+        """Record calls until each is in its rows; the CPU of all three."""
+        run = f"stored-{self.stage.first}"
+        before = self._used()
+        found = self.stage.ask(self.door, calls=STORED_CALLS, seconds=PATIENCE, warm=0.0, run=run)
+        self._settled(run, found["asked"])
+        parts = {f"{part}_us": (late - before[part]) / found["asked"] * 1e6 for part, late in self._used().items()}
+        return found | {"cpu_us": sum(parts.values()), "detail": parts}
+
+    def _used(self) -> dict[str, float]:
+        door = cpu(self.door.pids["door"])
+        return {"door": door, "keeper": cpu(self.keeper.pid), "postgres": cpu_with_children(self.postgres)}
+
+    def _settled(self, run: str, calls: int) -> None:
+        end = time.monotonic() + PATIENCE
+        self.api.get(f"/runs/{run}/calls", settled="true", limit=1)
+        while (kept := self.api.get(f"/runs/{run}")["exchanges"]) != calls:
+            if time.monotonic() > end:
+                raise Broken(f"of {calls} calls {kept} were in their rows after {PATIENCE:.0f} s")
+            time.sleep(0.2)
+
+
+def _mitmdump(engines: Engines) -> Door:
+    return engines.enter(peers.mitmdump(engines.stage, "-w", str(engines.stage.directory / "flows")))
+
+
+ENGINES: Final[Mapping[str, Callable[[Engines], Door]]] = MappingProxyType(
+    {
+        "direct": lambda engines: engines.stage.direct(),
+        "nginx": lambda engines: engines.enter(peers.nginx(engines.stage, engines.sources.nginx)),
+        "lane-relay": lambda engines: engines.ours("lane-relay", mode="passthrough"),
+        "lane-record": lambda engines: engines.ours("lane-record"),
+        STORED: lambda engines: engines._stored.door,
+        "lane-replay": lambda engines: engines.replaying("lane-replay", "lane"),
+        "mitmproxy-bare": lambda engines: engines.stage.bare(),
+        "mitmproxy-record": lambda engines: engines.ours("mitmproxy-record", "mitmproxy"),
+        "mitmproxy-replay": lambda engines: engines.replaying("mitmproxy-replay", "mitmproxy"),
+        "mitmdump": _mitmdump,
+        "hoverfly": lambda engines: engines.enter(peers.hoverfly(engines.stage)),
+        "timefork": lambda engines: engines.enter(peers.timefork(engines.stage)),
+    }
+)

@@ -1,0 +1,156 @@
+"""Other programs' engines, each started in front of the stage's upstream: nginx, mitmdump, Hoverfly, timefork.
+
+None of them is needed: one that is not at hand is `Absent`, and its rows say so. nginx need not be installed:
+
+    apt-get download nginx && dpkg -x nginx_*.deb nginx    # then --nginx nginx/usr/sbin/nginx
+"""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from bench.stage import Door, Stage
+from bench.wire import Broken
+
+NGINX: Final = """
+daemon off; master_process off; pid {directory}/nginx.pid; error_log {directory}/error.log;
+events {{ worker_connections 2048; }}
+http {{
+  access_log off; keepalive_requests 100000000; client_body_temp_path {directory}/body; proxy_temp_path {directory}/proxy;
+  fastcgi_temp_path {directory}/f; uwsgi_temp_path {directory}/u; scgi_temp_path {directory}/s;
+  upstream api {{ server 127.0.0.1:{upstream}; keepalive 512; keepalive_requests 100000000; }}
+  server {{
+    listen 127.0.0.1:{port} ssl http2; ssl_certificate {certificate}; ssl_certificate_key {certificate};
+    location / {{
+      proxy_pass https://api; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_set_header Host $host;
+      proxy_ssl_verify on; proxy_ssl_trusted_certificate {ca}; proxy_ssl_name localhost; proxy_ssl_session_reuse on;
+      proxy_buffering off; client_max_body_size 0; client_body_buffer_size 64k;
+    }}
+  }}
+}}
+"""
+
+TIMEFORK: Final = "timefork==0.3.3"
+
+START_WITHIN: Final = 60.0
+
+
+class Absent(Broken):
+    """A program that is not on this machine, or cannot be brought here."""
+
+
+@contextmanager
+def nginx(stage: Stage, binary: str) -> Iterator[Door]:
+    """A reverse proxy with TLS on both sides that records nothing, as one process."""
+    directory = stage.directory / "nginx"
+    directory.mkdir()
+    port, config = free(), directory / "nginx.conf"
+    told = {"upstream": stage.port, "port": port, "certificate": stage.certificate, "ca": stage.ca}
+    config.write_text(NGINX.format(directory=directory, **told))
+    with server([found(binary), "-c", str(config), "-p", str(directory)], port) as pid:
+        yield Door(name="nginx", ca=stage.ca, pid=pid, how={"upstream": port})
+
+
+@contextmanager
+def mitmdump(stage: Stage, *more: str, name: str = "mitmdump") -> Iterator[Door]:
+    """mitmproxy's own program, with `more` options. It contacts whom CONNECT names."""
+    port, directory = free(), stage.directory
+    line = [found(str(Path(sys.executable).parent / "mitmdump")), "-q", "--listen-host", "127.0.0.1", "-p", str(port)]
+    line += ["--set", f"confdir={directory}", "--set", "connection_strategy=lazy"]
+    line += ["--set", f"ssl_verify_upstream_trusted_ca={stage.ca}", *more]
+    with server(line, port) as pid:
+        ca = str(directory / "mitmproxy-ca-cert.pem")
+        yield Door(name=name, ca=ca, port=port, pid=pid, how={"authority": f"localhost:{stage.port}"})
+
+
+@contextmanager
+def hoverfly(stage: Stage) -> Iterator[Door]:
+    """Hoverfly in capture mode. Its own CA is built into it; whether it is trusted changes nothing that is measured."""
+    port = free()
+    line = [found("hoverfly"), "-capture", "-pp", str(port), "-ap", str(free()), "-tls-verification=false"]
+    with server(line, port) as pid:
+        how = {"authority": f"localhost:{stage.port}", "verified": False}
+        yield Door(name="hoverfly", ca=stage.ca, port=port, pid=pid, how=how)
+
+
+@contextmanager
+def timefork(stage: Stage) -> Iterator[Door]:
+    """timefork as a base URL over plain HTTP, which is what it speaks to clients; TLS to the upstream."""
+    directory, port = stage.directory / "timefork", free()
+    directory.mkdir()
+    env = dict(os.environ) | {"TIMEFORK_UPSTREAM_OPENAI": f"https://localhost:{stage.port}", "SSL_CERT_FILE": stage.ca}
+    with server([str(_timefork()), "up", "-p", str(port)], port, cwd=directory, env=env) as pid:
+        how = {"upstream": port, "plain": True, "path": "/v1/chat/completions"}
+        yield Door(name="timefork", ca=stage.ca, pid=pid, how=how)
+
+
+def _timefork() -> Path:
+    """Its program, in an environment of its own that is made once and kept."""
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    place = caches / "playhead-bench" / TIMEFORK
+    program = place / "bin" / "timefork"
+    if not program.exists():
+        uv = shutil.which("uv")
+        make = [uv, "venv", "-q", "--python", sys.executable] if uv else [sys.executable, "-m", "venv"]
+        install = [uv, "pip", "install", "-q", "-p"] if uv else []
+        python = str(place / "bin" / "python")
+        install = [*install, python] if uv else [python, "-m", "pip", "install", "-q"]
+        for line in ([*make, str(place)], [*install, TIMEFORK]):
+            done = subprocess.run(line, capture_output=True, text=True, check=False)
+            if done.returncode:
+                shutil.rmtree(place, ignore_errors=True)
+                raise Absent(f"{TIMEFORK} could not be installed from PyPI: {done.stderr.strip()[-200:]}")
+    return program
+
+
+def found(program: str) -> str:
+    """Where a program is. Raises Absent."""
+    path = shutil.which(program)
+    if path is None:
+        raise Absent(f"{Path(program).name} is not on the PATH")
+    return path
+
+
+@contextmanager
+def server(
+    line: Sequence[str], port: int, *, cwd: Path | None = None, env: Mapping[str, str] | None = None
+) -> Iterator[int]:
+    """A program that answers on that port; its process."""
+    began = time.perf_counter()
+    process = subprocess.Popen(line, cwd=cwd, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while not _answers(port):
+            if process.poll() is not None or time.perf_counter() - began > START_WITHIN:
+                raise Broken(f"{Path(line[0]).name} did not begin to answer")
+            time.sleep(0.005)
+        yield process.pid
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _answers(port: int) -> bool:
+    """Whether it says anything: some listen before they are ready."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), 1) as connection:
+            connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            return bool(connection.recv(1))
+    except OSError:
+        return False
+
+
+def free() -> int:
+    """A port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])

@@ -1,0 +1,160 @@
+"""What a run of `bench.engines` found: for each engine and workload the medians of its rounds, every round beside them.
+
+One result is one line of JSON, and says by itself what it is and where it was measured. `bench.table` and `bench.plot` read
+nothing else.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from bench.figures import Row, Spread
+
+FIGURES: Final = ("cpu_us", "p50_ms", "p99_ms")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One engine under one workload."""
+
+    engine: str
+    workload: str
+    unit: str
+    cpu_us: float | None = None
+    """User and system time of the engine's process for each unit; the median of the rounds, as all that follows."""
+
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+    n: int = 0
+    """Units measured, in all rounds together."""
+
+    rounds: int = 0
+    per_s: float | None = None
+    spread: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """Lowest and highest of the rounds."""
+
+    each: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """Every round, so that ratios can be taken of what was measured side by side."""
+
+    why: str | None = None
+    """Why there are no figures."""
+
+    machine: Mapping[str, Any] = field(default_factory=dict)
+
+    def line(self) -> str:
+        """As JSON."""
+        return json.dumps(asdict(self))
+
+    def over(self, figure: str) -> Spread | None:
+        """One figure over the rounds."""
+        return Spread.of(self.each[figure]) if self.each.get(figure) else None
+
+
+def results(rows: Sequence[Row], machine: Mapping[str, Any]) -> Iterator[Result]:
+    """Rounds summed up, in the order in which they were first seen."""
+    for engine, workload in dict.fromkeys((row.engine, row.workload) for row in rows):
+        found = [row for row in rows if (row.engine, row.workload) == (engine, workload)]
+        each = _each(found)
+        over = {name: Spread.of(values) for name, values in each.items()}
+        yield Result(
+            engine=engine,
+            workload=workload,
+            unit=found[0].unit,
+            cpu_us=_median(over, "cpu_us"),
+            p50_ms=_median(over, "p50_ms"),
+            p99_ms=_median(over, "p99_ms"),
+            per_s=_median(over, "per_s"),
+            n=sum(row.n for row in found),
+            rounds=len(found),
+            spread={name: (spread.low, spread.high) for name, spread in over.items()},
+            each=each,
+            machine=machine,
+        )
+
+
+def _median(over: Mapping[str, Spread], name: str) -> float | None:
+    return over[name].median if name in over else None
+
+
+def _each(rows: Sequence[Row]) -> dict[str, list[float]]:
+    columns: dict[str, list[float]] = {}
+    for row in rows:
+        figures = {name: getattr(row, name) for name in (*FIGURES, "per_s")} | dict(row.detail or {})
+        for name, value in figures.items():
+            if value is not None:
+                columns.setdefault(name, []).append(round(value, 4))
+    return columns
+
+
+def read(lines: Iterable[str]) -> list[Result]:
+    """Results from lines of JSON. Other lines are other programs' business."""
+    told = (json.loads(line) for line in lines if line.startswith("{"))
+    return [Result(**found) for found in told if "engine" in found and "each" in found]
+
+
+# -- what was promised
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A promise about figures, and what was found."""
+
+    says: str
+    wanted: float
+    least: bool = False
+    """Whether more is better."""
+
+    found: Spread
+    spelled: str = ".2f"
+
+    @property
+    def met(self) -> bool:
+        return self.found.median >= self.wanted if self.least else self.found.median <= self.wanted
+
+
+def targets(found: Sequence[Result]) -> Iterator[Target]:
+    """Every promise of which this run can tell."""
+    known = {(result.engine, result.workload): result for result in found}
+    for says, ours, peer, workload, wanted, least in RATIOS:
+        if ratio := _paired(known.get((ours, workload)), known.get((peer, workload)), "cpu_us"):
+            yield Target(says=f"{says}, {workload}", wanted=wanted, least=least, found=ratio)
+    paced = known.get(("lane-record", "small-paced")), known.get(("direct", "small-paced"))
+    if more := _paired(*paced, "p50_ms", added=True):
+        yield Target(says="ms that recording adds to a call's p50 at 100 a second", wanted=0.3, found=more)
+    for says, engine, workload, figure, wanted in COSTS:
+        if (result := known.get((engine, workload))) and (spread := result.over(figure)):
+            yield Target(says=says, wanted=wanted, found=spread, spelled=".0f")
+    if (streams := known.get(("lane-record", "sse400"))) and (used := streams.over("cpu_us")):
+        most = Spread(1e6 / used.median, 1e6 / used.high, 1e6 / used.low)
+        says = "events a second that one worker records at all of a core (1 s over CPU for each, sse400)"
+        yield Target(says=says, wanted=20_000, least=True, found=most, spelled=".0f")
+
+
+RATIOS: Final = (
+    ("CPU of lane-record over nginx", "lane-record", "nginx", "small", 2.0, False),
+    ("CPU of lane-record over nginx", "lane-record", "nginx", "sse50", 1.6, False),
+    ("CPU of lane-record over nginx", "lane-record", "nginx", "sse200", 1.6, False),
+    ("CPU of lane-record over nginx", "lane-record", "nginx", "sse400", 1.6, False),
+    ("CPU of mitmproxy-bare over lane-record", "mitmproxy-bare", "lane-record", "small", 15.0, True),
+    ("CPU of hoverfly over lane-record", "hoverfly", "lane-record", "small", 8.0, True),
+)
+COSTS: Final = (
+    ("CPU µs of a replayed call that did not change", "lane-replay", "replay", "cpu_us", 40.0),
+    (
+        "CPU µs of a small call recorded to its rows: door, keeper and Postgres",
+        "lane-record-stored",
+        "small",
+        "cpu_us",
+        1000.0,
+    ),
+)
+
+
+def _paired(ours: Result | None, peer: Result | None, figure: str, *, added: bool = False) -> Spread | None:
+    """Round by round what `ours` is of `peer`, or adds to it."""
+    if ours is None or peer is None:
+        return None
+    pairs = list(zip(ours.each.get(figure, ()), peer.each.get(figure, ()), strict=False))
+    found = [mine - theirs if added else mine / theirs for mine, theirs in pairs]
+    return Spread.of(found) if found else None

@@ -1,0 +1,149 @@
+"""The page's tables from the lines that `bench.engines --json` printed.
+
+    python -m bench.engines --json > rows.jsonl
+    python -m bench.table rows.jsonl [--into docs/performance.md] [--plot docs/performance.svg]
+
+`--into` replaces what stands between the page's two marks: no figure is typed.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from bench.figures import Spread
+from bench.plot import plot
+from bench.results import Result, read, targets
+from bench.workloads import ORDER, STORED, WORKLOADS
+
+BEGIN: Final = "<!-- bench.table begins: not typed -->\n"
+END: Final = "<!-- bench.table ends -->\n"
+
+DELAYED: Final = ("small-paced", "sse50", "sse200", "sse400", "connect-known", "connect-new")
+"""Workloads whose delays say something: where an engine is given all it can take they are the queue's."""
+
+type Cell = Callable[[Result], str | None]
+
+
+def page(found: Sequence[Result]) -> str:
+    """Everything as Markdown."""
+    parts = [_where(found)]
+    for unit in ("call", "event", "connection"):
+        workloads = [name for name, workload in WORKLOADS.items() if workload.unit == unit]
+        parts.append(
+            _table(f"µs of CPU for each {unit}", found, workloads, lambda result: _cell(result.over("cpu_us")))
+        )
+    parts.append(_table("ms p50 / p99", found, DELAYED, _delays))
+    parts.append(_table("KiB for each open stream", found, ["memory"], lambda result: _cell(result.over("kib"))))
+    parts += [_stored(found), _kept(found), _missing(found)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _where(found: Sequence[Result]) -> str:
+    if not found:
+        return ""
+    machine = found[0].machine
+    rounds = max(result.rounds for result in found)
+    told = {name: machine.get(name, "unknown") for name in ("cores", "cpu", "kernel", "python", "load", "date")}
+    return (
+        "Medians of {rounds} rounds [lowest-highest]; {cores} cores of {cpu}, Linux {kernel}, Python {python}, load average "
+        "{load:.1f} before, {date}.".format(rounds=rounds, **told)
+    )
+
+
+def _table(title: str, found: Sequence[Result], workloads: Sequence[str], cell: Cell) -> str:
+    """Engines by workloads; those of which nothing is known are left out."""
+    cells = {(result.engine, result.workload): text for result in found if (text := cell(result))}
+    columns = [name for name in workloads if any(workload == name for _, workload in cells)]
+    rows = [name for name in ORDER if any((name, workload) in cells for workload in columns)]
+    lines = [[name, *(cells.get((name, workload), "") for workload in columns)] for name in rows]
+    return _markdown([title, *columns], lines) if lines else ""
+
+
+def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    rows = [head, ["---"] * len(head), *lines]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _cell(spread: Spread | None) -> str | None:
+    return None if spread is None else f"{spread:{_precision(spread.median)}}"
+
+
+def _precision(value: float) -> str:
+    """Three digits that say something, all of them for what is larger."""
+    return ".2f" if abs(value) < 1 else ".1f" if abs(value) < 100 else ".0f"
+
+
+def _delays(result: Result) -> str | None:
+    if result.p50_ms is None or result.p99_ms is None:
+        return None
+    return f"{result.p50_ms:.2f} / {result.p99_ms:{_precision(result.p99_ms)}}"
+
+
+def _stored(found: Sequence[Result]) -> str:
+    """Where the CPU goes that a call costs until it is in its rows."""
+    parts = ("door_us", "keeper_us", "postgres_us", "cpu_us")
+    for result in found:
+        if result.engine == STORED and result.cpu_us is not None:
+            lines = [["small", *(_cell(result.over(part)) or "" for part in parts)]]
+            return _markdown(["µs of CPU until a call is in its rows", "door", "keeper", "Postgres", "sum"], lines)
+    return ""
+
+
+def _kept(found: Sequence[Result]) -> str:
+    lines = [
+        [
+            target.says,
+            f"{target.found:{target.spelled}}",
+            f"{'at least' if target.least else 'at most'} {target.wanted:,g}",
+            "kept" if target.met else "**missed**",
+        ]
+        for target in targets(found)
+    ]
+    return _markdown(["promised", "found", "wanted", ""], lines) if lines else ""
+
+
+def _missing(found: Sequence[Result]) -> str:
+    """Why there are no figures, or of fewer rounds; once for workloads that share a reason."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for result in found:
+        if result.why:
+            reasons.setdefault((result.engine, result.why), []).append(result.workload)
+    return "\n".join(f"- {engine} ({', '.join(names)}): {why}" for (engine, why), names in reasons.items())
+
+
+def placed(text: str, table: str) -> str:
+    """A page with the tables between its marks. Raises ValueError where it has none."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"the page lacks the lines {BEGIN.strip()!r} and {END.strip()!r}, between which the tables go")
+    return f"{before}{begin}\n{table}\n\n{end}{after}"
+
+
+def options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.table", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("rows", type=Path, help="what `bench.engines --json` printed")
+    parser.add_argument(
+        "--into", type=Path, metavar="PAGE", help="instead of on stdout, between the marks of this page"
+    )
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="write an SVG as well")
+    return parser
+
+
+def main() -> None:
+    told = options().parse_args()
+    found = read(told.rows.read_text("utf-8").splitlines())
+    if told.into:
+        told.into.write_text(placed(told.into.read_text("utf-8"), page(found)), "utf-8")
+    else:
+        sys.stdout.write(f"{page(found)}\n")
+    if told.plot:
+        told.plot.write_text(plot(found), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

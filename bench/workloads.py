@@ -1,0 +1,106 @@
+"""What the engines are asked to do, and which of them can be asked for it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from bench.stage import NEW_HOSTS
+
+LANES: Final = ("lane-relay", "lane-record")
+MITMPROXIES: Final = ("mitmproxy-bare", "mitmproxy-record")
+OTHERS: Final = ("mitmdump", "hoverfly", "timefork")
+REPLAYING: Final = ("lane-replay", "mitmproxy-replay")
+STORED: Final = "lane-record-stored"
+ORDER: Final = ("direct", "nginx", *LANES, STORED, "lane-replay", *MITMPROXIES, "mitmproxy-replay", *OTHERS)
+"""In which a reader meets them."""
+
+CALLS: Final = 1000
+"""Distinct calls that are replayed."""
+
+STORED_CALLS: Final = 4000
+"""Calls that are recorded to rows: the keeper is slower than the door, and all of them are waited for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """One kind of work."""
+
+    unit: str
+    """What CPU is divided by: call, event, connection or stream."""
+
+    says: str
+    engines: tuple[str, ...]
+    """Who takes part; `direct`, nothing at all, for its delays."""
+
+    asks: Mapping[str, Any] = MappingProxyType({})
+    """What `bench.load` is told."""
+
+    at_most: int = 5
+    """Rounds: fewer where a round takes long and says much."""
+
+
+def _streams(count: int, engines: tuple[str, ...], warm: float, at_most: int = 5) -> Workload:
+    asks = {"workload": "events", "connections": count, "rate": 50, "warm": warm}
+    says = f"{count} streams of 50 events of 200 bytes a second"
+    return Workload(unit="event", says=says, engines=engines, asks=asks, at_most=at_most)
+
+
+WORKLOADS: Final[Mapping[str, Workload]] = MappingProxyType(
+    {
+        "small": Workload(
+            unit="call",
+            says="1 KB asked, 2 KB answered, as fast as 32 kept-alive connections go",
+            engines=("direct", "nginx", *LANES, STORED, *MITMPROXIES, *OTHERS),
+        ),
+        "small-paced": Workload(
+            unit="call",
+            says="the same, 100 calls a second: what an engine adds to the delay when it has time",
+            engines=("direct", "nginx", *LANES, *MITMPROXIES),
+            asks={"rate": 100.0},
+        ),
+        "large": Workload(
+            unit="call",
+            says="20 KB asked, 4 KB answered, as fast as 32 kept-alive connections go",
+            engines=("direct", "nginx", *LANES, *MITMPROXIES, *OTHERS),
+            asks={"size": 20 << 10, "answer": 4 << 10},
+            at_most=3,
+        ),
+        "sse50": _streams(50, ("direct", "nginx", *LANES, *MITMPROXIES, *OTHERS), 0.7),
+        "sse200": _streams(200, ("direct", "nginx", *LANES), 1.0),
+        "sse400": _streams(400, ("direct", "nginx", *LANES), 2.0, 3),
+        "connect-known": Workload(
+            unit="connection",
+            says="a new connection with one small call, to a host that was asked before; one after the other",
+            engines=("direct", "nginx", *LANES, *MITMPROXIES),
+            asks={"workload": "connects", "calls": NEW_HOSTS},
+        ),
+        "connect-new": Workload(
+            unit="connection",
+            says="the same to hosts that nobody asked before, each an upstream of its own",
+            engines=("direct", *LANES, *MITMPROXIES),
+            asks={"workload": "connects", "calls": NEW_HOSTS, "new": True},
+        ),
+        "replay": Workload(
+            unit="call",
+            says=f"{CALLS:,} distinct small calls answered from a recording, at once, again and again",
+            engines=("direct", *REPLAYING),
+            asks={"distinct": CALLS, "first": 0},
+        ),
+        "replay-changed": Workload(
+            unit="call",
+            says="the same asked with another value in a field that the profile calls transient",
+            engines=REPLAYING,
+            asks={"distinct": CALLS, "first": 0, "changed": True},
+        ),
+        "memory": Workload(
+            unit="stream",
+            says="memory that 200 open streams of one event a second add to a fresh door",
+            engines=("nginx", *LANES, *MITMPROXIES),
+            asks={"workload": "events", "connections": 200, "rate": 1, "warm": 1.0, "seconds": 3.0},
+            at_most=2,
+        ),
+    }
+)
+
+QUICK: Final = ("small", "sse50", "replay")
