@@ -6,6 +6,7 @@ A door stands between clients and upstreams. It reports what passes to a recorde
 import asyncio
 import ipaddress
 import socket
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -114,6 +115,9 @@ class DoorConfig:
     """Begins the name of a run that nobody named: one per process start and owner of a connection."""
 
     limits: Limits = Limits()
+    counts: Counter[str] = field(default_factory=Counter)
+    """What becomes of connections and requests is counted here (store/counted.py has the names)."""
+
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     """Set it, and the door lets requests in flight end and returns."""
 

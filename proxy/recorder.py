@@ -6,7 +6,7 @@ policy, a request that `kept` refuses. Times are given, in nanoseconds since the
 
 import asyncio
 import secrets
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -56,6 +56,9 @@ class Recorder:
         self._now = now
         self._latest = 0
         """When the last exchange began. Later ones are later, whatever the clock does: their order is that of these times."""
+
+        self.counts: Counter[str] = Counter()
+        """How exchanges have ended."""
 
         self._new_id = Uuid7(now, randbits)
         self._room = held_limit
@@ -299,6 +302,7 @@ class Recording:
         if self._closed:
             return
         self._closed = True
+        self._recorder.counts[f"exchanges/{outcome}"] += 1
         for message in filter(None, (self._request, self._response)):
             if not message.ended:
                 self._finish(message)

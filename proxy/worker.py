@@ -22,6 +22,7 @@ from calls.profile import Profiles
 from calls.redact import Redactor
 from proxy import lane, mitm
 from proxy.ca import Authority, ensure
+from proxy.counting import Counting, keep, note
 from proxy.door import DoorConfig
 from proxy.errors import Failure
 from proxy.notes import Notes
@@ -80,14 +81,16 @@ async def _serve(told: Told, stop: asyncio.Event) -> None:
             if told["mode"] in ("replay", "auto")
             else None
         )
-        if recorder and takes:
-            recorder.takes = takes
+        if recorder:
+            recorder.counts, recorder.takes = config.counts, takes
         async with asyncio.TaskGroup() as group:
             works = [notes.keep(replays), _resting(replays)] if replays else []
             works += [takes.watch(replays)] if replays and takes else []
+            works += [keep(config.counts, spool.directory)] if spool else []
             beside = [group.create_task(work) for work in works]
             engine = ENGINES[told["engine"]]
-            await engine(config, recorder, replays, lambda port: _ready(port, authority))
+            answerer = replays and Counting(replays, config.counts)
+            await engine(config, recorder, answerer, lambda port: _ready(port, authority))
             for task in beside:
                 task.cancel()
         if replays:
@@ -97,6 +100,8 @@ async def _serve(told: Told, stop: asyncio.Event) -> None:
             notes.close()
         if recorder:
             await recorder.settled()
+        if spool:
+            note(config.counts, spool.directory)
 
 
 def _modes(told: Told) -> set[str]:

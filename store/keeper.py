@@ -18,6 +18,7 @@ from pathlib import Path
 
 from calls.model import Call, Exchange, UnknownFormat
 from store import news
+from store.counted import Counted
 from store.database import DatabaseError
 from store.drain import DAMAGED, Drain, Gathered
 from store.filing import filed
@@ -86,6 +87,9 @@ class Keeper:
         self.counts = Counts()
         self.troubles: dict[str, str] = {}
         """What is wrong just now, by what it is wrong with: `database`, or a spool's name."""
+
+        self.counted = Counted(spools)
+        """What the doors have counted."""
 
         self._spools = spools
         self._ingest = ingest
@@ -276,6 +280,7 @@ class Keeper:
             kept = self._spools.parent / DAMAGED
             kept.mkdir(mode=0o700, exist_ok=True)
             damaged.rename(kept / drain.directory.name)
+        self.counted.ended(drain.directory)
         if drain.reader.remove():
             drain.buried = True
             self._forget(drain)

@@ -136,6 +136,17 @@ def way_to(engine: Engine, target: Origin, tunnel: Tunnel | None) -> Way:
     return Way(contact.host, contact.port, name)
 
 
+def not_ours(head: RequestHead | None, engine: Engine) -> str:
+    """Why a request is not the lane's, in a word for the counters."""
+    if head is None:
+        return "malformed"
+    if "upgrade" in head.names:
+        return "upgrade"
+    if head.method == "CONNECT":
+        return "tunnel" if engine.tunnelled(head.target.rpartition(":")[0]) else "refused"
+    return "odd"
+
+
 class _Place(NamedTuple):
     """Whom a request is for, and by whose leave."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from calls.model import Outcome
 from proxy.door import Origin, acknowledge
-from proxy.lane.admission import Asked, Tunnel, asked, connected, in_tunnel
+from proxy.lane.admission import Asked, Tunnel, asked, connected, in_tunnel, not_ours
 from proxy.lane.answered import Answered
 from proxy.lane.exchange import Exchange
 from proxy.lane.framing import Malformed
@@ -67,6 +67,9 @@ class Client(asyncio.Protocol):
         self._heading = False
         """Whether a part of a head is there."""
 
+        self._carried = False
+        """Whether there was a request for the lane."""
+
         self._repeated = Repeated()
         self._feeding = False
         self._held = False
@@ -88,7 +91,7 @@ class Client(asyncio.Protocol):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self.lane.arrived(self)
         if self.engine.proxy is not None:
-            self._hand_over(b"")
+            self._hand_over(b"", "upstream_proxy")
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -174,7 +177,7 @@ class Client(asyncio.Protocol):
             if not self._heading:
                 self._heading, self.since = True, time.monotonic()
             if not data[:1].isalpha() or raw_fault(data):
-                self._hand_over(data)
+                self._hand_over(data, "malformed")
             return None
         raw = data[: end + 4]
         request = self._repeated.find(raw)
@@ -190,9 +193,12 @@ class Client(asyncio.Protocol):
         if head is not None:
             request = asked(head, self.engine, self.owner, self._tunnel, self._within)
         if request is None:
-            self._hand_over(data)
+            self._hand_over(data, not_ours(head, self.engine))
             return None
         if head is not None:
+            if not self._carried:
+                self._carried = True
+                self.engine.config.counts["connections/lane_http1"] += 1
             self._repeated.remember(raw, request)
         self._heading = False
         self._exchange = exchange = self._exchange_for(request)
@@ -226,22 +232,24 @@ class Client(asyncio.Protocol):
                 self._within = in_tunnel(self._tunnel, None, secure=False)
                 self._feed(data)
             else:
-                self._hand_over(data)
+                self._hand_over(data, "not_http")
             return
         try:
             hello = client_hello(data)
         except NotTls:
-            self._hand_over(data)
+            self._hand_over(data, "not_http")
             return
         if hello is None:
             return
         target = in_tunnel(self._tunnel, hello.name, secure=True)
         if not self._speaks(hello, target):
-            self._hand_over(data)
+            self._hand_over(data, "http2")
             return
         self._buffer = b""
         self._hello = hello
-        context = self.lane.leaves.context((hello.name or self._tunnel.host).lower(), alpn="http/1.1" if hello.protocols else None)
+        context = self.lane.leaves.context(
+            (hello.name or self._tunnel.host).lower(), alpn="http/1.1" if hello.protocols else None
+        )
         below = self._transport
         assert not isinstance(below, Tls)
         self._transport = tls = Tls(context, self, lambda error: self._secured(target, error), server_side=True)
@@ -260,8 +268,9 @@ class Client(asyncio.Protocol):
         else:
             self._transport.abort()
 
-    def _hand_over(self, data: bytes) -> None:
+    def _hand_over(self, data: bytes, why: str) -> None:
         """Let the other engine have the connection, from these bytes on."""
+        self.engine.config.counts[f"handed_over/{why}"] += 1
         self._gone = True
         self._buffer = b""
         self._lender.close()
@@ -357,6 +366,7 @@ class Client(asyncio.Protocol):
         elif self._heading:
             if waited > limits.head:
                 detail = f"the head of the request was not whole within {limits.head:g} s; it went nowhere"
+                self.engine.config.counts["errors/head_timed_out"] += 1
                 self._transport.write(Problem(408, "head_timed_out", detail).http1())
                 self._swallowed, self.since = 0, now
         elif waited > (limits.head if self._tunnel is not None and self._within is None else limits.idle):

@@ -133,6 +133,7 @@ class Exchange:
 
     def refuse(self, problem: Problem, outcome: Outcome = "refused") -> None:
         """Answer in the upstream's place, and say in the record that it was us."""
+        self.engine.config.counts[f"errors/{problem.code}"] += 1
         headers = problem.headers if not self.asking else (*problem.headers, ("Connection", "close"))
         body = problem.body if self.asked.method != "HEAD" else b""
         self.tape.response(problem.status, problem.reason, "HTTP/1.1", headers)

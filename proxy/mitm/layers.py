@@ -170,6 +170,7 @@ class Stack:
             authorize(given, self.engine.config.token)
             self._may_connect(flow.request.host, flow.request.port)
         except Problem as problem:
+            self.engine.config.counts[f"errors/{problem.code}"] += 1
             flow.response = response(problem)
             flow.response.headers["Connection"] = "close"
             return

@@ -30,6 +30,7 @@ class Opaque(tcp.TCPLayer):
             return
         if engine.recorder is not None:
             engine.recorder.gap(identify((), self._visit.given, self._visit.owner).run, self._reason)
+        engine.config.counts["connections/tunnel"] += 1
         self._visit.begin(self)
         yield from super().start(event)
 

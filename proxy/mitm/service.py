@@ -97,6 +97,7 @@ class Visits:
         await self._served(visit)
 
     async def _served(self, visit: Visit) -> None:
+        self._engine.config.counts["connections/mitmproxy"] += 1
         self._visits.add(visit)
         self._empty.clear()
         try:

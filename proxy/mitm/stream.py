@@ -207,6 +207,7 @@ class Stream(http_layers.HttpStream):
 
     def refuse(self, problem: Problem, outcome: Outcome = "refused") -> CommandGenerator[None]:
         """Answer in the upstream's place, and say in the record that it was us."""
+        self.visit.engine.config.counts[f"errors/{problem.code}"] += 1
         complete = self._bodiless or self.client_state == self.over
         self.server_state = self.over
         self.client_state = self.over if self.client_state == self.over else self.swallow

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -13,6 +13,7 @@ from calls.redact_call import Clean
 from store.database import Database
 from store.derived import deriver
 from store.keeper import Keeper
+from store.pulse import Pulse
 from store.recorded import Recorded
 from store.runs import Runs
 from store.takes import Takes
@@ -34,6 +35,7 @@ class Desk:
     takes: Takes | None = None
     """What runs do while doors are in mode `auto`."""
 
+    pulse: Pulse = field(default_factory=Pulse)
     now: Callable[[], int] = time.time_ns
 
     @property

@@ -1,6 +1,7 @@
 """The corpus both ways through the whole service: recorded off a local upstream, then replayed with the upstream gone.
 
-`pytest tests/corpus --corpus=all -s` takes every exchange, a plain run a spread sample.
+`pytest tests/corpus --corpus=all -s` takes every exchange, a plain run a spread sample. `--engine` says who records and
+replays; without it the lane records and mitmproxy replays what it has recorded.
 """
 
 import asyncio
@@ -36,6 +37,8 @@ type Seen = tuple[int, tuple[tuple[str, str], ...], bytes]
 async def test_the_corpus_comes_back_byte_for_byte(request: pytest.FixtureRequest, data: Path) -> None:
     tapes = cassettes() if request.config.getoption("corpus") == "all" else cassettes()[::SAMPLE]
     recorded = [exchange for tape in tapes for exchange in tape.exchanges]
+    chosen = request.config.getoption("engine")
+    recording, replaying = chosen or "lane", chosen or "mitmproxy"
 
     def answer(asked: Message) -> Message:
         meant = recorded[int(asked.header(ORDINAL) or "")]
@@ -43,12 +46,21 @@ async def test_the_corpus_comes_back_byte_for_byte(request: pytest.FixtureReques
             status=meant.status, headers=meant.response_headers, body=meant.response_body, method=asked.method
         )
 
-    async with origin(answer) as url, running(data, config=_upstreams(recorded, url)) as service:
+    async with (
+        origin(answer) as url,
+        running(data, "--engine", recording, config=_upstreams(recorded, url)) as service,
+    ):
         live = await _ask_all(service, tapes)
+        counted = await _counted(service, 'exchanges_total{outcome="completed"}', len(recorded))
         stored = [exchange for number in range(len(tapes)) for exchange in await _stored(service, number)]
-    async with running(data, "--mode", "replay", config=_upstreams(recorded, "http://127.0.0.1:9")) as service:
+    nowhere = _upstreams(recorded, "http://127.0.0.1:9")
+    async with running(data, "--engine", replaying, "--mode", "replay", config=nowhere) as service:
         again = await _ask_all(service, tapes)
+        answered = await _counted(service, 'answers_total{standing="replayed"}', len(recorded))
 
+    for told, engine in (counted, recording), (answered, replaying):
+        took = {to: told[f'playhead_door_connections_total{{to="{to}"}}'] for to in ("lane_http1", "mitmproxy")}
+        assert [to for to, number in took.items() if number] == ["lane_http1" if engine == "lane" else engine]
     assert len(stored) == len(recorded)
     changed = [n for n, exchange in enumerate(recorded) if live[n] != _wanted(exchange)]
     other = [n for n, exchange in enumerate(stored) if again[n] != _as_stored(exchange)]
@@ -61,6 +73,20 @@ async def test_the_corpus_comes_back_byte_for_byte(request: pytest.FixtureReques
     assert not changed, _names("changed on the wire", recorded, changed)
     assert not other, _names("replayed other than stored", recorded, other)
     assert not unsaid, _names("stored other than sent, with no redaction", recorded, unsaid)
+
+
+async def _counted(service: Service, counter: str, number: int) -> Mapping[str, float]:
+    """What `/metrics` tells, as soon as this counter is there: doors tell it once a second."""
+
+    def fetch() -> Mapping[str, float]:
+        with urllib.request.urlopen(f"{service.api}/metrics") as answer:
+            lines = answer.read().decode().splitlines()
+        return {name: float(n) for name, _, n in (line.rpartition(" ") for line in lines if line[0] != "#")}
+
+    async with asyncio.timeout(10):
+        while (told := await asyncio.to_thread(fetch))[f"playhead_door_{counter}"] != number:  # noqa: ASYNC110 - another process counts
+            await asyncio.sleep(0.1)
+    return told
 
 
 def _upstreams(recorded: Sequence[Recorded], url: str) -> str:

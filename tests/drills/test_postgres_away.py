@@ -69,6 +69,8 @@ async def test_our_own_postgres_may_be_stopped_and_killed(embedded: Path) -> Non
             for process in server:
                 process.kill(signal.SIGSTOP)
             await source.served(60)
+            async with httpx2.AsyncClient(trust_env=False, timeout=5) as client:
+                assert (await client.get(f"{house.api}/readyz")).status_code == 503
             for process in server:
                 process.kill(signal.SIGCONT)
             await source.served(20)
