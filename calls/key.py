@@ -185,10 +185,14 @@ def raw_digest(request: Request) -> str:
 
     Headers that no profile may declare are skipped, because they change with every sending.
     """
-    parts = (request.method, request.url, *_telling(request.headers))
-    seen = hashlib.sha256(b"raw/1\0" + "\0".join(parts).encode("utf-8", "surrogatepass") + b"\0\0")
-    seen.update(request.body.data)
-    return "sha256:" + seen.hexdigest()
+    body = hashlib.sha256(request.body.data).digest()
+    return raw_digest_of(request.method, request.url, request.headers, body)
+
+
+def raw_digest_of(method: str, url: str, headers: Headers, body: bytes) -> str:
+    """The same of a request of which only the SHA-256 of its body is at hand."""
+    told = "\0".join((method, url, *_telling(headers))).encode("utf-8", "surrogatepass")
+    return "sha256:" + hashlib.sha256(b"raw/2\0" + told + b"\0\0" + body).hexdigest()
 
 
 def _telling(headers: Headers) -> list[str]:

@@ -7,7 +7,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,8 +27,11 @@ class Child:
         self._process = process
 
     @classmethod
-    async def start(cls, module: str, config: Mapping[str, Any], *, log: Path) -> Self:
-        """Start `python -m MODULE` and wait until it is ready. Raises Failure with its own words where it says some."""
+    async def start(cls, module: str, config: Mapping[str, Any] | Awaitable[Mapping[str, Any]], *, log: Path) -> Self:
+        """Start `python -m MODULE` and wait until it is ready. Raises Failure with its own words where it says some.
+
+        A configuration that is still being made is awaited while the process comes up, and ends it where it fails.
+        """
         # A session of its own: Ctrl-C in the terminal reaches us alone, and we stop things in order.
         with log.open("ab") as stderr:
             process = await asyncio.create_subprocess_exec(
@@ -44,12 +47,13 @@ class Child:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            process.stdin.write(json.dumps(config).encode() + b"\n")
+            told = config if isinstance(config, Mapping) else await config
+            process.stdin.write(json.dumps(told).encode() + b"\n")
             await process.stdin.drain()
             line = await process.stdout.readline()
         except ConnectionError:
             line = b""
-        except asyncio.CancelledError:
+        except BaseException:
             process.kill()
             await process.communicate()
             raise

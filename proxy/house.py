@@ -7,6 +7,7 @@ it stops.
 import asyncio
 import secrets
 import time
+from collections.abc import Awaitable
 from typing import Any, Self
 
 from proxy.api import Api
@@ -123,13 +124,15 @@ class House:
         """The user's own profiles, as the text they stand in, so that an error can name its line."""
         return self.settings.config.read_text("utf-8") if self.settings.config and self.settings.profile else None
 
-    async def door(self, **differences: Any) -> Child:
-        """Start one door, on loopback and a free port where `differences` from its configuration say nothing else."""
+    async def door(self, later: Awaitable[dict[str, Any]] | None = None, **differences: Any) -> Child:
+        """Start one door, on loopback and a free port where `differences` from its configuration say nothing else; `later`
+        are such as are only known after a while, in which the door comes up already."""
         config = self.door_config() | differences
         # A door that records has nothing to answer from: there such a host is recorded like any other.
         if config["mode"] in ("record", "passthrough"):
             config["modes"] = {host: mode for host, mode in config["modes"].items() if mode not in ("replay", "auto")}
-        child = await Child.start("proxy.worker", config, log=self.data.logs / f"{config['name']}.log")
+        told = config if later is None else _with(config, later)
+        child = await Child.start("proxy.worker", told, log=self.data.logs / f"{config['name']}.log")
         self._doors.append(child)
         return child
 
@@ -165,6 +168,10 @@ class House:
             "api": None,
             "own_addresses": [],
         }
+
+
+async def _with(config: dict[str, Any], later: Awaitable[dict[str, Any]]) -> dict[str, Any]:
+    return config | await later
 
 
 def reachable(listen: str) -> str:

@@ -53,18 +53,18 @@ async def replay(settings: Settings, command: Sequence[str], wanted: Wanted) -> 
     async with House(settings) as house:
         identity = f"replay-{house.started}"
         report_file = house.data.replays / f"{identity}.json"
-        bundle = await fetched(house, wanted.recording, house.data.replays / f"{identity}.jsonl")
+        place = house.data.replays / f"{identity}.jsonl"
         generations = await Generations.begun(house, identity, wanted.recording) if wanted.on_miss == "record" else None
         try:
-            code, ends = await _answered(house, command, wanted, identity, bundle, report_file)
+            code, ends = await _answered(house, command, wanted, identity, place, report_file)
             report = _read(report_file)
             if report is not None and any(ends):
                 report = interrupted(report)
             _keep(report_file, report, wanted)
+            bundle = place if place.exists() else Path(wanted.recording)
             settled = await generations.settled(bundle, wanted.recording, report, code) if generations else None
         finally:
-            if bundle.parent == house.data.replays:
-                bundle.unlink()
+            place.unlink(missing_ok=True)
     if settled is not None and settled.whole:
         click.echo(f"playhead: {settled.words}", err=True)
         return code
@@ -75,7 +75,7 @@ async def replay(settings: Settings, command: Sequence[str], wanted: Wanted) -> 
 
 
 async def _answered(
-    house: House, command: Sequence[str], wanted: Wanted, identity: str, bundle: Path, report_file: Path
+    house: House, command: Sequence[str], wanted: Wanted, identity: str, place: Path, report_file: Path
 ) -> tuple[int, list[int]]:
     """Run the command before a door that answers it; its exit code and the door's."""
     recording = wanted.on_miss == "record"
@@ -84,10 +84,15 @@ async def _answered(
     # An answer that goes live is somebody's wish here: nothing of it is kept unless it is to be recorded.
     mode = "replay" if wanted.on_miss == "fail" else "auto"
     modes = {**house.settings.host_modes, **dict.fromkeys(wanted.hosts, "passthrough")}
-    door = await house.door(mode=mode, spooled=recording, replay=[str(bundle)], replay_options=options, modes=modes)
-    place = {"proxy": f"http://127.0.0.1:{door.ready['port']}", **door.ready}
+
+    async def found() -> dict[str, Any]:
+        return {"replay": [str(await fetched(house, wanted.recording, place))]}
+
+    # It comes up while the recording is fetched.
+    door = await house.door(found(), mode=mode, spooled=recording, replay_options=options, modes=modes)
+    reached = {"proxy": f"http://127.0.0.1:{door.ready['port']}", **door.ready}
     try:
-        code = await wrapped(command, environment(place, identity, house.token, api=None, bypass=False))
+        code = await wrapped(command, environment(reached, identity, house.token, api=None, bypass=False))
     finally:
         ends = await house.close_doors()
     return code, ends

@@ -149,7 +149,7 @@ def unknown_run(run: str | None, known: Iterable[str]) -> Miss:
 
 
 def _step(recorded: Recorded) -> Nearest:
-    return Nearest(call=recorded.exchange.id, step=recorded.step)
+    return Nearest(call=recorded.id, step=recorded.step)
 
 
 def _of_another(asked: Asked, key: str, recorded: Recorded) -> Miss:
@@ -161,7 +161,7 @@ def _of_another(asked: Asked, key: str, recorded: Recorded) -> Miss:
 
 def _used_up(asked: Asked, recording: Recording, key: str, group: Sequence[Recorded], turn: Sequence[int]) -> Miss:
     last = group[-1]
-    nearest = Nearest(call=last.exchange.id, step=last.step)
+    nearest = Nearest(call=last.id, step=last.step)
     then = f"{asked.words} was recorded {_times(len(group))} in run {asked.run}"
     if recording.rekeyed and _was_one(group, (recording.index.entries[place] for place in turn)):
         detail = (

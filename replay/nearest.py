@@ -71,7 +71,7 @@ class Finder:
         both = self.document(recorded.exchange.request), self.document(request)
         found = list(islice(differences(*both), _COUNTED))
         shown = tuple(found[:SHOWN])
-        return Nearest(call=recorded.exchange.id, step=recorded.step, differences=shown, more=len(found) - len(shown))
+        return Nearest(call=recorded.id, step=recorded.step, differences=shown, more=len(found) - len(shown))
 
     def _candidates(self, request: Request, pool: Place, turn: Iterable[int]) -> list[int]:
         """Those whose turn it is come first: of two that are equally near, it is the one."""

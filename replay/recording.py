@@ -8,15 +8,16 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from threading import Lock
 
-from calls.key import keyed, raw_digest
+from calls.key import keyed, raw_digest_of
 from calls.messages import opening
 from calls.model import Json, Request
 from calls.profile import Profiles
 from calls.route import target
-from replay import playback
 from replay.nearest import Finder, document
 from replay.script import Index, Recorded, index
-from store.bundle import Bundle, Entry
+from store.brief import Brief, brief
+from store.bundle import Bundle
+from store.packed import Stored
 
 
 @dataclass(kw_only=True)
@@ -37,7 +38,7 @@ class Recording:
     @cached_property
     def digest(self) -> str:
         """Which exchanges these are. Equal digests have equal positions."""
-        told = "\n".join(entry.exchange.id for entry in self.index.entries)
+        told = "\n".join(entry.id for entry in self.index.entries)
         return hashlib.sha256(told.encode()).hexdigest()
 
     @property
@@ -72,41 +73,39 @@ def recording(bundle: Bundle, profiles: Profiles, *, from_step: int = 1, until_s
     """Make a run ready. Exchanges before a step may be left out, where an agent goes on from there; and those after one,
     where it is to go its own way from there."""
     rekeyed = bundle.profiles != profiles.digest
-    ordered = sorted(bundle.entries, key=lambda entry: (entry.exchange.started_at, entry.exchange.id))
-    make = partial(
-        _recorded,
-        profiles,
-        rekeyed,
-        {gap.exchange: f"part of it could not be recorded ({gap.reason})" for gap in bundle.gaps},
-    )
+    entries = bundle.entries
+    briefs = entries.briefs() if isinstance(entries, Stored) else map(brief, entries)
+    ordered = sorted(briefs, key=lambda one: (one.started_at, one.id))
+    gaps = {gap.exchange: f"part of it could not be recorded ({gap.reason})" for gap in bundle.gaps}
+    make = partial(_recorded, profiles, rekeyed, profiles.told, gaps)
     last = len(ordered) if until_step is None else until_step
-    steps = [make(step, entry) for step, entry in enumerate(ordered, 1) if from_step <= step <= last]
+    steps = [make(step, one) for step, one in enumerate(ordered, 1) if from_step <= step <= last]
     return Recording(
         run=str(bundle.run["id"]),
         index=index(steps),
         profiles=profiles,
         rekeyed=rekeyed,
-        over_http2=_over_http2(entry.exchange.request for entry in ordered),
+        over_http2=_over_http2(ordered),
     )
 
 
-def _recorded(profiles: Profiles, rekeyed: bool, gaps: Mapping[str | None, str], step: int, entry: Entry) -> Recorded:
-    exchange, request = entry.exchange, opening(entry.exchange.request)
-    told = entry.call.get("key") if entry.call else None
+def _recorded(
+    profiles: Profiles, rekeyed: bool, told: frozenset[str], gaps: Mapping[str | None, str], step: int, one: Brief
+) -> Recorded:
     # A WebSocket is found by its opening; its own key is of all that was said over it.
-    if entry.call is None or told is None or rekeyed or request is not exchange.request:
-        key, profile = _keyed(request, profiles)
+    if one.key is None or rekeyed or one.spoken:
+        key, profile = _keyed(opening(one.exchange().request), profiles)
     else:
-        key, profile = told, entry.call.get("profile", "")
+        key, profile = one.key, one.profile or ""
     return Recorded(
         step=step,
         key=key,
-        raw=raw_digest(request),
-        exchange=exchange,
-        actor=exchange.actor,
-        recorded_key=told,
-        lacking=playback.lacking(exchange) or gaps.get(exchange.id),
-        told=profile in profiles.told,
+        raw=raw_digest_of(one.method, one.url, one.headers, one.body),
+        brief=one,
+        actor=one.actor,
+        recorded_key=one.key,
+        gap=gaps.get(one.id),
+        told=profile in told,
     )
 
 
@@ -115,9 +114,9 @@ def _keyed(request: Request, profiles: Profiles) -> tuple[str, str]:
     return made.key, made.profile
 
 
-def _over_http2(requests: Iterable[Request]) -> dict[str, bool]:
+def _over_http2(briefs: Iterable[Brief]) -> dict[str, bool]:
     found: dict[str, bool] = {}
-    for request in requests:
-        authority, _, _ = target(request.url)
-        found[authority] = found.get(authority, False) or request.http_version.startswith("HTTP/2")
+    for one in briefs:
+        authority, _, _ = target(one.url)
+        found[authority] = found.get(authority, False) or one.http_version.startswith("HTTP/2")
     return found

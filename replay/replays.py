@@ -101,7 +101,7 @@ class Replays:
         except asyncio.CancelledError:
             session.abandoned()
             raise
-        return redacting(await session.answer(request, actor), self.redactor)
+        return redacting(await session.answer(request, actor), request, self.redactor)
 
     def passed(self, *, run: str | None) -> None:
         """A request went to its upstream, because the mode of its host wants it so. It is counted where it belongs."""

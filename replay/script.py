@@ -14,7 +14,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, Literal
 
-from calls.model import Exchange
+from calls.model import Exchange, Request
+from store.blobs import Corrupt
+from store.brief import Brief
+from store.generation import lacking
 
 type Actor = str | None
 
@@ -27,9 +30,9 @@ type Policy = Literal["miss", "repeat-last", "cycle"]
 """What follows after the last recorded exchange of a key: nothing, the last one for ever, or all of them again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Recorded:
-    """A recorded exchange with what it is found by."""
+    """A recorded exchange with what it is found by. All of it is unpacked when it is first asked for."""
 
     step: int
     """Its place in the run, from 1."""
@@ -38,16 +41,63 @@ class Recorded:
     raw: str
     """Digest of the raw request. Equal raw digests have equal keys."""
 
-    exchange: Exchange
+    brief: Brief
     actor: Actor = None
     recorded_key: str | None = None
     """The key under the rules of the recording's own time; None where it does not tell."""
 
-    lacking: str | None = None
-    """Why it cannot answer, in words; None when it can."""
+    gap: str | None = None
+    """What of it could not be recorded, in words."""
 
     told: bool = False
     """What it was asked was only told: it answers as often as it is told, and nobody lacks it (`Profile.told`)."""
+
+    _exchange: Exchange | None = field(init=False, default=None, repr=False)
+    _damage: str | None = field(init=False, default=None)
+
+    @property
+    def id(self) -> str:
+        """The exchange's."""
+        return self.brief.id
+
+    @property
+    def exchange(self) -> Exchange:
+        """As it crossed the wire; without its bodies and its answer where these cannot be read any more (`lacking`)."""
+        if self._exchange is None:
+            try:
+                self._exchange = self.brief.exchange()
+            except Corrupt as why:
+                self._exchange, self._damage = _remains(self.brief), str(why)
+        return self._exchange
+
+    @property
+    def lacking(self) -> str | None:
+        """Why it cannot answer, in words; None when it can."""
+        return lacking(self.exchange) or self.gap if self._damage is None else self._damage
+
+    @property
+    def over(self) -> int:
+        """When it was over, on the wall clock, or its last sign of life."""
+        if self.brief.ended_at is not None:
+            return self.brief.started_at + self.brief.ended_at
+        exchange = self.exchange
+        chunks = exchange.response.body.chunks if exchange.response else ()
+        return exchange.started_at + (chunks[-1].at if chunks else exchange.first_byte_at or 0)
+
+
+def _remains(brief: Brief) -> Exchange:
+    request = Request(method=brief.method, url=brief.url, http_version=brief.http_version, headers=brief.headers)
+    return Exchange(
+        id=brief.id,
+        run="",
+        request=request,
+        response=None,
+        outcome="server_closed",
+        started_at=brief.started_at,
+        first_byte_at=None,
+        ended_at=None,
+        actor=brief.actor,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,15 +300,7 @@ def _overlapping(entries: Sequence[Recorded], group: Sequence[int]) -> Iterator[
     """Those of a group, in order of their beginning, that began before an earlier one had ended."""
     latest = -1
     for earlier, later in pairwise(group):
-        latest = max(latest, _end(entries[earlier].exchange))
-        if entries[later].exchange.started_at < latest:
+        latest = max(latest, entries[earlier].over)
+        if entries[later].brief.started_at < latest:
             yield earlier
             yield later
-
-
-def _end(exchange: Exchange) -> int:
-    """When an exchange was over, on the wall clock, or its last sign of life."""
-    if exchange.ended_at is not None:
-        return exchange.started_at + exchange.ended_at
-    chunks = exchange.response.body.chunks if exchange.response else ()
-    return exchange.started_at + (chunks[-1].at if chunks else exchange.first_byte_at or 0)

@@ -213,7 +213,7 @@ class Session:
         recorded = taken.recorded
         fit = await _aside(asked.request, partial(fitted, recorded.exchange, asked.request, self.recording.profiles))
         if fit.drift:
-            self._tally.differed(recorded.exchange.id, fit.drift)
+            self._tally.differed(recorded.id, fit.drift)
         if fit.misfit:
             return self._refused(asked, explain.incomplete(asked, recorded, fit.misfit))
         return self._given(asked, taken, fit)
@@ -228,7 +228,7 @@ class Session:
         tier: Tier = "strict" if fit.strict else "semantic"
         self._tally.hit(taken, tier, reframed=fit.reframed)
         if self.options.listed:
-            self._tally.answered_by.append(recorded.exchange.id)
+            self._tally.answered_by.append(recorded.id)
         stands = mark("replayed", run=asked.run, step=recorded.step, match=tier, reframed=fit.reframed)
         given = playback.answer(fit.exchange, self.options.pace, stands)
         if given.end == "hold":
@@ -242,12 +242,12 @@ class Session:
             return edited
         fit = fitted(sockets.opened(recorded.exchange), asked.request, profiles)
         if fit.drift:
-            self._tally.differed(recorded.exchange.id, fit.drift)
+            self._tally.differed(recorded.id, fit.drift)
         tier: Tier = "strict" if fit.strict else "semantic"
         # Of equal openings, what is said over them decides.
         self._tally.hit(replace(taken, ambiguous=False), tier, reframed=False)
         if self.options.listed:
-            self._tally.answered_by.append(recorded.exchange.id)
+            self._tally.answered_by.append(recorded.id)
 
         def missed(given: Recorded, where: Break) -> Miss:
             self._not_served(tier, why := sockets.miss(asked, given, where))
@@ -258,7 +258,7 @@ class Session:
             profiles,
             self.options.pace,
             missed=missed,
-            drifted=lambda given, places: self._tally.differed(given.exchange.id, places),
+            drifted=lambda given, places: self._tally.differed(given.id, places),
             exchange=self._sockets,
         )
         return socket.answer(mark("replayed", run=asked.run, step=recorded.step, match=tier))
@@ -339,5 +339,5 @@ async def _aside[T](request: Request, work: Callable[[], T]) -> T:
 
 
 def _left_over(recorded: Recorded) -> Json:
-    request = recorded.exchange.request
-    return {"call": recorded.exchange.id, "step": recorded.step, "asked": f"{request.method} {request.url}"}
+    brief = recorded.brief
+    return {"call": brief.id, "step": recorded.step, "asked": f"{brief.method} {brief.url}"}

@@ -8,9 +8,10 @@ from calls.divergence import same
 from calls.json import dumps
 from calls.key import keyed
 from calls.messages import opening, value
-from calls.model import ChunkKind, Exchange, Json
+from calls.model import ChunkKind, Exchange, Json, Request
 from calls.profile import Profiles
 from calls.redact import Redactor
+from calls.redact_declared import Unreadable
 from calls.shape import members
 from replay import explain, playback
 from replay.answer import Answer, Dialogue, Frame
@@ -227,7 +228,7 @@ def miss(asked: Asked, recorded: Recorded, where: Break) -> Miss:
         fix=_AGAIN,
         key=recorded.key,
         number=asked.number,
-        nearest=Nearest(call=recorded.exchange.id, step=recorded.step, differences=shown, more=more),
+        nearest=Nearest(call=recorded.id, step=recorded.step, differences=shown, more=more),
     )
 
 
@@ -284,11 +285,19 @@ class Redacted:
 
     def hear(self, kind: ChunkKind, data: bytes) -> list[Frame]:
         """The client has said this."""
-        return self._inner.hear(kind, data if kind == "close" else self._redactor.whole(data)[0])
+        return self._inner.hear(kind, data if kind == "close" else self._seen(data))
+
+    def _seen(self, data: bytes) -> bytes:
+        try:
+            return self._redactor.message(data)[0]
+        except Unreadable:
+            # The recorder kept nothing of such a message either.
+            return b""
 
 
-def redacting(given: Answer | None, redactor: Redactor) -> Answer | None:
-    """The answer, where what follows it hears without secrets."""
+def redacting(given: Answer | None, request: Request, redactor: Redactor) -> Answer | None:
+    """The answer to a request, where what follows it hears without secrets."""
     if given is None or given.dialogue is None:
         return given
+    redactor = redactor.of(request.method, request.url, request.headers)
     return replace(given, dialogue=Redacted(given.dialogue, redactor))

@@ -9,7 +9,7 @@ only `load` touches a file.
 import hashlib
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -100,7 +100,7 @@ class Bundle:
     profiles: str
     """Digest of the profiles that made the keys."""
 
-    entries: tuple[Entry, ...] = ()
+    entries: Sequence[Entry] = ()
     gaps: tuple[Gap, ...] = ()
 
     @property

@@ -1,22 +1,24 @@
-"""A run as its rows, for a replay on this machine: bodies stay packed as they are stored, and are unpacked where they are needed.
+"""A run as its rows, for a replay on this machine: bodies stay packed as they are stored, and are unpacked when they are asked for.
 
 It is made (`packer`) and read in a fraction of a bundle's time. It is no format for keeping: only the version that wrote it reads it.
 
     PLAYHEAD ROWS, then frames, each behind its length in four bytes:  head, rows …, parts …, tail
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, overload
 
 import msgspec
 
 from calls.events import Gap
-from calls.model import Exchange
+from calls.model import Exchange, Headers
 from store.blobs import parts_of, unpack
+from store.brief import Brief
 from store.bundle import BadBundle, Bundle, Entry
 from store.bundle import read as read_bundle
-from store.rows import exchange_of
+from store.rows import EMPTY_DIGEST, exchange_of
 from store.schema import SCHEMA
 
 MAGIC: Final = b"PLAYHEAD ROWS\n"
@@ -48,7 +50,36 @@ class Tail(msgspec.Struct, array_like=True, tag="tail"):
     gaps: list[Gap]
 
 
+class _Chunks(msgspec.Struct, array_like=True):
+    waits: msgspec.Raw
+    sizes: msgspec.Raw
+    offsets: msgspec.Raw
+    kinds: list[str] | None
+
+
+class _Message(msgspec.Struct, array_like=True):
+    http_version: str
+    headers: Headers
+    trailers: msgspec.Raw
+    chunks: _Chunks
+
+
+class _Exchange(msgspec.Struct, array_like=True):
+    """Of `store.rows.Head` what a `Brief` tells; the rest is passed over, which is cheaper."""
+
+    format: msgspec.Raw
+    request: _Message
+    response: msgspec.Raw
+    reason: msgspec.Raw
+    run_evidence: msgspec.Raw
+    step: msgspec.Raw
+    actor: str | None
+    error: msgspec.Raw
+    exact: tuple[str, str] | None
+
+
 _encode = msgspec.msgpack.Encoder().encode
+_in_short = msgspec.msgpack.Decoder(_Exchange)
 _head = msgspec.msgpack.Decoder(Head)
 _frame = msgspec.msgpack.Decoder(Rows | Parts | Tail)
 
@@ -70,10 +101,51 @@ def read(content: bytes) -> Bundle:
             case Tail(count, gaps):
                 if count != len(rows):
                     break
-                parts_ = _unpacked(forms)
-                entries = tuple(_entry(row, parts_) for row in rows)
+                entries = Stored(rows, _unpacked(forms))
                 return Bundle(run=head.run, profiles=head.profiles, entries=entries, gaps=tuple(gaps))
     raise BadBundle(1, "the keeper's answer breaks off")
+
+
+class Stored(Sequence[Entry]):
+    """The exchanges of a run as they are stored. What is looked at is unpacked, each time. Raises Corrupt then."""
+
+    def __init__(self, rows: Sequence[_Row], parts: Mapping[bytes, bytes]) -> None:
+        self._rows = rows
+        self._parts = parts
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, place: int) -> Entry: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Entry]: ...
+
+    def __getitem__(self, place: int | slice) -> Entry | Sequence[Entry]:
+        if isinstance(place, slice):
+            return Stored(self._rows[place], self._parts)
+        row = self._rows[place]
+        *_, key, profile = row
+        call = {"key": key, "profile": profile} if key else None
+        return Entry(exchange=_exchange(row, self._parts), call=call)
+
+    def briefs(self) -> Iterator[Brief]:
+        """Each in short."""
+        return map(self._brief, self._rows)
+
+    def _brief(self, row: _Row) -> Brief:
+        name, _, started_at, _, ended_at, method, url, _, _, _, body, _, head, _, _, key, profile = row
+        told = _in_short.decode(unpack(head, self._parts))
+        request, kinds = told.request, told.request.chunks.kinds
+        spoken = kinds is not None and kinds[0] != "data"
+        if told.exact:
+            method, url = told.exact
+        body, whole = EMPTY_DIGEST if spoken else body, partial(_exchange, row, self._parts)
+        version, headers = request.http_version, request.headers
+        return Brief(
+            name, started_at, ended_at, method, url, version, headers, body, told.actor, spoken, key, profile, whole
+        )
 
 
 def load(path: Path) -> Bundle:
@@ -115,7 +187,6 @@ def _unpacked(forms: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
     return found | leaning
 
 
-def _entry(row: _Row, parts: Mapping[bytes, bytes]) -> Entry:
-    *columns, key, profile = row
-    exchange: Exchange = exchange_of(dict(zip(COLUMNS, columns, strict=True)), parts)
-    return Entry(exchange=exchange, call={"key": key, "profile": profile} if key else None)
+def _exchange(columns: _Row, parts: Mapping[bytes, bytes]) -> Exchange:
+    # Rows have their key and profile behind the columns.
+    return exchange_of(dict(zip(COLUMNS, columns, strict=False)), parts)

@@ -21,6 +21,8 @@ from calls.folding import Part, fold
 from calls.key import keyed, raw_digest
 from calls.model import Exchange, Request, Response
 from replay.script import Recorded, Script, index
+from store.brief import brief
+from store.bundle import Entry
 from tests.calls.asking import ANTHROPIC, OPENAI, PROFILES, TICKETS, VERSION, asking, chat, how, key, request, user
 from tests.calls.recorded import body
 from tests.calls.test_key import BILLING, turn, upload
@@ -210,7 +212,9 @@ def recorded(*asked: Request) -> Script:
 
 
 def _entry(step: int, one: Exchange) -> Recorded:
-    return Recorded(step=step, key=keyed(one.request, PROFILES).key, raw=raw_digest(one.request), exchange=one)
+    return Recorded(
+        step=step, key=keyed(one.request, PROFILES).key, raw=raw_digest(one.request), brief=brief(Entry(exchange=one))
+    )
 
 
 def taken(script: Script, asked: Iterable[Request]) -> list[int]:

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from replay.script import Index, Policy, Recorded, Script, index
+from store.brief import brief
+from store.bundle import Entry
 from tests.replay.strategies import SECOND, exchange, ok, post
 
 KEYS = ("k1", "k2", "k3")
@@ -23,7 +25,7 @@ def recorded(
     ended_at: int | None = 1,
 ) -> Recorded:
     told = exchange(post("https://api.test/", b"{}"), ok(b"{}"), number=step, started_at=started_at, ended_at=ended_at)
-    return Recorded(step=step, key=key, raw=raw, actor=actor, exchange=told)
+    return Recorded(step=step, key=key, raw=raw, actor=actor, brief=brief(Entry(exchange=told)))
 
 
 def script_of(*pairs: tuple[str, str], policy: Policy = "miss") -> Script:

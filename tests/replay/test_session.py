@@ -18,6 +18,7 @@ from replay.pacing import RECORDED, Pace
 from replay.recording import recording
 from replay.script import Recorded
 from replay.session import Options, Session
+from store.blobs import Corrupt
 from store.bundle import Bundle
 from tests.replay.strategies import CHAT, JSON, PROFILES, SECOND, chat, exchange, ok, post, run_of, said
 
@@ -200,6 +201,21 @@ async def test_an_answer_that_is_not_there_whole_is_refused(lacking: str):
     session = session_of(told)
     assert (await missed(session, chat("a")))["playhead"]["reason"] == "incomplete"
     assert session.report()["unused"] == 0
+
+
+async def test_one_that_cannot_be_read_any_more_is_refused_and_the_others_answer():
+    session = session_of(exchange(chat("a"), said("A")), exchange(chat("b"), said("B"), number=2))
+    entry = session.recording.index.entries[0]
+    entry.brief = entry.brief._replace(exchange=_corrupt)
+    problem = await missed(session, chat("a"))
+    assert problem["playhead"]["reason"] == "incomplete"
+    assert "does not match its digest" in problem["detail"]
+    assert (await answered(session, chat("b"))).status == 200
+    await missed(session, chat("c"))
+
+
+def _corrupt() -> Exchange:
+    raise Corrupt("a stored body does not match its digest")
 
 
 def truncated(response: Response) -> Response:

@@ -178,7 +178,8 @@ async def test_a_secret_matches_its_placeholder() -> None:
     kept = redactor.whole(dumps({"say": secret}))[0]
     assert secret.encode() not in kept
     session = session_of(one(1, ("request", kept), ("response", {"said": "it"})))
-    answer = redacting(await session.answer(Request(method="GET", url=ECHO, headers=ASKED)), redactor)
+    request = Request(method="GET", url=ECHO, headers=ASKED)
+    answer = redacting(await session.answer(request), request, redactor)
     assert answer is not None
     client = Client(answer)
     assert client.say(secret) == [{"said": "it"}]

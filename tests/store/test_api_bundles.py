@@ -8,6 +8,7 @@ import pytest
 from calls.events import Gap
 from calls.model import Exchange
 from store import packed
+from store.brief import brief
 from store.bundle import BadBundle, Bundle, load, read, seal, write
 from store.database import Database
 from store.schema import SCHEMA
@@ -76,6 +77,9 @@ async def test_the_rows_of_a_run_are_its_bundle_with_only_the_keys_of_its_calls(
             assert [entry.call for entry in rows.entries] == [
                 {name: entry.call[name] for name in ("key", "profile")} for entry in whole.entries if entry.call
             ]
+            assert isinstance(rows.entries, packed.Stored)
+            in_short = [(*one[:-1], one.exchange()) for one in rows.entries.briefs()]
+            assert in_short == [(*brief(entry)[:-1], entry.exchange) for entry in whole.entries]
 
 
 async def test_rows_that_break_off_or_are_of_another_version_are_refused(tmp_path: Path, database: Database) -> None:
