@@ -15,7 +15,7 @@ from calls.credentials import RULES, Rule
 from calls.model import Headers, Request
 from calls.placeholder import make
 from calls.profile import Profile, Profiles, Query
-from calls.redact_body import BodyRedactor, redactor_of
+from calls.redact_body import BodyRedactor, overwritten, redactor_of
 from calls.redact_declared import Declared
 from calls.redact_head import Replace, Treatment
 from calls.scanner import Scanner, Table
@@ -102,6 +102,13 @@ class Redactor:
         pieces = [*body.feed(data, 0), *body.finish()]
         return b"".join(piece.data for piece in pieces), sum(piece.redactions for piece in pieces), body.reencoded
 
+    def message(self, data: bytes) -> tuple[bytes, int]:
+        """One message of a WebSocket, and how many secrets were in it. Raises Unreadable, where a profile's may be in it."""
+        edits = self._declared.edits_of_message(data, self._key) if self._declared else []
+        body = redactor_of(self._table, self._key, None, None)
+        pieces = [*body.feed(overwritten(data, 0, edits), 0), *body.finish()]
+        return b"".join(piece.data for piece in pieces), len(edits) + sum(piece.redactions for piece in pieces)
+
     def stream(self, content_type: str | None = None, content_encoding: str | None = None) -> BodyRedactor:
         """What redacts one body as it comes."""
         return redactor_of(self._table, self._key, content_type, content_encoding, self._declared)
@@ -138,13 +145,8 @@ class Redactor:
             return text
         data, codec = _encoded(text)
         edits = Scanner(self._table, self._key).feed(data, last=True)
-        if not edits:
-            return text
-        new = bytearray(data)
-        for at, placeholder in edits:
-            new[at : at + len(placeholder)] = placeholder
         tally.count += len(edits)
-        return new.decode(codec)
+        return overwritten(data, 0, edits).decode(codec) if edits else text
 
 
 class _Tally:

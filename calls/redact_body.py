@@ -112,7 +112,7 @@ class PlainBody:
     def _edited(self, at: int, data: bytes) -> Piece:
         end = self._start + len(data)
         mine = [edit for edit in self._edits if edit.at < end]
-        new = _overwritten(data, self._start, mine) if mine else data
+        new = overwritten(data, self._start, mine) if mine else data
         self._edits = [edit for edit in self._edits if edit.at + len(edit.data) > end]
         count = sum(edit.at >= self._start for edit in mine)
         if self._mend:
@@ -120,7 +120,7 @@ class PlainBody:
         return Piece(at, new, count, len(data))
 
 
-def _overwritten(data: bytes, start: int, edits: Iterable[Edit]) -> bytes:
+def overwritten(data: bytes, start: int, edits: Iterable[Edit]) -> bytes:
     out = bytearray(data)
     for at, new in edits:
         low, high = max(at, start), min(at + len(new), start + len(data))
@@ -201,7 +201,7 @@ class HeldBody:
         start = 0
         for at, data in pieces:
             mine = [edit for edit in edits if edit.at < start + len(data) and edit.at + len(edit.data) > start]
-            out += body.feed(_overwritten(data, start, mine), at)
+            out += body.feed(overwritten(data, start, mine), at)
             start += len(data)
         out += body.finish()
         # All are counted where the first piece is: who asks wants to know whether there were any.

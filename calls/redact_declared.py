@@ -53,6 +53,12 @@ class Declared:
             ) from error
         return list(_edits(data, found, key)) if found else []
 
+    def edits_of_message(self, data: bytes, key: bytes) -> list[Edit]:
+        """The same for one message of a WebSocket: the paths are about the list of all messages. Raises Unreadable."""
+        if not data.lstrip().startswith((b"{", b"[")) or not self._may_be_in(data):
+            return []
+        return [Edit(at - 1, new) for at, new in self.edits(b"[" + data + b"]", key)]
+
     def _may_be_in(self, data: bytes) -> bool:
         return any(name in data for name in self.names) or _ESCAPED in data
 

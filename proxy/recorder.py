@@ -17,6 +17,7 @@ from calls.events import Closed, Data, Ended, Record, RequestStarted, ResponseSt
 from calls.model import ChunkKind, Headers, Outcome, header
 from calls.redact import Redactor
 from calls.redact_body import BodyRedactor, Piece
+from calls.redact_declared import Unreadable
 from proxy.ledger import Journal, Ledger
 from proxy.uuid7 import Uuid7
 from store.spool import SpoolError
@@ -88,7 +89,7 @@ class Recorder:
                 self._openings.clear()
             opening = self._openings[about] = self._opening(about)
         self.ledger.check(opening.run)
-        recording = Recording(self, self._new_id(), opening.run, opening.body())
+        recording = Recording(self, self._new_id(), opening.run, opening.body(), opening.redactor)
         recording.put(
             RequestStarted(
                 recording.id,
@@ -121,6 +122,7 @@ class Recorder:
             evidence=tuple((source, text(value)) for source, value in evidence),
             actor=None if actor is None else text(actor),
             redactions=in_url + in_headers,
+            redactor=redactor,
             body=partial(redactor.stream, header(headers, "content-type"), header(headers, "content-encoding")),
         )
 
@@ -174,6 +176,7 @@ class _Opening:
     evidence: tuple[tuple[str, str], ...]
     actor: str | None
     redactions: int
+    redactor: Redactor
     body: Callable[[], BodyRedactor]
 
 
@@ -239,6 +242,7 @@ class Recording:
             "_missed",
             "_mute",
             "_recorder",
+            "_redactor",
             "_request",
             "_response",
             "_run",
@@ -247,9 +251,10 @@ class Recording:
         ),
     )
 
-    def __init__(self, recorder: Recorder, name: str, run: str, body: BodyRedactor) -> None:
+    def __init__(self, recorder: Recorder, name: str, run: str, body: BodyRedactor, redactor: Redactor) -> None:
         self.id = name
         self._recorder = recorder
+        self._redactor = redactor
         self._run = run
         self._request = _Message("request", body)
         self._response: _Message | None = None
@@ -394,8 +399,14 @@ class Recording:
             message.truncated = True
             self.put(Data(self.id, at, message.side, b"", kind, len(data)))
             return
+        try:
+            new, count = self._redactor.message(data)
+        except Unreadable as fault:
+            self._recorder.ledger.gap(self._run, f"a message could not be redacted ({fault})", self.id)
+            message.truncated = True
+            self.put(Data(self.id, at, message.side, b"", kind, len(data)))
+            return
         message.taken += len(data)
-        new, count, _ = self._recorder.redactor.whole(data)
         self.put(Data(self.id, at, message.side, new, kind, None, count))
 
     # -- the line

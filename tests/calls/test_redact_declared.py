@@ -12,7 +12,8 @@ from calls.placeholder import is_placeholder
 from calls.profile import Profiles
 from calls.profile_text import parse
 from calls.redact import Redactor
-from tests.calls.secrets import KEY
+from calls.redact_declared import Unreadable
+from tests.calls.secrets import KEY, TOKENS
 from tests.calls.strategies import json_values, pieces
 
 PROFILES = Profiles(
@@ -109,3 +110,38 @@ def test_declared_parameters_are_secret_and_keyed_headers_stay() -> None:
     assert OURS.url("https://tickets.example.com/v2/find?page=2&tk=abc&my-x=d")[0].endswith("?page=2&tk=***&my-x=*")
     assert REDACTOR.url("https://x.example/?tk=abc") == ("https://x.example/?tk=abc", 0)
     assert OURS.request_headers((("X-Mode", "fast"),)) == ((("X-Mode", "fast"),), 0)
+
+
+SOCKETS = Profiles(
+    parse("""
+    [[profile]]
+    name = "live/1"
+    match = { host = "live.example.com" }
+    key = ["$[*].type"]
+    secret = ["$[*].token", "$[?@.type == 'hello'].pin"]
+    """)
+)
+LIVE = Redactor(key=KEY, profiles=SOCKETS).of("GET", "https://live.example.com/v1", ())
+
+
+def test_a_message_of_a_socket_is_looked_at_as_one_of_the_list_that_the_paths_are_about() -> None:
+    new, count = LIVE.message(
+        b'{"type": "hello", "token": "abcdefghijklmnop", "pin": 1234, "deep": {"token": "stays"}}'
+    )
+    told = json.loads(new)
+    assert is_placeholder(told.pop("token").encode())
+    assert (told, count) == ({"type": "hello", "pin": 9999, "deep": {"token": "stays"}}, 2)
+    assert LIVE.message(new) == (new, 0)
+    assert LIVE.message(b'{"type": "bye", "pin": 1234}')[1] == 0
+    assert LIVE.message(b"token, in words") == (b"token, in words", 0)
+    assert LIVE.message(b'{"type": "bye", "key": "%s"}' % TOKENS[2].encode())[1] == 1
+    with pytest.raises(Unreadable):
+        LIVE.message(b'{"token": "abcdefghijklmnop"')
+
+
+@given(json_values)
+def test_any_message_keeps_its_length_and_loses_what_is_declared(value: object) -> None:
+    message = json.dumps({"type": "x", "token": ["abcdefghijklmnop", value]}, default=float).encode()
+    new, count = LIVE.message(message)
+    assert (len(new), count >= 1, b"abcdefghijklmnop" in new) == (len(message), True, False)
+    assert LIVE.message(new) == (new, 0)

@@ -69,5 +69,6 @@ def desk(directory: Path, **options: Any) -> Iterator[Desk]:
     spool_options = {name: options.pop(name) for name in ("max_bytes", "durability") if name in options}
     clock = count(1_700_000_000_000_000_000, 1_000_000)
     with Spool(directory, disk=disk, **spool_options) as spool:
-        recorder = Recorder(spool, Redactor(key=KEY), now=lambda: next(clock), **options)
+        redactor = options.pop("redactor", None) or Redactor(key=KEY)
+        recorder = Recorder(spool, redactor, now=lambda: next(clock), **options)
         yield Desk(directory, disk, spool, recorder)

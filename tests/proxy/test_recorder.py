@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 from calls.encoding import decode
 from calls.events import Closed, Data, Ended, RequestStarted
 from calls.model import Chunk, Headers
+from calls.profile import Profiles
+from calls.profile_text import parse
+from calls.redact import Redactor
 from proxy.recorder import QUICK, Recorder, Recording
-from tests.calls.secrets import TOKENS
+from tests.calls.secrets import KEY, TOKENS
 from tests.proxy.recording import JSON, Desk, desk
 
 SSE: Headers = (("Content-Type", "text/event-stream"),)
@@ -193,6 +196,28 @@ async def planted(at: Desk, secret: str) -> Recording:
     assert await socket.kept()
     at.recorder.gap(secret, f"could not record {secret}")
     return one
+
+
+async def test_what_a_profile_declares_secret_is_so_in_the_messages_of_a_socket(directory: Path) -> None:
+    rules = """
+    [[profile]]
+    name = "live/1"
+    match = { host = "live.example.com" }
+    secret = ["$[*].pin"]
+    """
+    with desk(directory, redactor=Redactor(key=KEY, profiles=Profiles(parse(rules)))) as at:
+        socket = at.begin(method="GET", url="https://live.example.com/v1")
+        socket.ended("request", 1)
+        socket.response(2, 101, "Switching Protocols", "HTTP/1.1", ())
+        socket.data("request", b'{"pin": "0123456789abcdef"}', 3, "text")
+        socket.data("response", b'{"pin": 4711}', 4, "text")
+        socket.data("response", b'{"pin": "fedcba9876543210"', 5, "text")
+        socket.closed(6, "completed")
+        assert await socket.kept()
+    assert not any(said in at.raw() for said in (b"0123456789abcdef", b"4711", b"fedcba9876543210"))
+    assert [gap.reason.partition(" (")[0] for gap in at.gaps()] == ["a message could not be redacted"]
+    exchange = at.exchanges()[socket.id]
+    assert (exchange.redactions, exchange.truncated) == (2, True)
 
 
 @pytest.mark.parametrize("secret", [SECRET, TOKENS[0], TOKENS[14], TOKENS[18], TOKENS[-4]])
