@@ -1,7 +1,8 @@
 """The lane: a wire engine for what nearly all agents send, at a small part of mitmproxy's cost.
 
-HTTP/1.1 by CONNECT and TLS, as a plain proxy and in front of one origin. Whatever else it meets it hands to the mitmproxy
-engine in the same process, before a byte is forwarded, with the bytes read so far. `run` is all that others need.
+HTTP/1.1 by CONNECT and TLS, as a plain proxy and in front of one origin; HTTP/2 in tunnels (the files `h2*`). Whatever
+else it meets it hands to the mitmproxy engine in the same process, before a byte is forwarded, with the bytes read so far.
+`run` is all that others need.
 """
 
 from collections.abc import Callable

@@ -3,17 +3,16 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from http import HTTPStatus
-from typing import Final
+from typing import Final, Protocol
 
 from calls.model import Body as Whole
-from calls.model import Chunk, Request
+from calls.model import Chunk, Headers, Request
 from proxy.door import Answerer
 from proxy.lane.admission import Asked
 from proxy.lane.exchange import Desk, Exchange
 from proxy.lane.framing import Chunked, Sized
-from proxy.lane.relay import Relay
 from proxy.mitm.problem import Problem
 from replay.answer import Answer
 
@@ -37,15 +36,23 @@ HOP_BY_HOP: Final = frozenset(
 type Step = Callable[[], None]
 
 
+class Live(Protocol):
+    """A relay that is to begin."""
+
+    def resend(self, body: bytes, pieces: Iterable[bytes], trailers: Headers) -> None:
+        """Relay a request of which all is there."""
+
+
 class Answered(Exchange):
     """One request and the answer that somebody else gives to it; without one it goes live, where that is allowed."""
 
-    def __init__(self, desk: Desk, asked: Asked, answerer: Answerer, owner: str, live: Callable[[], Relay]) -> None:
+    def __init__(self, desk: Desk, asked: Asked, answerer: Answerer, owner: str, live: Callable[[], Live]) -> None:
         super().__init__(desk, asked)
         self._answerer = answerer
         self._owner = owner
         self._live = live
         self._body: Chunked | Sized | None = None
+        self._trailers: Headers = ()
         self._raw: list[bytes] = []
         self._data = bytearray()
         self._chunks: list[Chunk] = []
@@ -83,6 +90,7 @@ class Answered(Exchange):
             detail = "the request is larger than what can be looked up in a recording"
             self.refuse(Problem(413, "request_too_large", detail))
         elif cut.end is not None:
+            self._trailers = self._body.trailers
             self._ask()
         return cut.rest
 
@@ -98,7 +106,7 @@ class Answered(Exchange):
             http_version=self.version,
             headers=asked.headers,
             body=Whole(data=bytes(self._data), chunks=tuple(self._chunks), size=len(self._data)),
-            trailers=self._body.trailers if self._body else (),
+            trailers=self._trailers,
         )
         actor = asked.identity.actor
         answer = await self._answerer.answer(request, run=asked.named, owner=self._owner, actor=actor)
@@ -121,7 +129,7 @@ class Answered(Exchange):
             self.begin_tape()
             for piece in self._pieces():
                 self.tape.data("request", piece)
-            self.tape.ended("request", self._body.trailers if self._body else ())
+            self.tape.ended("request", self._trailers)
 
     def _pieces(self) -> list[bytes]:
         return [bytes(self._data[chunk.offset : chunk.offset + chunk.size]) for chunk in self._chunks]

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from calls.model import Outcome
 from proxy.door import Origin, acknowledge
-from proxy.lane.admission import Asked, Tunnel, asked, connected, in_tunnel, not_ours
+from proxy.lane.admission import Asked, Tunnel, asked, connected, in_tunnel, not_ours, way_to
 from proxy.lane.answered import Answered
 from proxy.lane.exchange import Exchange
 from proxy.lane.framing import Malformed
+from proxy.lane.h2alpn import asks_first, chosen, spoken
+from proxy.lane.h2client import Http2Client
 from proxy.lane.heads import END, request_head
 from proxy.lane.hello import Hello, NotTls, client_hello
 from proxy.lane.relay import Relay
@@ -242,31 +244,54 @@ class Client(asyncio.Protocol):
         if hello is None:
             return
         target = in_tunnel(self._tunnel, hello.name, secure=True)
-        if not self._speaks(hello, target):
-            self._hand_over(data, "http2")
+        if not spoken(hello):
+            self._hand_over(data, "alpn")
             return
         self._buffer = b""
         self._hello = hello
-        context = self.lane.leaves.context(
-            (hello.name or self._tunnel.host).lower(), alpn="http/1.1" if hello.protocols else None
-        )
+        if asks_first(hello, self.engine, target):
+            self._transport.pause_reading()
+            self.later(self._learn(data, hello, target))
+        else:
+            self._shake(data, hello, target)
+
+    async def _learn(self, data: bytes, hello: Hello, target: Origin) -> None:
+        """Ask the upstream first what it speaks."""
+        self.since = time.monotonic()
+        try:
+            await self.lane.ways.speaks(way_to(self.engine, target, self._tunnel), self._lender)
+        except Problem:
+            pass  # whoever asks for something will hear of it
+        if not self._gone:
+            self._transport.resume_reading()
+            self._shake(data, hello, target)
+
+    def _shake(self, data: bytes, hello: Hello, target: Origin) -> None:
+        context = self.lane.leaves.context((hello.name or target.host).lower(), alpn=chosen(hello, self.engine, target))
         below = self._transport
         assert not isinstance(below, Tls)
         self._transport = tls = Tls(context, self, lambda error: self._secured(target, error), server_side=True)
         tls.start(below, data)
 
-    def _speaks(self, hello: Hello, target: Origin) -> bool:
-        """Whether the lane is for this client: it takes HTTP/1.1, and is not to get the HTTP/2 that was recorded."""
-        if hello.protocols and b"http/1.1" not in hello.protocols:
-            return False
-        return self.engine.answerer is None or b"h2" not in hello.protocols or self.engine.offers(target) != b"h2"
-
     def _secured(self, target: Origin, error: Exception | None) -> None:
         self.since = time.monotonic()
-        if error is None:
-            self._within = target
-        else:
+        if error is not None:
             self._transport.abort()
+        elif self._transport.get_extra_info("ssl_object").selected_alpn_protocol() == "h2":
+            self._go_over(target)
+        else:
+            self._within = target
+
+    def _go_over(self, target: Origin) -> None:
+        """Let the connection be one of HTTP/2."""
+        assert self._tunnel is not None
+        self.engine.config.counts["connections/lane_http2"] += 1
+        self._gone = True
+        client = Http2Client(self.lane, self.owner, self._tunnel, target)
+        self.lane.arrived(client)
+        self._lender.close()
+        self.lane.departed(self)
+        client.begin(self._transport)
 
     def _hand_over(self, data: bytes, why: str) -> None:
         """Let the other engine have the connection, from these bytes on."""

@@ -98,9 +98,7 @@ def _sound(method: str, headers: Headers) -> None:
 
 def _names(host: str, within: Origin) -> bool:
     # Not the port: Node writes `:80` into requests over connections that it did not make itself.
-    return host == within.authority or (
-        _PORT.sub("", host).strip("[]").lower().rstrip(".") == within.host.rstrip(".")
-    )
+    return host == within.authority or (_PORT.sub("", host).strip("[]").lower().rstrip(".") == within.host.rstrip("."))
 
 
 def _for_upstream(fields: Fields, headers: Headers, asked: Asked) -> Fields:

@@ -84,13 +84,15 @@ class Wire(asyncio.Protocol):
             ngh2.ConnectionClosed: lambda _: self._end(),
         }
 
-    def begin(self, transport: "asyncio.Transport | Tls") -> None:
-        """Take over a connection, and say what we want of it."""
+    def begin(self, transport: "asyncio.Transport | Tls", data: bytes = b"") -> None:
+        """Take over a connection, from which this was read already, and say what we want of it."""
         self._transport = transport
         transport.set_protocol(self)
         self._session.initiate_connection(self._settings)
         self._session.set_local_window_size(ALL_WINDOWS)
         self.push()
+        if data:
+            self.data_received(data)
 
     # What asyncio tells
 
@@ -99,12 +101,12 @@ class Wire(asyncio.Protocol):
             return
         try:
             self._session.receive_data(data)
+        except ngh2.NGH2Error:
+            # It asks for too much, or is no HTTP/2 at all.
             self._hear()
-        except ngh2.ProtocolError:
             self._end()
-        except Exception as fault:  # noqa: BLE001 - the guard: asyncio would log this and leave the streams open
-            self.broken(fault)
         else:
+            self._hear()
             self.push()
 
     def eof_received(self) -> bool | None:
@@ -145,17 +147,14 @@ class Wire(asyncio.Protocol):
         """It is gone, with all its streams."""
         raise NotImplementedError
 
-    def broken(self, fault: BaseException) -> None:
-        """Something of ours has failed."""
+    def broken(self, fault: BaseException, event: ngh2.Event | None = None) -> None:
+        """Something of ours has failed, with what came."""
         raise NotImplementedError
 
     def send(self, flow: Flow, data: bytes, *, end: bool = False) -> None:
         """Send a piece of a body, as a frame of its own as long as the other side keeps up."""
-        try:
-            self._session.send_data(flow.number, data, end_stream=end)
-        except _CLOSED:
+        if not self.attempt(lambda: self._session.send_data(flow.number, data, end_stream=end)):
             return
-        self.push()
         if not flow.lagging and self._session.queued_body_size(flow.number) > HIGH:
             flow.lagging = True
             self._lagging.add(flow)
@@ -168,11 +167,16 @@ class Wire(asyncio.Protocol):
             return
         if data:
             self.send(flow, data)
+        self.attempt(lambda: self._session.send_trailers(flow.number, trailers))
+
+    def attempt(self, say: Callable[[], None]) -> bool:
+        """Say something on a stream, if that is still open."""
         try:
-            self._session.send_trailers(flow.number, trailers)
+            say()
         except _CLOSED:
-            return
+            return False
         self.push()
+        return True
 
     def reset(self, flow: Flow, code: int) -> None:
         """Break a stream off."""
@@ -219,11 +223,8 @@ class Wire(asyncio.Protocol):
         if self.gone:
             return
         self._write()
-        try:
-            self._hear()
-            self._relieve()
-        except Exception as fault:  # noqa: BLE001 - the guard, as above
-            self.broken(fault)
+        self._hear()
+        self._relieve()
 
     def _write(self) -> None:
         if self._unsent:
@@ -244,8 +245,12 @@ class Wire(asyncio.Protocol):
         while events := self._session.events():
             for event in events:
                 hear = self._hearing.get(type(event))
-                if hear is not None:
+                if hear is None:
+                    continue
+                try:
                     hear(event)
+                except Exception as fault:  # noqa: BLE001 - the guard: what fails for one stream is no other's business
+                    self.broken(fault, event)
 
     def taken(self, number: int, size: int) -> None:
         """So much has come on a stream, and was handed on."""

@@ -4,11 +4,12 @@ import asyncio
 import importlib
 import logging
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from proxy.door import Answerer, DoorConfig
 from proxy.errors import Failure
 from proxy.lane.client import Client
+from proxy.lane.h2upstreams import Ways
 from proxy.lane.tls import Leaves
 from proxy.lane.upstream import Upstreams
 from proxy.mitm.engine import Begun, Engine, trusted
@@ -25,6 +26,22 @@ LOOK: Final = 1.0
 """Seconds between two looks at what is overdue."""
 
 
+class Visitor(Protocol):
+    """One client's connection, whatever it speaks."""
+
+    def overdue(self, now: float) -> None:
+        """Look at the time."""
+
+    def leave(self) -> None:
+        """Take no more requests; close when what is under way has ended."""
+
+    def stop(self) -> None:
+        """Close at once, whatever is under way."""
+
+    def broken(self, fault: BaseException) -> None:
+        """Something of ours has failed."""
+
+
 class Lane:
     """One listening door."""
 
@@ -36,15 +53,16 @@ class Lane:
         self.config = config
         self.engine = Engine(config=config, recorder=recorder, answerer=answerer, trust=trusted(config))
         self.upstreams = Upstreams(str(self.engine.trust))
+        self.ways = Ways(self.upstreams, self.engine)
         self.leaves = Leaves(config.authority)
-        self._clients: set[Client] = set()
+        self._clients: set[Visitor] = set()
         self._empty = asyncio.Event()
         self._empty.set()
         self._others: Visits | None = None
         self._loading = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._soon: list[tuple[Client, Callable[[], None]]] = []
+        self._soon: list[tuple[Visitor, Callable[[], None]]] = []
 
     async def run(self, ready: Callable[[int], None]) -> None:
         """Serve until the configuration's `stop` is set."""
@@ -83,6 +101,7 @@ class Lane:
             for client in list(self._clients):
                 client.overdue(now)
             self.upstreams.sweep()
+            self.ways.sweep()
 
     async def _let_go(self) -> None:
         """Requests in flight may end, for a while."""
@@ -101,15 +120,16 @@ class Lane:
                 await self._others.let_go(0)
             await self._empty.wait()
         self.upstreams.close()
+        self.ways.close()
 
     # For connections
 
-    def arrived(self, client: Client) -> None:
+    def arrived(self, client: Visitor) -> None:
         """One more."""
         self._clients.add(client)
         self._empty.clear()
 
-    def departed(self, client: Client) -> None:
+    def departed(self, client: Visitor) -> None:
         """One less."""
         self._clients.discard(client)
         if not self._clients:
@@ -122,7 +142,7 @@ class Lane:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    def soon(self, client: Client, work: Callable[[], None]) -> None:
+    def soon(self, client: Visitor, work: Callable[[], None]) -> None:
         """Have this done when all that has arrived by now was looked at."""
         if not self._soon:
             self._loop.call_soon(self._do)

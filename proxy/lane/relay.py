@@ -19,7 +19,7 @@ from replay.answer import mark
 
 HEAD_BYTES: Final = 1 << 20
 
-_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _ALT_SVC: Final = frozenset({"alt-svc"})
 
 
@@ -149,7 +149,7 @@ class Relay(Exchange):
             self._send(upstream)
 
     def _repeatable(self) -> bool:
-        return self.asked.method in _SAFE and not self._streams
+        return self.asked.method in SAFE and not self._streams
 
     def _send(self, upstream: Upstream) -> None:
         if self.over:

@@ -63,6 +63,9 @@ class Upstream(asyncio.Protocol):
 
         self.gone = False
         self.since = 0.0
+        self._early = b""
+        """What an upstream of HTTP/2 says at once."""
+
         self._transport: asyncio.Transport | Tls | None = None
         self._listener: Listener | None = None
 
@@ -114,6 +117,8 @@ class Upstream(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._listener is not None:
             self._listener.answer(data)
+        elif self.alpn == "h2":
+            self._early += data
         else:
             self.drop()
 
@@ -148,12 +153,16 @@ class Upstream(asyncio.Protocol):
             self.drop()
             raise
 
-    def taken_over(self) -> Tls | None:
-        """Its TLS, for somebody who speaks HTTP/2, where that was agreed on."""
+    @property
+    def alpn(self) -> str:
+        """What TLS has agreed on; "" for nothing."""
         tls = self._transport
-        if not isinstance(tls, Tls) or tls.get_extra_info("ssl_object").selected_alpn_protocol() != "h2":
-            return None
-        return tls
+        return (tls.get_extra_info("ssl_object").selected_alpn_protocol() or "") if isinstance(tls, Tls) else ""
+
+    def given_away(self) -> tuple[Tls, bytes]:
+        """Its TLS and what came over it, for somebody who speaks HTTP/2."""
+        assert isinstance(self._transport, Tls)
+        return self._transport, self._early
 
     def pause_writing(self) -> None:
         if self._listener is not None:

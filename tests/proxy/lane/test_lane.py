@@ -106,7 +106,7 @@ async def test_a_client_that_speaks_only_http_2_gets_it(tmp_path: Path, handed: 
         peer = Peer(reader, writer, client=True)
         assert (await peer.answer(peer.ask("api.test", "/x"))).body == b"hello"
         writer.close()
-    assert [data[:2] for data in handed] == [b"\x16\x03"]
+    assert handed == []
 
 
 async def test_what_was_recorded_over_http_2_is_replayed_over_it(tmp_path: Path, handed: list[bytes]) -> None:
@@ -116,7 +116,7 @@ async def test_what_was_recorded_over_http_2_is_replayed_over_it(tmp_path: Path,
             _, writer = await connected(door, "api.test:443", alpn=("h2", "http/1.1"))
             assert writer.get_extra_info("ssl_object").selected_alpn_protocol() == chosen
             writer.close()
-    assert len(handed) == 1
+    assert handed == []
 
 
 async def test_a_connection_changes_engines_between_two_requests(tmp_path: Path, handed: list[bytes]) -> None:

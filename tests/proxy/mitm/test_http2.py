@@ -80,7 +80,6 @@ async def test_a_call_over_http_2_is_relayed_and_recorded(tmp_path: Path) -> Non
     assert (told.body("request"), told.outcome) == (b"asked", "completed")
 
 
-@pytest.mark.engine("mitmproxy")
 async def test_a_client_gets_the_protocol_of_the_upstream(tmp_path: Path) -> None:
     ok = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
     async with (
@@ -102,7 +101,6 @@ async def _answer_all(peer: Peer) -> None:
         peer.respond(stream, OK, [b"ok"])
 
 
-@pytest.mark.engine("mitmproxy")
 async def test_what_an_upstream_speaks_is_asked_once(tmp_path: Path) -> None:
     async with _speaking(_answer_all) as upstream, opened(tmp_path, MemoryRecorder(), **_open(upstream)) as door:
         for expected in (1, 1, 1):
