@@ -6,7 +6,7 @@ The addons without which it would not be a proxy, and one that passes bodies on 
 import asyncio
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,9 @@ from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 class PassOn:
     """Streams every body, and contacts the upstream of the benchmark whoever is asked."""
 
-    def __init__(self, upstream: int, ready: Callable[[], None]) -> None:
-        self._upstream = ("127.0.0.1", upstream)
+    def __init__(self, upstream: int, upstreams: Mapping[str, int], ready: Callable[[], None]) -> None:
+        self._upstream = upstream
+        self._upstreams = upstreams
         self._ready = ready
 
     def running(self) -> None:
@@ -35,7 +36,8 @@ class PassOn:
         flow.response.stream = True
 
     def server_connect(self, data: ServerConnectionHookData) -> None:
-        data.server.address = self._upstream
+        host, _ = data.server.address or ("", 0)
+        data.server.address = ("127.0.0.1", self._upstreams.get(host, self._upstream))
 
 
 async def main() -> None:
@@ -44,7 +46,7 @@ async def main() -> None:
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin)
     told: dict[str, Any] = json.loads(await stdin.readline())
-    master = _master(Path(told["directory"]), told["upstream"], told["upstream_ca"])
+    master = _master(told)
     async with asyncio.TaskGroup() as group:
         running = group.create_task(master.run())
         await stdin.read()
@@ -52,14 +54,17 @@ async def main() -> None:
         await running
 
 
-def _master(directory: Path, upstream: int, upstream_ca: str) -> Master:
+def _master(told: Mapping[str, Any]) -> Master:
+    directory = Path(told["directory"])
     master = Master(options.Options(confdir=str(directory), listen_host="127.0.0.1", listen_port=0))
     server = proxyserver.Proxyserver()  # type: ignore[no-untyped-call]
     ca = str(directory / "mitmproxy-ca-cert.pem")
-    passing = PassOn(upstream, lambda: _say({"ready": True, "port": server.listen_addrs()[0][1], "ca": ca}))
+    ready = {"ready": True, "ca": ca}
+    say = lambda: _say(ready | {"port": server.listen_addrs()[0][1]})  # noqa: E731
+    passing = PassOn(told["upstream"], told["upstreams"], say)
     addons = [server, next_layer.NextLayer(), tlsconfig.TlsConfig(), errorcheck.ErrorCheck(), passing]
     master.addons.add(*addons)  # type: ignore[no-untyped-call]
-    master.options.update(ssl_verify_upstream_trusted_ca=upstream_ca)  # type: ignore[no-untyped-call]
+    master.options.update(ssl_verify_upstream_trusted_ca=told["upstream_ca"])  # type: ignore[no-untyped-call]
     return master
 
 

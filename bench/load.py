@@ -16,19 +16,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from bench.figures import cpu, cpu_with_children, quantile, rss
+from bench.speech import Asking, Http1Asking, Http2Asking
 from bench.wire import READ, Broken, received, send, through
 from bench.words import Bodies
 
 DOMAIN = "bench.example"
 HOST = f"api.{DOMAIN}"
+HOST_H2 = f"h2.{DOMAIN}"
+"""One that speaks HTTP/2."""
+
 NEW_HOST = f"h{{}}.{DOMAIN}"
 """The nth host that nobody has asked before."""
-
-HEAD = (
-    "POST {path} HTTP/1.1\r\nHost: {host}\r\nAccept: application/json\r\nAccept-Encoding: identity\r\n"
-    "User-Agent: bench/1.0 Python/3.13\r\nAuthorization: Bearer sk-bench-0f9d2c4b8a7e61350f9d2c4b8a7e6135\r\n"
-    "Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
-)
 
 PLAIN, STREAMED = b'"limit": 20', b'"stream": true'
 CHANGES = (PLAIN, b'"limit": 21')
@@ -46,23 +44,35 @@ class Load:
         self._trust = None if told["plain"] else ssl.create_default_context(cafile=told["ca"])
         if self._trust and not told["verified"]:
             self._trust.check_hostname, self._trust.verify_mode = False, ssl.CERT_NONE
+        if self._trust and told["h2"]:
+            self._trust.set_alpn_protocols(["h2"])
         self._poll = select.epoll()
         self._connections: dict[int, socket.socket] = {}
-        self.buffers: dict[int, bytes] = {}
+        self.spoken: dict[int, Asking] = {}
 
     def connect(self) -> None:
         """Open every connection, one after the other."""
         for _ in range(self.told["connections"]):
-            connection = self.connection(HOST)
+            host = HOST_H2 if self.told["h2"] else HOST
+            connection = self.connection(host)
             self._connections[connection.fileno()] = connection
-            self.buffers[connection.fileno()] = b""
+            self.spoken[connection.fileno()] = self.speaking(host)
             self._poll.register(connection, select.EPOLLIN)
 
     def connection(self, host: str) -> socket.socket:
         """One to that host, as this door is reached."""
         told = self.told
         asked = told["authority"] or f"{host}:443"
-        return through(told["proxy"], asked, host, told["upstream"], told["run"], self._trust)
+        connection = through(told["proxy"], asked, host, told["upstream"], told["run"], self._trust)
+        if told["h2"] and not (isinstance(connection, ssl.SSLSocket) and connection.selected_alpn_protocol() == "h2"):
+            raise Broken("does not speak HTTP/2")
+        return connection
+
+    def speaking(self, host: str) -> Asking:
+        """How it is asked there."""
+        told = self.told
+        answer = f"events={told['rate']}" if told["workload"] == "events" else f"size={told['answer']}"
+        return (Http2Asking if told["h2"] else Http1Asking)(f"{told['path']}?{answer}", host)
 
     def run(self) -> dict[str, Any]:
         """Warm up, measure, and say what came of it."""
@@ -101,9 +111,7 @@ class Load:
                 connection = self._connections[number]
                 data = received(connection)
                 if data == b"":
-                    raise Broken(
-                        f"a connection was closed after {len(self.times)} measured: {self.buffers[number][:300]!r}"
-                    )
+                    raise Broken(f"a connection was closed after {len(self.times)} measured")
                 if data is not None:
                     self.take(connection, data)
 
@@ -132,7 +140,6 @@ class Calls(Load):
     def __init__(self, told: Mapping[str, Any]) -> None:
         super().__init__(told)
         self._bodies = Bodies(told["size"], seed=1)
-        self._head = head(told, HOST)
         self._changes = CHANGES if told["changed"] else (b"", b"")
         self._number = 0
         self._asked: dict[int, float] = {}
@@ -156,11 +163,11 @@ class Calls(Load):
 
     def take(self, connection: socket.socket, data: bytes) -> None:
         number = connection.fileno()
-        buffer = self.buffers[number] + data
-        if not whole(buffer):
-            self.buffers[number] = buffer
+        spoken = self.spoken[number]
+        if not spoken.answered(data):
+            if left := spoken.left():
+                send(connection, left)
             return
-        self.buffers[number] = b""
         asked = self._asked.pop(number)
         self.times.append(time.monotonic() - asked)
         if self._interval:
@@ -175,46 +182,34 @@ class Calls(Load):
         number = self.told["first"] + (self._number % distinct if distinct else self._number)
         self._number += 1
         self._asked[connection.fileno()] = time.monotonic()
-        send(connection, self._head + self._bodies[number].replace(*self._changes, 1))
+        body = self._bodies[number].replace(*self._changes, 1)
+        send(connection, self.spoken[connection.fileno()].ask(body))
 
     def _found(self) -> dict[str, Any]:
         return super()._found() | {"asked": self._number}
 
 
-def head(told: Mapping[str, Any], host: str, length: int | None = None) -> bytes:
-    """What stands before each body."""
-    answer = f"events={told['rate']}" if told["workload"] == "events" else f"size={told['answer']}"
-    return HEAD.format(path=f"{told['path']}?{answer}", host=host, length=length or told["size"]).encode()
-
-
-def whole(buffer: bytes) -> bool:
-    """Whether that is an answer, all of it. Raises Broken when it is not a good one."""
-    head, blank, body = buffer.partition(b"\r\n\r\n")
-    if not blank:
-        return False
-    if not head.startswith(b"HTTP/1.1 200"):
-        raise Broken(f"answered with {buffer[:400]!r}")
-    length = re.search(rb"(?i)\r\ncontent-length: *(\d+)", head)
-    if length is None:
-        raise Broken(f"an answer without a length: {head!r}")
-    return len(body) >= int(length[1])
-
-
 class Events(Load):
-    """One stream on each connection, each event with the time at which it left the upstream."""
+    """One stream on each connection, each event with the time at which it left the upstream.
+
+    Events are looked for in what comes, however it is framed.
+    """
+
+    def __init__(self, told: Mapping[str, Any]) -> None:
+        super().__init__(told)
+        self._halves: dict[int, bytes] = {}
 
     def begin(self, connections: list[socket.socket]) -> None:
         bodies = Bodies(self.told["size"], seed=1)
         for order, connection in enumerate(connections):
             body = bodies[self.told["first"] + order].replace(PLAIN, STREAMED, 1)
-            send(connection, head(self.told, HOST, len(body)) + body)
+            send(connection, self.spoken[connection.fileno()].ask(body))
 
     def take(self, connection: socket.socket, data: bytes) -> None:
         now = time.monotonic_ns()
         number = connection.fileno()
         # An event may come in two records.
-        whole, _, rest = (self.buffers[number] + data).rpartition(b"\n\n")
-        self.buffers[number] = rest
+        whole, _, self._halves[number] = (self._halves.get(number, b"") + data).rpartition(b"\n\n")
         self.times.extend((now - int(left)) / 1e9 for left in LEFT.findall(whole))
 
 
@@ -237,18 +232,16 @@ class Connects(Load):
 
     def _once(self) -> float:
         host = NEW_HOST.format(self._number) if self.told["new"] else HOST
-        asked = head(self.told, host) + self._bodies[self.told["first"] + self._number]
+        spoken = self.speaking(host)
+        asked = spoken.ask(self._bodies[self.told["first"] + self._number])
         self._number += 1
         began = time.monotonic()
         with self.connection(host) as connection:
             send(connection, asked)
-            answer = b""
             connection.setblocking(True)
-            while not whole(answer):
-                data = connection.recv(READ)
+            while not spoken.answered(data := connection.recv(READ)):
                 if not data:
-                    raise Broken(f"a connection was closed during its answer: {answer[:300]!r}")
-                answer += data
+                    raise Broken("a connection was closed during its answer")
         return time.monotonic() - began
 
 

@@ -1,21 +1,15 @@
-"""What a replayed call costs: `python -m bench.replay [--quick] [--json] [--rounds N] [--seconds S] [--start CALLS]`.
+"""What it costs to begin a replay of so many calls: `python -m bench.replay --start CALLS`.
 
-A thousand distinct calls are recorded, kept, exported as a bundle and answered from it, each as often as it is asked, at
-pace instant. Beside it the bare engine that passes the same calls on, and nothing at all.
+What a replayed call costs is among what `bench.engines` measures, from the recording that is made here.
 """
 
 import argparse
 from pathlib import Path
 
-from bench.figures import Row, finish, machine, print_json
-from bench.recording import compared, measure
-from bench.stage import Door, Stage, staged
+from bench.stage import Stage
 from bench.starting import start
 from bench.wire import Broken
-
-CALLS = 1000
-REPLAY = "mitmproxy-replay"
-WORKLOADS = ("json", "json-paced")
+from bench.workloads import CALLS
 
 
 def recorded(stage: Stage) -> Path:
@@ -34,37 +28,10 @@ def recorded(stage: Stage) -> Path:
     return bundle
 
 
-def replaying(stage: Stage) -> Door:
-    """A door that answers from it."""
-    options = {"after_last": "repeat-last"}
-    return stage.ours(REPLAY, mode="replay", replay=[str(recorded(stage))], replay_options=options)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.replay", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a look, within a minute")
-    parser.add_argument("--json", action="store_true", help="one row a line")
-    parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--seconds", type=float, default=2.0, help="length of each window")
-    parser.add_argument(
-        "--start", type=int, metavar="CALLS", help="instead: what it costs to begin a replay of so many"
-    )
-    told = parser.parse_args()
-    if told.start:
-        start(told.start)
-        return
-    rounds, seconds = (2, 1.0) if told.quick else (told.rounds, told.seconds)
-    rows: list[Row] = []
-    began = machine()
-    with staged() as stage:
-        doors = [stage.direct(), stage.bare(), replaying(stage)]
-        for number in range(rounds):
-            for workload in WORKLOADS:
-                found = measure(stage, doors, workload, number, seconds, distinct=CALLS, first=0)
-                rows += found
-                for row in found if told.json else ():
-                    print_json(row)
-    finish(rows, began, compared(rows), as_json=told.json)
+    parser.add_argument("--start", type=int, metavar="CALLS", required=True, help="how many the recording has")
+    start(parser.parse_args().start)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import trustme
 
-from bench.load import DOMAIN, HOST, NEW_HOST
+from bench.load import DOMAIN, HOST, HOST_H2, NEW_HOST
 from bench.wire import Broken
 from proxy.api import Api
 from proxy.house import House
@@ -56,7 +56,7 @@ class Process:
         line = self._process.stdout.readline()
         if not line:
             ended = self._process.wait()
-            raise Broken(f"{self.module} ended with {ended}: {self._last_words()}")
+            raise Broken(f"{self.module} ended with {ended}: {self.last_words()}")
         found: dict[str, Any] = json.loads(line)
         if "failed" in found:
             raise Broken(found["failed"])
@@ -115,6 +115,9 @@ class Stage:
     directory: Path
     upstream: Process
     port: int
+    port_h2: int
+    """The same in HTTP/2."""
+
     ports: tuple[int, ...]
     """Further ones that it listens on, for hosts that are asked once."""
 
@@ -147,7 +150,8 @@ class Stage:
         """The peer, with a directory of that name."""
         directory = self.directory / name
         directory.mkdir()
-        told = {"directory": str(directory), "upstream": self.port, "upstream_ca": self.ca}
+        upstreams = {HOST: self.port, HOST_H2: self.port_h2}
+        told = {"directory": str(directory), "upstreams": upstreams, "upstream": self.port, "upstream_ca": self.ca}
         process, said = self.process("bench.bare", told)
         return Door(name="mitmproxy-bare", ca=said["ca"], port=said["port"], process=process)
 
@@ -159,7 +163,7 @@ class Stage:
     def house(self, name: str) -> House:
         """A data directory of ours, new unless it was asked for before."""
         upstreams = {NEW_HOST.format(n): f"https://localhost:{port}" for n, port in enumerate(self.ports)}
-        upstreams[HOST] = f"https://localhost:{self.port}"
+        upstreams |= {HOST: f"https://localhost:{self.port}", HOST_H2: f"https://localhost:{self.port_h2}"}
         return House(load({"data": self.directory / name, "upstreams": upstreams, "spool_limit": SPOOL}, None))
 
     def ours(self, name: str, **differences: Any) -> Door:
@@ -170,8 +174,11 @@ class Stage:
 
     def ask(self, door: Door, *, pids: Mapping[str, int] = MappingProxyType({}), **what: Any) -> dict[str, Any]:
         """Have a process ask for as long as `what` says; what it found."""
+        if self.upstream.ended:
+            raise RuntimeError(f"the upstream has failed: {self.upstream.last_words()}")
         watched = {"upstream": self.upstream.pid, **pids, **door.pids}
-        told = {**DEFAULTS, "first": self.first, "proxy": door.port, "ca": door.ca, "upstream": self.port}
+        upstream = self.port_h2 if what.get("h2") else self.port
+        told = {**DEFAULTS, "first": self.first, "proxy": door.port, "ca": door.ca, "upstream": upstream}
         told |= {"run": f"bench-{self.first}", **what, **door.how, "pids": watched}
         with Process("bench.load", told) as load:
             found = load.said()
@@ -193,6 +200,7 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "distinct": None,
         "changed": False,
         "new": False,
+        "h2": False,
         "authority": None,
         "plain": False,
         "verified": True,
@@ -210,11 +218,12 @@ def staged() -> Iterator[Stage]:
         certificate, ca = _certificates(directory)
         told = {"certificate": certificate, "answer": ANSWER, "more": NEW_HOSTS}
         upstream = stack.enter_context(Process("bench.upstream", told))
-        port, *more = upstream.said()["ports"]
+        port, port_h2, *more = upstream.said()["ports"]
         yield Stage(
             directory=directory,
             upstream=upstream,
             port=port,
+            port_h2=port_h2,
             ports=tuple(more),
             ca=ca,
             certificate=certificate,

@@ -13,38 +13,34 @@ import ssl
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache, partial
 from itertools import count
 from typing import Any
 
+from bench.speech import Asked, Gone, Http1Asked, Http2Asked
 from bench.wire import Broken, received, secured, send
 from bench.words import Bodies, prose
 
 EVENT = 200
 """Bytes of an event."""
 
-HEAD = (
-    "HTTP/1.1 200 OK\r\nDate: Sat, 21 Nov 2026 20:00:00 GMT\r\nServer: bench\r\nContent-Type: {}\r\n"
-    "X-Request-Id: req_4f1c2a90d7\r\n{}\r\n\r\n"
-)
-EVENTS_HEAD = HEAD.format("text/event-stream", "Cache-Control: no-cache\r\nTransfer-Encoding: chunked").encode()
-
 
 class Upstream:
     """Connections, what came on each, and the streams' next events by their times."""
 
     def __init__(self, told: Mapping[str, Any]) -> None:
-        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._context.load_cert_chain(told["certificate"])
-        listeners = [socket.create_server(("127.0.0.1", 0), backlog=512) for _ in range(1 + told["more"])]
+        self._contexts = [_context(told["certificate"], alpn) for alpn in ("http/1.1", "h2")]
+        listeners = [socket.create_server(("127.0.0.1", 0), backlog=512) for _ in range(2 + told["more"])]
         self._listeners = {listener.fileno(): listener for listener in listeners}
+        self._newer = listeners[1].fileno()
         self._poll = select.epoll()
         for number in self._listeners:
             self._poll.register(number, select.EPOLLIN)
         self._poll.register(sys.stdin, select.EPOLLIN)
         self._connections: dict[int, ssl.SSLSocket] = {}
-        self._buffers: dict[int, bytes] = {}
-        self._due: list[tuple[float, int, float, ssl.SSLSocket]] = []
+        self._spoken: dict[int, Asked] = {}
+        self._due: list[tuple[float, int, float, ssl.SSLSocket, int]] = []
         self._size = int(told["answer"])
         self._answers = cache(partial(Bodies, seed=2))
         self._events = _events()
@@ -52,7 +48,7 @@ class Upstream:
 
     @property
     def ports(self) -> list[int]:
-        """Where it listens: as many places as there are to be upstreams."""
+        """Where it listens: for HTTP/1.1, for HTTP/2, and as many places more as there are to be upstreams."""
         return [listener.getsockname()[1] for listener in self._listeners.values()]
 
     def serve(self) -> None:
@@ -73,70 +69,73 @@ class Upstream:
 
     def _accept(self, listener: socket.socket) -> None:
         plain, _ = listener.accept()
+        newer = listener.fileno() == self._newer
         try:
-            connection = secured(plain, self._context, server_side=True)
+            connection = secured(plain, self._contexts[newer], server_side=True)
         except OSError:
             return  # a door that gave up: whoever waits for it will say so
         self._connections[connection.fileno()] = connection
-        self._buffers[connection.fileno()] = b""
+        self._spoken[connection.fileno()] = Http2Asked() if newer else Http1Asked()
         self._poll.register(connection, select.EPOLLIN)
 
     def _read(self, number: int, data: bytes) -> None:
-        buffer = self._buffers[number] + data
-        head, blank, rest = buffer.partition(b"\r\n\r\n")
-        whole = bool(blank) and len(rest) >= _length(head)
-        self._buffers[number] = b"" if whole else buffer
         if not data:
             self._drop(number)
-        elif whole:
-            try:
-                self._answer(self._connections[number], head.split(b" ", 2)[1])
-            except OSError:
-                self._drop(number)  # whoever asked has left: its window was over
+            return
+        connection, spoken = self._connections[number], self._spoken[number]
+        try:
+            for stream, path in spoken.paths(data):
+                with suppress(Gone):
+                    self._answer(connection, spoken, stream, path)
+            if left := spoken.left():
+                send(connection, left)
+        except (OSError, Broken):
+            self._drop(number)  # whoever asked has left: its window was over
 
     def _drop(self, number: int) -> None:
         self._poll.unregister(number)
         self._connections.pop(number).close()
-        del self._buffers[number]
+        del self._spoken[number]
 
-    def _answer(self, connection: ssl.SSLSocket, path: bytes) -> None:
+    def _answer(self, connection: ssl.SSLSocket, spoken: Asked, stream: int, path: bytes) -> None:
         asked, _, value = path.rpartition(b"=")
         if asked.endswith(b"events"):
-            self._begin_stream(connection, float(value))
+            send(connection, spoken.stream(stream))
+            self._begin_stream(connection, stream, float(value))
         else:
             size = int(value) if asked.endswith(b"size") else self._size
-            body = self._answers(size)[next(self._number)]
-            send(connection, HEAD.format("application/json", f"Content-Length: {len(body)}").encode() + body)
+            send(connection, spoken.answer(stream, self._answers(size)[next(self._number)]))
 
-    def _begin_stream(self, connection: ssl.SSLSocket, rate: float) -> None:
-        send(connection, EVENTS_HEAD)
+    def _begin_stream(self, connection: ssl.SSLSocket, stream: int, rate: float) -> None:
         number = next(self._number)
         # Spread over the interval by the golden ratio: events of many streams do not leave at one moment.
         begin = time.monotonic() + (number * 0.618 % 1) / rate
-        heapq.heappush(self._due, (begin, number, 1 / rate, connection))
+        heapq.heappush(self._due, (begin, number, 1 / rate, connection, stream))
 
     def _send_due(self, now: float) -> None:
         while self._due and self._due[0][0] <= now:
-            due, number, interval, connection = heapq.heappop(self._due)
+            due, number, interval, connection, stream = heapq.heappop(self._due)
             # A closed connection has no number.
-            if connection.fileno() in self._connections and self._sent(connection):
-                heapq.heappush(self._due, (due + interval, number, interval, connection))
+            if connection.fileno() in self._connections and self._sent(connection, stream):
+                heapq.heappush(self._due, (due + interval, number, interval, connection, stream))
 
-    def _sent(self, connection: ssl.SSLSocket) -> bool:
+    def _sent(self, connection: ssl.SSLSocket, stream: int) -> bool:
         event = self._events[next(self._number) % len(self._events)] % time.monotonic_ns()
         try:
-            send(connection, b"%x\r\n%s\r\n" % (len(event), event))
+            send(connection, self._spoken[connection.fileno()].piece(stream, event))
+        except Gone:
+            return False
         except (OSError, Broken):
             self._drop(connection.fileno())
             return False
         return True
 
 
-def _length(head: bytes) -> int:
-    for line in head.split(b"\r\n"):
-        if line[:15].lower() == b"content-length:":
-            return int(line[15:])
-    return 0
+def _context(certificate: str, alpn: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    context.set_alpn_protocols([alpn])
+    return context
 
 
 def _events(variety: int = 512) -> list[bytes]:

@@ -69,6 +69,20 @@ WORKLOADS: Final[Mapping[str, Workload]] = MappingProxyType(
         "sse50": _streams(50, ("direct", "nginx", *LANES, *MITMPROXIES, *OTHERS), 0.7),
         "sse200": _streams(200, ("direct", "nginx", *LANES), 1.0),
         "sse400": _streams(400, ("direct", "nginx", *LANES), 2.0, 3),
+        "small-h2": Workload(
+            unit="call",
+            says="small over HTTP/2, a stream at a time on each of 32 connections; nginx speaks HTTP/1.1 upstream",
+            engines=("direct", "nginx", *LANES, *MITMPROXIES),
+            asks={"h2": True},
+            at_most=3,
+        ),
+        "sse50-h2": Workload(
+            unit="event",
+            says="sse50 over HTTP/2, a stream on each of 50 connections; nginx speaks HTTP/1.1 upstream",
+            engines=("direct", "nginx", *LANES, *MITMPROXIES),
+            asks={"workload": "events", "connections": 50, "rate": 50, "warm": 0.7, "h2": True},
+            at_most=3,
+        ),
         "connect-known": Workload(
             unit="connection",
             says="a new connection with one small call, to a host that was asked before; one after the other",
