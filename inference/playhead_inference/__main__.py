@@ -18,8 +18,7 @@ GROUPS = ("vllm.general_plugins", "vllm.endpoint_plugins")
 
 def main() -> None:
     """Take vLLM's own arguments."""
-    if os.environ.pop("PLAYHEAD_TETHERED", None):
-        threading.Thread(target=_end_with_parent, daemon=True).start()
+    tether()
     missing = [group for group in GROUPS if NAME not in entry_points(group=group).names]
     if missing:
         sys.exit(f"playhead-inference is not installed where vLLM looks for plugins ({', '.join(missing)})")
@@ -32,6 +31,12 @@ def main() -> None:
     from vllm.entrypoints.launchers.api_server.entry import main as serve
 
     serve()
+
+
+def tether() -> None:
+    """End when whoever started us does, where that was asked for."""
+    if os.environ.pop("PLAYHEAD_TETHERED", None):
+        threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:

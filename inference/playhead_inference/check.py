@@ -6,6 +6,7 @@ both with a salt of its own, which keeps it out of the cache, and with one that 
 """
 
 import asyncio
+import os
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -17,7 +18,7 @@ from vllm.sampling_params import RequestOutputKind
 
 from playhead_inference.config import facts as configured
 from playhead_inference.guard import refusals
-from playhead_inference.verdict import Answer, Cell, cell, fingerprint, word
+from playhead_inference.verdict import CONTROL, Answer, Cell, apart, cell, fingerprint, word
 from playhead_inference.versions import known
 
 CONTEXT: Final = 1200
@@ -47,12 +48,18 @@ class Check:
         report = {"fingerprint": fingerprint(built), "refused": list(refused), **built}
         if refused:
             return {"verdict": word([], [], [], refused), **report}
-        return report | await self._checked(control=device == "cpu")
+        # vLLM's own mode, on a GPU, cannot be turned off in a running process: its control ran before, in one of its own.
+        without = await self._swept(patched=False) if device == "cpu" else apart(built, os.environ.get(CONTROL))
+        return report | await self._checked(without)
 
-    async def _checked(self, *, control: bool) -> dict[str, Any]:
-        """Layer by layer, and through the engine. vLLM's own mode cannot be turned off in a process: there, no control."""
+    async def control(self) -> dict[str, Any]:
+        """What stock vLLM does, and whose answer that is."""
+        built = {"vllm": known(), "workers": await self.engine.collective_rpc("playhead_facts")}
+        return {"of": built, "cells": [asdict(found) for found in await self._swept(patched=False)]}
+
+    async def _checked(self, without: Sequence[Cell]) -> dict[str, Any]:
+        """Layer by layer, and through the engine."""
         layers = await self.engine.collective_rpc("playhead_layers")
-        without = await self._swept(patched=False) if control else []
         patched = await self._swept(patched=True)
         differing = [name for worker in layers for name in worker["differing"]]
         return {

@@ -1,11 +1,12 @@
-"""From what was seen to what may be said. Pure."""
+"""From what was seen to what may be said."""
 
 import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Final, Literal
 
 Word = Literal["holds", "varies", "inconclusive", "refused"]
 
@@ -49,6 +50,28 @@ def first_divergence(texts: Iterable[Sequence[int]]) -> int | None:
     known = list(texts)
     longest = max(map(len, known), default=0)
     return next((at for at in range(longest) if len({text[at : at + 1] for text in map(tuple, known)}) > 1), None)
+
+
+CONTROL: Final = "PLAYHEAD_CONTROL"
+"""Names the file in which a process without the patch left what it found."""
+
+SAME: Final = ("device", "dtype", "torch", "weights")
+"""What a control must share with the server that it is the control of."""
+
+
+def apart(built: Mapping[str, Any], file: str | None) -> list[Cell]:
+    """The control that ran in a process of its own; none where there was none. Raises ValueError for one of something else."""
+    if not file:
+        return []
+    control = json.loads(Path(file).read_text("utf-8"))
+    ours, theirs = (
+        [{name: worker[name] for name in SAME} for worker in of["workers"]] for of in (built, control["of"])
+    )
+    if ours != theirs or built["vllm"] != control["of"]["vllm"]:
+        raise ValueError(f"the control in {file} is not of this model on this machine")
+    if any(worker["mode"] for worker in control["of"]["workers"]):
+        raise ValueError(f"the control in {file} ran with vLLM's batch-invariant mode on, so it is none")
+    return [Cell(**found) for found in control["cells"]]
 
 
 def word(patched: Sequence[Cell], control: Sequence[Cell], differing: Sequence[str], refused: Sequence[str]) -> Word:

@@ -1,138 +1,121 @@
-"""`python -m proof CELL…`, run in inference/ by the environment's Python: one JSON line for each cell.
+"""`python -m proof`, run in inference/ by the environment's Python: stock vLLM beside ours, one JSON line for each engine.
 
-`python -m proof --list` names the cells, `--cost` measures what the patch costs, `--thousand` asks the same 1,000 times.
+python -m proof --list                     the cells
+python -m proof CELL                       one of them, here and now
+python -m proof --job                      all of them, each in a process of its own; what the record has is not run again
+python -m proof --cost 20 --threads 1      what the patch costs, in so many rounds
+python -m proof --page PAGE                 write the tables of the record into it
 """
 
 import argparse
 import json
-import random
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from playhead_inference.verdict import cell as counted
+from proof.cells import REAL, Cell, again, cover
+from proof.table import written
 
-from proof.cells import CELLS, Cell
-from proof.engine import Engine
-
-
-def proved(models: Path, name: str, cell: Cell, model: Path | None = None) -> dict[str, Any]:
-    """One engine: every sampling, stock and then ours."""
-    engine = Engine(models, cell, model)
-    layers = engine.llm.collective_rpc("playhead_layers")[0]
-    found: dict[str, Any] = {"cell": name, **asdict(cell), "layers_differing": layers["differing"]}
-    for side, on in (("stock", False), ("patched", True)):
-        engine.patch(on)
-        before = engine.preemptions()
-        for sampling in cell.samplings:
-            found[f"{side}_{sampling}"] = _swept(engine, sampling)
-        found[f"{side}_preemptions"] = engine.preemptions() - before
-    facts = engine.llm.collective_rpc("playhead_facts")[0]
-    return {**found, "device": facts["device"], "isa": facts["isa"]}
+TIMES = 3
+"""How often a cell is run whose bits are compared between processes."""
 
 
-def _swept(engine: Engine, sampling: str) -> dict[str, Any]:
-    draw = random.Random(1)  # noqa: S311 # the same company for stock and ours
-    needle = engine.words(draw, engine.cell.context)
-    answers = []
-    for needles, neighbours in engine.cell.waves:
-        answers += engine.wave(draw, needle, needles, neighbours, sampling, shared=False)
-    if engine.cell.prefix:
-        needles, neighbours = engine.cell.waves[-1]
-        answers += engine.wave(draw, needle, needles, neighbours, sampling, shared=True)
-    result = counted(sampling, answers)
-    return {"answers": result.answers, "distinct": result.distinct, "texts": result.texts}
+def cells() -> dict[str, Cell]:
+    """By name."""
+    return {cell.name: cell for cell in (*cover(), *again())}
 
 
-def thousand(models: Path, asks: int) -> dict[str, Any]:
-    """The same prompt again and again, never from the prefix cache, under a load of long neighbours."""
-    engine = Engine(models, Cell(context=560, chunk=2048, tokens=4, waves=()))
-    found: dict[str, Any] = {"cell": f"{asks} identical", "context": 560}
-    for side, on in (("stock", False), ("patched", True)):
-        engine.patch(on)
-        draw = random.Random(2)  # noqa: S311 # likewise
-        needle = engine.words(draw, 560)
-        answers = [
-            answer for _ in range(asks // 50) for answer in engine.wave(draw, needle, 50, 6, "greedy", shared=False)
-        ]
-        result = counted("greedy", answers)
-        found[side] = {"answers": result.answers, "distinct": result.distinct, "texts": result.texts}
-    return found
+def jobs(real: Path | None) -> list[tuple[str, int, list[str]]]:
+    """Name, run and words of everything there is to do."""
+    found = [(cell.name, 1, [cell.name]) for cell in cover()]
+    found += [(cell.name, run, [cell.name]) for run in range(1, TIMES + 1) for cell in again()]
+    found += [("thousand", 1, ["--thousand", "1000"])]
+    found += [("real", 1, ["--real", str(real)])] if real else []
+    return list({(name, run): (name, run, words) for name, run, words in found}.values())
 
 
-def cost(models: Path, pairs: int) -> dict[str, Any]:
-    """Seconds of stock and ours in turn, on the same work: prompts, answers, and both."""
-    engine = Engine(models, Cell(context=2000, chunk=2048))
-    draw = random.Random(3)  # noqa: S311 # likewise
-    work = {
-        "prefill 4 x 1500": ([engine.words(draw, 1500) for _ in range(4)], 1),
-        "decode 16 x 32": ([engine.words(draw, 32) for _ in range(16)], 32),
-        "one alone, 600 + 24": ([engine.words(draw, 600)], 24),
-    }
-    found: dict[str, Any] = {"cell": "cost", "pairs": pairs}
-    for name, (prompts, tokens) in work.items():
-        engine.timed(prompts, tokens)
-        found[name] = _compared([_pair(engine, prompts, tokens, at % 2 == 0) for at in range(pairs)])
-    return found
+def job(wanted: argparse.Namespace) -> None:
+    """Run what the record has no row of, and add a row for each as it comes: an interruption loses the one that runs."""
+    from proof.runs import patch
+
+    done = {(row["cell"], row.get("run")) for row in read(wanted.record) if row["patch"] == patch()}
+    for name, run, words in jobs(wanted.real):
+        if (name, run) not in done:
+            for row in _ran([*words, "--models", str(wanted.models)], wanted.patience):
+                append(wanted.record, {"cell": name, "run": run} | row)
 
 
-def _pair(
-    engine: Engine, prompts: list[list[int]], tokens: int, patched_first: bool
-) -> dict[bool, tuple[float, float]]:
-    """(seconds, CPU seconds) of both, one right after the other."""
-    times = {}
-    for on in (True, False) if patched_first else (False, True):
-        engine.patch(on)
-        began = time.process_time()
-        times[on] = engine.timed(prompts, tokens), time.process_time() - began
-    return times
+def read(record: Path) -> list[dict[str, Any]]:
+    """Its rows."""
+    return [json.loads(line) for line in record.read_text("utf-8").splitlines()] if record.exists() else []
 
 
-def _compared(pairs: list[dict[bool, tuple[float, float]]]) -> dict[str, Any]:
-    """Ours over stock. On a busy machine the best of each says more than any pair: nobody is faster than the work takes."""
-    found: dict[str, Any] = {}
-    for at, clock in enumerate(("wall", "cpu")):
-        ratios = [times[True][at] / times[False][at] for times in pairs]
-        best = {on: min(times[on][at] for times in pairs) for on in (True, False)}
-        found[clock] = {
-            "median_ratio": round(statistics.median(ratios), 3),
-            "range": [round(min(ratios), 3), round(max(ratios), 3)],
-            "best_over_best": round(best[True] / best[False], 3),
-            "best_stock_s": round(best[False], 3),
-        }
-    return found
+def append(record: Path, row: Mapping[str, Any]) -> None:
+    """One more, with its day."""
+    with record.open("a", encoding="utf-8") as file:
+        file.write(json.dumps({**row, "date": time.strftime("%Y-%m-%d")}) + "\n")
+
+
+def _ran(words: Sequence[str], patience: float) -> list[dict[str, Any]]:
+    """The rows that a process of its own prints. One that fails says so, and is run again by the next job."""
+    command = [sys.executable, "-m", "proof", *words]
+    try:
+        done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True, timeout=patience)
+    except subprocess.TimeoutExpired:
+        print(f"{words[0]} took more than {patience} seconds", file=sys.stderr)  # noqa: T201 # a script's output
+        return []
+    # vLLM writes to stdout too: a line of ours is one that begins with a brace.
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
 def main() -> None:
     """Each cell in a process of its own, so that an engine leaves no memory behind."""
-    parser = argparse.ArgumentParser(prog="python -m proof", description=__doc__)
-    parser.add_argument("cells", nargs="*", metavar="CELL")
+    parser = argparse.ArgumentParser(
+        prog="python -m proof", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("cell", nargs="?", choices=cells(), metavar="CELL")
     parser.add_argument("--list", action="store_true")
-    parser.add_argument("--models", type=Path, default=Path(tempfile.gettempdir()) / "playhead-proof-models")
-    parser.add_argument("--model", type=Path, help="a model of yours in place of the cell's")
-    parser.add_argument("--cost", type=int, metavar="PAIRS")
+    parser.add_argument("--job", action="store_true")
+    parser.add_argument("--record", type=Path, default=Path(__file__).with_name("record.jsonl"), metavar="FILE")
+    parser.add_argument("--page", type=Path, metavar="PAGE")
+    parser.add_argument("--real", type=Path, metavar="DIR", help="a model of yours, as a further cell")
     parser.add_argument("--thousand", type=int, metavar="ASKS")
+    parser.add_argument("--cost", type=int, metavar="ROUNDS")
+    parser.add_argument("--threads", type=int, default=2, help="with --cost")
+    parser.add_argument("--patience", type=float, default=1800, metavar="S", help="with --job: for each cell")
+    parser.add_argument("--models", type=Path, default=Path(tempfile.gettempdir()) / "playhead-proof-models")
     wanted = parser.parse_args()
     if wanted.list:
-        print("\n".join(CELLS))  # noqa: T201 # a script's output
-    elif wanted.cost:
-        _say(cost(wanted.models, wanted.cost))
-    elif wanted.thousand:
-        _say(thousand(wanted.models, wanted.thousand))
-    elif len(wanted.cells) == 1:
-        _say(proved(wanted.models, wanted.cells[0], CELLS[wanted.cells[0]], wanted.model))
+        print("\n".join(cells()))  # noqa: T201 # a script's output
+    elif wanted.page:
+        wanted.page.write_text(written(wanted.page.read_text("utf-8"), read(wanted.record)), "utf-8")
+    elif wanted.job:
+        job(wanted)
     else:
-        for name in wanted.cells or CELLS:
-            subprocess.run([sys.executable, "-m", "proof", name, "--models", str(wanted.models)], check=False)
+        _measured(wanted)
 
 
-def _say(found: dict[str, Any]) -> None:
-    # vLLM logs to stdout too: a line of ours is one that begins with a brace.
+def _measured(wanted: argparse.Namespace) -> None:
+    """With an engine in this process."""
+    from proof import cost, runs
+    from proof.engine import Engine
+
+    if wanted.cost:
+        for row in cost.pairs(Engine(wanted.models, cost.cell(wanted.threads)), wanted.cost):
+            _say(row)
+    elif wanted.thousand:
+        _say(runs.thousand(Engine(wanted.models, runs.THOUSAND), wanted.thousand))
+    elif wanted.real:
+        _say(runs.proved(Engine(wanted.models, REAL, wanted.real)))
+    else:
+        _say(runs.proved(Engine(wanted.models, cells()[wanted.cell])))
+
+
+def _say(found: Mapping[str, Any]) -> None:
     print(json.dumps(found), flush=True)  # noqa: T201 # a script's output
 
 

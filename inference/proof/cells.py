@@ -1,7 +1,38 @@
-"""What is run: every pair of settings that might conspire, in as few engines as cover them."""
+"""What is run: every pair of settings that might conspire, in as few engines as cover them.
 
-from dataclasses import dataclass
-from typing import Final
+The whole product would be 7,680 engines. A fault needs one setting, or two that meet; so each pair of settings meets in one
+cell at least (pairwise cover), and the list is the same at every run.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import combinations, product
+from typing import Any, Final
+
+FACTORS: Final[Mapping[str, Sequence[Any]]] = {
+    "kind": ("dense", "moe"),
+    "ratio": (1, 2, 3, 4, 8),
+    "context": (600, 1200, 2500, 4000),
+    "chunked": (True, False),
+    "prefix": (True, False),
+    "preempted": (False, True),
+    "most": (4, 16, 64),
+    "streamed": (False, True),
+    "sampling": ("greedy", "seeded"),
+}
+"""Each setting and what it is set to."""
+
+BLOCK: Final = 32
+"""Tokens to a block where requests are to be preempted: small, so that the short answers of a test outgrow theirs."""
+
+COMPANY: Final[Mapping[int, tuple[tuple[int, int, int], ...]]] = {
+    1: (),
+    4: ((2, 2, 0), (2, 2, 0)),
+    16: ((5, 3, 8),),
+    64: ((6, 4, 54),),
+}
+"""By how many are at once: waves of so many needles, long neighbours and short ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -10,36 +41,90 @@ class Cell:
 
     kind: str = "dense"
     ratio: int = 2
+    """Heads to a KV head."""
     context: int = 1200
-    chunk: int | None = 512
-    """Tokens of a step, smaller than a prompt: prefill in chunks. None: never in chunks."""
+    chunked: bool = True
+    """Whether a prompt longer than `chunk` is prefilled in pieces."""
     prefix: bool = True
-    blocks: int | None = None
-    """Of the KV cache, too few for all: requests are preempted and computed again. None: enough."""
-    waves: tuple[tuple[int, int], ...] = ((1, 0), (4, 4), (8, 3))
-    """Needles and neighbours at once."""
-    samplings: tuple[str, ...] = ("greedy", "seeded")
-    tokens: int = 16
+    preempted: bool = False
+    """Whether the KV cache has too few blocks for all: requests are put out and computed again."""
+    most: int = 16
+    streamed: bool = False
+    """Whether the engine hands out each token as it comes, or the whole answer at its end."""
+    sampling: str = "greedy"
     threads: int = 2
+    tokens: int = 16
+    chunk: int = 512
+
+    @property
+    def waves(self) -> tuple[tuple[int, int, int], ...]:
+        """Alone, then in company."""
+        return ((1, 0, 0), *COMPANY[self.most])
+
+    @property
+    def longest(self) -> int:
+        """Tokens of prompt and answer together."""
+        return self.context + self.tokens
+
+    @property
+    def blocks(self) -> int | None:
+        """Of the KV cache: room for two needles and a half, and no more. None: as many as fit."""
+        return -(-self.longest // BLOCK) * 5 // 2 if self.preempted else None
+
+    @property
+    def name(self) -> str:
+        """Says what is set."""
+        said = [self.kind, f"r{self.ratio}", str(self.context), "chunked" if self.chunked else "whole"]
+        said += ["prefix"] * self.prefix + ["preempted"] * self.preempted
+        said += [f"x{self.most}", "streamed" if self.streamed else "final", self.sampling]
+        return "-".join(said + ([f"t{self.threads}"] if self.threads != 2 else []))
 
 
-CELLS: Final[dict[str, Cell]] = {
-    "dense-r1": Cell(ratio=1, prefix=False),
-    "dense-r2-long": Cell(context=4000, chunk=1024, waves=((1, 0), (3, 3), (4, 1))),
-    "dense-r3-whole": Cell(ratio=3, chunk=None),
-    "dense-r4-preempted": Cell(ratio=4, context=700, blocks=40, tokens=200, waves=((1, 0), (6, 4))),
-    "dense-r8-whole": Cell(ratio=8, context=2500, chunk=None, prefix=False, waves=((1, 0), (4, 3))),
-    "dense-batch-64": Cell(
-        context=600, chunk=2048, prefix=False, waves=((1, 0), (6, 2), (48, 16)), samplings=("greedy",)
-    ),
-    "moe-r2": Cell(kind="moe"),
-    "moe-r1-long": Cell(
-        kind="moe", ratio=1, context=4000, chunk=1024, prefix=False, waves=((1, 0), (3, 2)), samplings=("greedy",)
-    ),
-    "moe-r4-whole": Cell(kind="moe", ratio=4, context=2500, chunk=None, waves=((1, 0), (4, 2)), samplings=("seeded",)),
-    "moe-r8-preempted": Cell(
-        kind="moe", ratio=8, context=700, blocks=40, tokens=100, waves=((1, 0), (6, 2)), samplings=("seeded",)
-    ),
-    # For --model: large enough to vary, small enough for a model of a hundred million parameters on two cores.
-    "small": Cell(ratio=3, context=800, waves=((1, 0), (3, 2)), samplings=("greedy",), tokens=8),
-}
+@cache
+def cover() -> tuple[Cell, ...]:
+    """Cells in which every two settings meet, found greedily: each is the one with most pairs that are still to meet.
+
+    Of equals the one whose settings were used least, so that the last cells are as mixed as the first.
+    """
+    rows = list(product(*FACTORS.values()))
+    bit: dict[tuple[object, ...], int] = {}
+    pairs = [sum(1 << bit.setdefault(pair, len(bit)) for pair in _pairs(row)) for row in rows]
+    left = (1 << len(bit)) - 1
+    chosen: list[tuple[Any, ...]] = []
+    while left:
+        found = [(mine & left).bit_count() for mine in pairs]
+        most = max(found)
+        equals = [at for at, count in enumerate(found) if count == most]
+        best = min(equals, key=lambda at: (_used(rows[at], chosen), at))
+        left &= ~pairs[best]
+        chosen.append(rows[best])
+    return tuple(Cell(**dict(zip(FACTORS, row, strict=True))) for row in chosen)
+
+
+def _used(row: Sequence[Any], chosen: Sequence[Sequence[Any]]) -> int:
+    return sum(mine == theirs for other in chosen for mine, theirs in zip(row, other, strict=True))
+
+
+def _pairs(row: Sequence[Any]) -> list[tuple[object, ...]]:
+    return [(one, two, row[one], row[two]) for one, two in combinations(range(len(row)), 2)]
+
+
+def again() -> tuple[Cell, ...]:
+    """Cells to be run several times, each time in a new process, to compare the bits of one process with another's.
+
+    As they are, on other numbers of threads, and with everything set otherwise that should not matter.
+    """
+    dense, moe = Cell(sampling="seeded", most=4), Cell(kind="moe", most=4)
+    otherwise = (
+        {"threads": 1},
+        {"threads": 4},
+        {"chunked": False},
+        {"prefix": False},
+        {"preempted": True},
+        {"most": 16},
+    )
+    return (dense, moe, *(replace(dense, **each) for each in otherwise), replace(moe, threads=1))
+
+
+REAL: Final = Cell(ratio=3, context=800, most=4, tokens=8)
+"""For a model of somebody's own: large enough to vary, small enough for a hundred million parameters on two cores."""

@@ -1,4 +1,4 @@
-"""One engine in this process, whose attention can be stock or ours from one wave to the next."""
+"""One engine in this process, whose kernels can be given what stock vLLM or what our plugin gives them, in turns."""
 
 import os
 import random
@@ -9,14 +9,17 @@ from typing import Any
 
 from playhead_inference.verdict import Answer
 
-from proof.cells import Cell
+from proof.cells import BLOCK, Cell
 from proof.models import VOCABULARY, made
 
 SAMPLINGS: dict[str, dict[str, Any]] = {"greedy": {"temperature": 0.0}, "seeded": {"temperature": 0.8, "seed": 42}}
 
+SHORT = (20, 60)
+"""How long a short neighbour is: there to fill the batch."""
+
 
 class Engine:
-    """vLLM offline, with the plugin as it is installed."""
+    """vLLM without its server, with the plugin as it is installed."""
 
     def __init__(self, models: Path, cell: Cell, model: Path | None = None) -> None:
         os.environ |= {
@@ -30,75 +33,98 @@ class Engine:
         }
         from vllm import LLM
 
-        longest = cell.context + cell.tokens
         self.cell = cell
         self.llm = LLM(
             model=str(model or made(models, cell.kind, cell.ratio)),
             dtype="float32",
             enforce_eager=True,
-            max_model_len=longest,
-            enable_chunked_prefill=cell.chunk is not None,
-            max_num_batched_tokens=cell.chunk or max(longest, 8192),
+            max_model_len=cell.longest,
+            enable_chunked_prefill=cell.chunked,
+            max_num_batched_tokens=cell.chunk if cell.chunked else max(cell.longest, 8192),
             max_num_seqs=64,
             enable_prefix_caching=cell.prefix,
-            num_gpu_blocks_override=cell.blocks,
             disable_log_stats=False,
+            **({"num_gpu_blocks_override": cell.blocks, "block_size": BLOCK} if cell.blocks else {}),
         )
         self.vocabulary = self.llm.model_config.get_vocab_size() if model else VOCABULARY
-        self.salt = 0
+        self.asked = 0
 
     def patch(self, on: bool) -> None:
         """Ours, or vLLM's own."""
         self.llm.collective_rpc("playhead_patch", args=(on,))
 
-    def preemptions(self) -> int:
-        """How often a request was put out and computed again, so far."""
-        return sum(int(m.value) for m in self.llm.get_metrics() if m.name == "vllm:num_preemptions")
+    def counters(self) -> tuple[int, int]:
+        """How many requests were put out to be computed again, and how many tokens came of the prefix cache, so far."""
+        names = ("vllm:num_preemptions", "vllm:prefix_cache_hits")
+        metrics = self.llm.get_metrics()
+        preempted, hit = (sum(int(m.value) for m in metrics if m.name == name) for name in names)
+        return preempted, hit
 
     def wave(
-        self, draw: random.Random, needle: Sequence[int], needles: int, neighbours: int, sampling: str, shared: bool
+        self, draw: random.Random, needle: Sequence[int], wave: tuple[int, int, int], salt: str | None = None
     ) -> list[Answer]:
-        """Needles and neighbours at once, in an order drawn by lot; what the needles were answered with."""
-        others = [self.words(draw, draw.randint(self.cell.context // 4, self.cell.context)) for _ in range(neighbours)]
-        mine = [True] * needles + [False] * neighbours
-        prompts = [list(needle)] * needles + others
+        """Needles and neighbours at once, in an order drawn by lot; what the needles were answered with.
+
+        A needle is kept out of the prefix cache by a salt of its own, unless one is given.
+        """
+        needles, long, short = wave
+        context = self.cell.context
+        others = [self.words(draw, draw.randint(context // 4, context)) for _ in range(long)]
+        others += [self.words(draw, draw.randint(*SHORT)) for _ in range(short)]
+        prompts = [(list(needle), salt)] * needles + [(other, None) for other in others]
         order = draw.sample(range(len(prompts)), len(prompts))
-        self.salt += shared
-        one = f"shared-{self.salt}"
-        asked = [self._prompt(prompts[at], one if shared and mine[at] else None) for at in order]
-        outputs = self.llm.generate(asked, self._params(sampling), use_tqdm=False)
-        return [_answer(output.outputs[0]) for at, output in zip(order, outputs, strict=True) if mine[at]]
+        answers = self.answers([prompts[at] for at in order], self.cell.tokens)
+        return [answer for at, answer in zip(order, answers, strict=True) if at < needles]
+
+    def answers(self, prompts: Sequence[tuple[list[int], str | None]], tokens: int) -> list[Answer]:
+        """Ask all at once, in this order."""
+        from vllm.inputs.engine import tokens_input
+
+        engine, given = self.llm.llm_engine, {}
+        for prompt, salt in prompts:
+            self.asked += 1
+            asked = tokens_input(prompt, cache_salt=salt or f"own-{self.asked}")
+            engine.add_request(str(self.asked), asked, self._params(tokens))
+            given[str(self.asked)] = Answer(tokens=(), logprobs=())
+        while engine.has_unfinished_requests():
+            for output in engine.step():
+                given[output.request_id] = _longer(given[output.request_id], output.outputs[0])
+        return list(given.values())
 
     def words(self, draw: random.Random, length: int) -> list[int]:
         """A prompt of tokens."""
         return [draw.randrange(1, self.vocabulary) for _ in range(length)]
 
-    def timed(self, prompts: Sequence[Sequence[int]], tokens: int) -> float:
-        """Seconds for all of them, each cold."""
-        asked = [self._prompt(prompt, None) for prompt in prompts]
-        began = time.perf_counter()
-        self.llm.generate(asked, self._params("greedy", tokens), use_tqdm=False)
-        return time.perf_counter() - began
+    def timed(self, prompts: Sequence[list[int]], tokens: int) -> tuple[float, float]:
+        """Seconds and CPU seconds for all of them, each cold."""
+        wall, cpu = time.perf_counter(), time.process_time()
+        self.answers([(prompt, None) for prompt in prompts], tokens)
+        return time.perf_counter() - wall, time.process_time() - cpu
 
-    def _prompt(self, tokens: Sequence[int], salt: str | None) -> Any:
-        from vllm.inputs import TokensPrompt
-
-        self.salt += 1
-        return TokensPrompt(prompt_token_ids=list(tokens), cache_salt=salt or f"own-{self.salt}")
-
-    def _params(self, sampling: str, tokens: int | None = None) -> Any:
+    def _params(self, tokens: int) -> Any:
         from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
 
+        kind = RequestOutputKind.DELTA if self.cell.streamed else RequestOutputKind.FINAL_ONLY
         return SamplingParams(
-            max_tokens=tokens or self.cell.tokens, ignore_eos=True, logprobs=5, detokenize=False, **SAMPLINGS[sampling]
+            max_tokens=tokens,
+            ignore_eos=True,
+            logprobs=5,
+            detokenize=False,
+            output_kind=kind,
+            **SAMPLINGS[self.cell.sampling],
         )
 
 
-def _answer(output: Any) -> Answer:
+def _longer(answer: Answer, output: Any) -> Answer:
+    """With what came now."""
     return Answer(
-        tokens=tuple(output.token_ids),
-        logprobs=tuple(
-            tuple(sorted((token, float(entry.logprob).hex()) for token, entry in position.items()))
-            for position in output.logprobs
+        tokens=(*answer.tokens, *output.token_ids),
+        logprobs=(
+            *answer.logprobs,
+            *(
+                tuple(sorted((token, float(entry.logprob).hex()) for token, entry in position.items()))
+                for position in output.logprobs
+            ),
         ),
     )

@@ -1,7 +1,12 @@
 """Nothing is claimed that a check did not show, and no check counts that could not have failed."""
 
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
 import pytest
-from playhead_inference.verdict import Answer, Cell, Word, cell, fingerprint, first_divergence, header, word
+from playhead_inference.verdict import Answer, Cell, Word, apart, cell, fingerprint, first_divergence, header, word
 
 
 def counted(distinct: int, answers: int = 8) -> Cell:
@@ -53,3 +58,26 @@ def test_texts_part_where_not_all_have_the_same(texts: list[tuple[int, ...]], po
 def test_a_fingerprint_is_of_the_facts_and_not_of_their_order() -> None:
     assert fingerprint({"threads": 2, "isa": "AVX2"}) == fingerprint({"isa": "AVX2", "threads": 2})
     assert fingerprint({"threads": 2}) != fingerprint({"threads": 1})
+
+
+WORKER = {"device": "H100", "dtype": "bfloat16", "torch": "2.13.0", "weights": "sha256:1", "mode": False, "threads": 2}
+PATCHED: dict[str, Any] = {"vllm": "0.32.0", "workers": [{**WORKER, "mode": True}]}
+
+
+def control(place: Path, **worker: Any) -> str:
+    """What a process without the patch left."""
+    of = {"vllm": "0.32.0", "workers": [{**WORKER, **worker}]}
+    file = place / "control.json"
+    file.write_text(json.dumps({"of": of, "cells": [asdict(counted(5))]}))
+    return str(file)
+
+
+def test_a_control_may_come_of_another_process(tmp_path: Path) -> None:
+    assert apart(PATCHED, control(tmp_path)) == [counted(5)]
+    assert apart(PATCHED, None) == []
+
+
+@pytest.mark.parametrize("of", [{"weights": "sha256:2"}, {"device": "A100"}, {"dtype": "float32"}, {"mode": True}])
+def test_a_control_of_something_else_is_none(of: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="the control in"):
+        apart(PATCHED, control(tmp_path, **of))

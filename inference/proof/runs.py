@@ -1,0 +1,90 @@
+"""What is done with an engine: a cell, and the same prompt a thousand times. Each gives one row of the record."""
+
+import hashlib
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import playhead_inference
+from playhead_inference.verdict import Answer
+from playhead_inference.verdict import cell as counted
+from playhead_inference.versions import known
+
+from proof.cells import Cell
+from proof.engine import Engine
+
+Row = dict[str, Any]
+
+
+def proved(engine: Engine) -> Row:
+    """Stock, then ours, on the same questions in the same company."""
+    layers = engine.llm.collective_rpc("playhead_layers")[0]
+    found: Row = asdict(engine.cell) | {"layers": layers["swept"], "layers_differing": layers["differing"]}
+    for side, on in (("stock", False), ("patched", True)):
+        engine.patch(on)
+        preempted, hit = engine.counters()
+        answers = _swept(engine)
+        now = engine.counters()
+        found[side] = summed(answers) | {"preemptions": now[0] - preempted, "cached_tokens": now[1] - hit}
+    return found | facts(engine)
+
+
+def _swept(engine: Engine) -> list[Answer]:
+    """Every wave cold; then, where there is a prefix cache, one needle to fill it and the last wave to find it there."""
+    draw = random.Random(1)  # noqa: S311 # the same company for stock and ours
+    cell = engine.cell
+    needle = engine.words(draw, cell.context)
+    answers = [answer for wave in cell.waves for answer in engine.wave(draw, needle, wave)]
+    if cell.prefix:
+        salt = f"shared-since-{engine.asked}"
+        for wave in (cell.waves[0], cell.waves[-1]):
+            answers += engine.wave(draw, needle, wave, salt)
+    return answers
+
+
+THOUSAND: Final = Cell(context=560, chunk=2048, tokens=4, most=64)
+
+
+def thousand(engine: Engine, asks: int) -> Row:
+    """The same prompt again and again, never from the prefix cache, under a load of long neighbours."""
+    found: Row = asdict(engine.cell)
+    for side, on in (("stock", False), ("patched", True)):
+        engine.patch(on)
+        draw = random.Random(2)  # noqa: S311 # likewise
+        needle = engine.words(draw, engine.cell.context)
+        answers = [answer for _ in range(asks // 50) for answer in engine.wave(draw, needle, (50, 6, 0))]
+        found[side] = summed(answers)
+    return found | facts(engine)
+
+
+def summed(answers: Sequence[Answer]) -> Row:
+    """How many there were of how many, and which bits the first one was."""
+    count = counted("", answers)
+    return {"answers": count.answers, "distinct": count.distinct, "texts": count.texts, "digest": digest(answers[0])}
+
+
+def digest(answer: Answer) -> str:
+    """To compare the bits of one process with another's."""
+    canonical = json.dumps([answer.tokens, answer.logprobs], separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def facts(engine: Engine) -> Row:
+    """Under what it was measured."""
+    worker = engine.llm.collective_rpc("playhead_facts")[0]
+    return {"vllm": known(), "patch": patch(), **{name: worker[name] for name in ("device", "isa", "threads", "torch")}}
+
+
+PATCHES: Final = ("attention", "matmul", "sampling", "switch", "tiles")
+"""The modules that change what the engine computes."""
+
+
+def patch() -> str:
+    """A digest of what is patched, as it is installed: a row is about this code and no other."""
+    found = hashlib.sha256()
+    for name in PATCHES:
+        found.update((Path(playhead_inference.__file__).parent / f"{name}.py").read_bytes())
+    return found.hexdigest()[:12]
