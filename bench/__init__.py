@@ -1,4 +1,4 @@
-"""What Playhead costs, beside what its engine costs alone: `python -m bench.recording`, `.ingest`, `.replay`, `.memory`.
+"""What Playhead costs, beside what others cost: `python -m bench.engines`, `.rivals`, `.ingest`, `.replay`, `.keys`.
 
-Peer and product run side by side in one run, in alternating pairs; ratios are the result, times of a single run are not.
+All of it runs side by side in one run, in turns; ratios are the result, times of a single run are not.
 """

@@ -62,7 +62,13 @@ class Process:
             raise Broken(found["failed"])
         return found
 
-    def _last_words(self) -> str:
+    @property
+    def ended(self) -> bool:
+        """Whether it runs no more."""
+        return self._process.poll() is not None
+
+    def last_words(self) -> str:
+        """The end of what it has logged."""
         self._log.seek(0)
         # Tracebacks of exception groups end in decoration.
         lines = [line.strip(" |+-") for line in self._log.read().splitlines()]
