@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from typing import Any
 
 
@@ -21,12 +22,15 @@ class ModelServer:
     owner: str = "vllm"
     url: str = ""
     asked: list[dict[str, Any]] = field(default_factory=list)
+    _turns: dict[tuple[Any, ...], Iterator[int]] = field(default_factory=dict)
+    """How often each question was asked: counted so that threads that answer at once do not lose a turn."""
 
     def answer(self, body: dict[str, Any]) -> dict[str, Any]:
-        """By the question alone; or, where it varies, every third one a bit off."""
+        """By the question alone; or, where it varies, every second time a bit off."""
         self.asked.append(body)
         prompt = body.get("prompt") or body["messages"][0]["content"]
-        drift = 1e-9 if self.varies and len(self.asked) % 3 == 0 else 0.0
+        turn = next(self._turns.setdefault((prompt, body.get("temperature")), count()))
+        drift = 1e-9 if self.varies and turn % 2 else 0.0
         value = -0.5 - len(prompt) / 1000 - drift
         text = f"so much for {prompt[:8]}"
         shown = {"tokens": [text], "token_logprobs": [value]}
