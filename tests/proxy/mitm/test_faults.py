@@ -304,6 +304,7 @@ async def test_a_client_that_sends_far_ahead_is_not_read(tmp_path: Path) -> None
         writer.close()
 
 
+@pytest.mark.engine("mitmproxy")
 async def test_connections_that_have_ended_are_forgotten(tmp_path: Path) -> None:
     """An HTTP/2 client of an HTTP/1 upstream needs a new connection for each request; mitmproxy keeps all of them."""
     async with answering(OK) as upstream, opened(tmp_path, upstreams=_instead(upstream)) as door:

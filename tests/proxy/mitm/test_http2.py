@@ -396,7 +396,10 @@ async def test_a_field_that_could_split_a_head_goes_nowhere(tmp_path: Path, fiel
     assert not recorder.exchanges
 
 
-@pytest.mark.parametrize("extra", [[("x-long", "a" * (200 << 10))], [(f"x-{n}", "y") for n in range(5_000)]])
+# Not one field of 200 KiB: h2's encoder would need ten seconds for it.
+@pytest.mark.parametrize(
+    "extra", [[(f"x-{n}", "a" * (20 << 10)) for n in range(10)], [(f"x-{n}", "y") for n in range(5_000)]]
+)
 async def test_a_head_without_measure_goes_nowhere(tmp_path: Path, extra: Fields) -> None:
     recorder = MemoryRecorder()
     async with (
