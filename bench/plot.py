@@ -28,7 +28,11 @@ text{fill:#1f2328;font:12px system-ui,sans-serif}.back{fill:#fff}.grid{stroke:#d
 
 def plot(found: Sequence[Result]) -> str:
     """CPU for each unit, workload by workload."""
-    known = {(result.engine, result.workload): spread for result in found if (spread := result.over("cpu_us"))}
+    known = {
+        (result.engine, result.workload): spread
+        for result in found
+        if result.workload in PANELS and (spread := result.over("cpu_us"))
+    }
     scale = Scale.of([value for spread in known.values() for value in (spread.low, spread.high)])
     y, drawn = 56.0, [_title()]
     for workload in PANELS:
@@ -47,7 +51,9 @@ TITLE: Final = "CPU of each engine's process, µs"
 
 def _title() -> str:
     what = "dot: median of the rounds; bar: lowest to highest; the scale is logarithmic; less is better"
-    return _text(16, 24, TITLE, "head") + _text(16, 42, what, "soft")
+    key = [(WIDTH - 190, "ours", "Playhead"), (WIDTH - 100, "theirs", "others")]
+    dots = [f'<circle class="{whose}" cx="{x}" cy="20" r="4"/>{_text(x + 10, 24, name, "")}' for x, whose, name in key]
+    return _text(16, 24, TITLE, "head") + _text(16, 42, what, "soft") + "".join(dots)
 
 
 class Scale:
@@ -73,7 +79,7 @@ class Scale:
 def _panel(workload: str, lines: Sequence[tuple[str, Spread]], scale: Scale, y: float) -> str:
     bottom = y + HEAD + LINE * len(lines)
     told = WORKLOADS[workload]
-    head = _text(16, y + 12, f"{workload}, for each {told.unit}", "head") + _text(200, y + 12, told.says, "soft")
+    head = _text(16, y + 12, workload, "head") + _text(LEFT, y + 12, f"for each {told.unit}: {told.says}", "soft")
     return head + "".join([*_grid(scale, y + HEAD - 8, bottom - 4), *_lines(lines, scale, y + HEAD)])
 
 

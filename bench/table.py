@@ -23,6 +23,9 @@ END: Final = "<!-- bench.table ends -->\n"
 DELAYED: Final = ("small-paced", "sse50", "sse200", "sse400", "connect-known", "connect-new")
 """Workloads whose delays say something: where an engine is given all it can take they are the queue's."""
 
+FAST: Final = ("small", "large", "replay", "sse200", "sse400")
+"""Workloads of which it says something how much came through."""
+
 type Cell = Callable[[Result], str | None]
 
 
@@ -34,6 +37,7 @@ def page(found: Sequence[Result]) -> str:
         parts.append(
             _table(f"µs of CPU for each {unit}", found, workloads, lambda result: _cell(result.over("cpu_us")))
         )
+    parts.append(_table("a second, of the box", found, FAST, lambda result: _cell(result.over("per_s"))))
     parts.append(_table("ms p50 / p99", found, DELAYED, _delays))
     parts.append(_table("KiB for each open stream", found, ["memory"], lambda result: _cell(result.over("kib"))))
     parts += [_stored(found), _kept(found), _missing(found)]

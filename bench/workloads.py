@@ -85,13 +85,13 @@ WORKLOADS: Final[Mapping[str, Workload]] = MappingProxyType(
         ),
         "connect-known": Workload(
             unit="connection",
-            says="a new connection with one small call, to a host that was asked before; one after the other",
+            says="opened for one small call, one after the other, to a host that was asked before",
             engines=("direct", "nginx", *LANES, *MITMPROXIES),
             asks={"workload": "connects", "calls": NEW_HOSTS},
         ),
         "connect-new": Workload(
             unit="connection",
-            says="the same to hosts that nobody asked before, each an upstream of its own",
+            says="the same to hosts that nobody asked before, each with an upstream of its own",
             engines=("direct", *LANES, *MITMPROXIES),
             asks={"workload": "connects", "calls": NEW_HOSTS, "new": True},
         ),
