@@ -1,12 +1,16 @@
 """How long a long recording takes until it answers, and until it explains: `python -m bench.replay --start N`.
 
-Everything here but `rows_wall_ms` is CPU: what comes before (the interpreter, the imports) is not counted. `load_ms` and
-`index_ms` are a bundle's; from the store it is `rows_keeper_ms`, `rows_load_ms` and the same `index_ms`.
+`store_wall_ms` and `bundle_wall_ms` are what a user waits: from `playhead replay` to the first line of the command, beyond the
+same for a recording of one call (the interpreter, the imports, the door). The rest is CPU of one part each: `store_ms` and
+`bundle_ms` of all processes of that command; `load_ms` and `index_ms` of reading a bundle; `rows_keeper_ms`, `rows_load_ms` and
+`rows_index_ms` of the same from the store.
 """
 
 import asyncio
 import json
 import resource
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,6 +20,7 @@ from pathlib import Path
 
 from bench.figures import cpu
 from bench.stage import staged
+from bench.wire import Broken
 from calls.json import dumps
 from calls.key import keyed
 from calls.model import Body, Chunk, Exchange, Json, Request, Response
@@ -30,6 +35,13 @@ SECOND = 1_000_000_000
 CHANGED = 5
 """Requests that were not recorded, each a little different."""
 
+HEADERS = 12
+"""What an SDK says of itself with each request."""
+
+SINGLE = "single"
+OTHERS = 1_000_000
+ROUNDS = 3
+
 
 def start(calls: int) -> None:
     """Print what it costs to begin a replay of so many calls."""
@@ -43,23 +55,46 @@ def start(calls: int) -> None:
             run = load(bundle)
         with _timed(told, "index_ms"):
             ready = recording(run, profiles)
-        _stored(bundle, told)
+        single = Path(directory) / "single.jsonl"
+        with single.open("wb") as file:
+            file.writelines(write(_run(1, profiles, SINGLE)))
+        _stored(bundle, single, told, profiles)
     told["rss_mib"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
     asyncio.run(_asked(ready, told))
     print(json.dumps(told))
 
 
-def _stored(bundle: Path, told: dict[str, float]) -> None:
+def _stored(bundle: Path, single: Path, told: dict[str, float], profiles: Profiles) -> None:
     """The same from the store: what the keeper has to do, how long that takes, and what the door makes of it."""
     with staged() as stage:
         process, api = stage.keeper("start")
-        api.post("/import", content=bundle.read_bytes())
-        began, used = time.monotonic(), cpu(process.pid)
+        data = stage.house("start").data
+        data.announce("keeper", {"api": api.url})
+        for file in (bundle, single):
+            api.post("/import", content=file.read_bytes())
+        used = cpu(process.pid)
         content = b"".join(api.raw("/runs/start/rows"))
-        told["rows_wall_ms"] = round((time.monotonic() - began) * 1000, 2)
         told["rows_keeper_ms"] = round((cpu(process.pid) - used) * 1000, 2)
+        for name, long, short in (("store", "start", SINGLE), ("bundle", str(bundle), str(single))):
+            rounds = [(_begun(data.root, long), _begun(data.root, short)) for _ in range(ROUNDS)]
+            for place, what in enumerate(("wall_ms", "ms")):
+                least = [min(one[which][place] for one in rounds) for which in (0, 1)]
+                told[f"{name}_{what}"] = round((least[0] - least[1]) * 1000, 2)
     with _timed(told, "rows_load_ms"), undisturbed():
-        packed.read(content)
+        run = packed.read(content)
+    with _timed(told, "rows_index_ms"):
+        recording(run, profiles)
+
+
+def _begun(data: Path, name: str) -> tuple[float, float]:
+    """Seconds until a command begins whose calls are to be answered from this recording, and the CPU that all took."""
+    command = [sys.executable, "-c", "from proxy.cli import main; main()", "replay", "--data", str(data), name, "--"]
+    used, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.time_ns()
+    ran = subprocess.run([*command, "date", "+%s%N"], capture_output=True, check=False)
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if not ran.stdout:
+        raise Broken(ran.stderr.decode())
+    return (int(ran.stdout) - began) / 1e9, spent.ru_utime + spent.ru_stime - used.ru_utime - used.ru_stime
 
 
 async def _asked(ready: Recording, told: dict[str, float]) -> None:
@@ -82,10 +117,11 @@ def _timed(told: dict[str, float], name: str) -> Iterator[None]:
     told[name] = round((time.process_time() - began) * 1000, 2)
 
 
-def _run(calls: int, profiles: Profiles) -> Bundle:
-    exchanges = map(_exchange, range(1, calls + 1))
+def _run(calls: int, profiles: Profiles, name: str = "start") -> Bundle:
+    first = 1 if name == "start" else OTHERS
+    exchanges = (replace(_exchange(number), run=name) for number in range(first, first + calls))
     entries = tuple(Entry(exchange=each, call={"key": keyed(each.request, profiles).key}) for each in exchanges)
-    return Bundle(run={"id": "start"}, profiles=profiles.digest, entries=entries)
+    return Bundle(run={"id": name}, profiles=profiles.digest, entries=entries)
 
 
 def _exchange(number: int) -> Exchange:
@@ -96,11 +132,12 @@ def _exchange(number: int) -> Exchange:
     said: Json = {"role": "assistant", "content": f"answer {number} " + "and so on " * 20}
     told = dumps({"id": f"c{number}", "object": "chat.completion", "choices": [{"index": 0, "message": said}]})
     media = (("Content-Type", "application/json"),)
+    asks = (*media, *((f"X-Stainless-{n}", f"as an SDK tells it, {n}") for n in range(HEADERS)))
     url = "https://api.openai.com/v1/chat/completions"
     return Exchange(
         id=f"0199aaaa-0000-7000-8000-{number:012d}",
         run="start",
-        request=Request(method="POST", url=url, headers=media, body=_body(asked)),
+        request=Request(method="POST", url=url, headers=asks, body=_body(asked)),
         response=Response(status=200, reason="OK", headers=media, body=_body(told)),
         outcome="completed",
         started_at=number * SECOND,
