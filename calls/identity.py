@@ -98,7 +98,10 @@ def _session_in_json(user: str) -> str | None:
 
 
 def _cached_for_a_run(body: Mapping[str, Json]) -> str | None:
-    """The key of a prompt cache, where it names one run (OpenAI's Agents SDK) or one thread (Codex). Others name a prompt."""
+    """The key of a prompt cache, where it names one run, session or conversation (OpenAI's Agents SDK) or one thread (Codex).
+
+    Others name a prompt.
+    """
     key = _at("prompt_cache_key")(body)
     return key if key and _ONE_RUN.fullmatch(key) else None
 
@@ -110,7 +113,7 @@ def _conversation(body: Mapping[str, Json]) -> str | None:
 _UUID: Final = r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 _MINTED: Final = re.compile(r"(?=.*\d)[\w-]{20,64}", re.ASCII)
 _SESSION: Final = re.compile(rf"_session_({_UUID})$")
-_ONE_RUN: Final = re.compile(rf"agents-sdk:run:[\w-]+|{_UUID}")
+_ONE_RUN: Final = re.compile(rf"agents-sdk:(?:run|session|conversation|group):[\w-]+|{_UUID}")
 
 _SOURCES: Final[tuple[tuple[str, Callable[[Mapping[str, Json]], str | None]], ...]] = (
     ("body/metadata.session_id", _at("metadata", "session_id")),

@@ -109,10 +109,15 @@ def _actor(seen: dict[str, str]) -> str | None:
 
 
 def _branch(seen: dict[str, str]) -> str:
-    """The sub-agent of Codex or opencode: it names the session that it belongs to, and has an id of its own."""
+    """The sub-agent of Codex or opencode: it names the session that it belongs to, and has an id of its own.
+
+    What kind of agent it is (`x-openai-subagent`) is the same for all that are spawned; it names one that works in its parent's thread.
+    """
     root = next((seen[name] for name in _ROOTS if name in seen), None)
     own = next((seen[name] for name in _BRANCHES if name in seen), "")
-    return seen.get("x-openai-subagent", own) if root is not None and own and own != root else ""
+    if root is None or not own:
+        return ""
+    return own if own != root else seen.get("x-openai-subagent", "")
 
 
 # -- what the client tells others
@@ -160,6 +165,7 @@ _SOURCES: Final[tuple[tuple[str, str, Callable[[str, str], str | None]], ...]] =
     ("baggage", "playhead.run", _baggage),
     ("baggage", "gen_ai.conversation.id", _baggage),
     ("baggage", "session.id", _baggage),
+    ("baggage", "langfuse_session_id", _baggage),
     # Agents, of their own
     ("x-claude-code-session-id", "", _itself),
     # Sub-agents name the session that they work for, and themselves by their own.

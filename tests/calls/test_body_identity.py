@@ -28,6 +28,12 @@ RUN_UUID = "0b5c8e0fe4b04c7fa2a6dcb4e8b1f9d3"
         # OpenAI's Agents SDK (run_grouping.py), Codex
         ({"prompt_cache_key": f"agents-sdk:run:{RUN_UUID}"}, "prompt_cache_key", f"agents-sdk:run:{RUN_UUID}"),
         ({"prompt_cache_key": UUID}, "prompt_cache_key", UUID),
+        # A session of the Agents SDK, digested by it
+        (
+            {"prompt_cache_key": f"agents-sdk:session:{'0a' * 16}"},
+            "prompt_cache_key",
+            f"agents-sdk:session:{'0a' * 16}",
+        ),
         # OpenAI's metadata, LiteLLM, OpenRouter, Langfuse's wrapper
         ({"metadata": {"session_id": "ticket-904"}}, "metadata.session_id", "ticket-904"),
         ({"litellm_session_id": "s-1"}, "litellm_session_id", "s-1"),
@@ -47,9 +53,9 @@ def test_a_body_names_the_run_that_its_sender_means(body: dict[str, Json], sourc
     [
         {},
         {"user": "user-7", "safety_identifier": "x", "metadata": {"user_id": "user-7"}},
-        # Of a prompt that many runs share, and of a group of runs (the SDK digests that)
+        # Of a prompt that many runs share
         {"prompt_cache_key": "support-agent-v3"},
-        {"prompt_cache_key": f"agents-sdk:group:{'0a' * 16}"},
+        {"prompt_cache_key": f"agents-sdk:other:{'0a' * 16}"},
         {"metadata": {"user_id": '{"session_id": 7}'}},
         {"metadata": {"user_id": "{" * 500}},
         {"metadata": {"session_id": ""}},

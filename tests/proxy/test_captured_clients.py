@@ -1,12 +1,13 @@
-"""Whose calls are those of agents and gateways, by the heads and bodies that they send: at the door, then at the keeper.
+"""Whose calls are those of agents and gateways, by what they really send: at the door, then at the keeper.
 
-Header sets as their sources and captures show them (wire report, D); what says nothing here (lengths, keys, SDK details) is
-left out.
+`captures/` has their requests byte for byte. What could not be had from a program that runs here is restated from its source or
+documentation, and stands apart.
 """
 
 import json
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -16,12 +17,11 @@ from proxy.identity import identify
 from store.filing import filed, trace_of
 from store.profiles import shipped
 
+CAPTURES = Path(__file__).with_name("captures")
 OWNER = "18f3a2"
 CHAT = "https://api.openai.com/v1/chat/completions"
-RESPONSES = "https://api.openai.com/v1/responses"
 MESSAGES = "https://api.anthropic.com/v1/messages?beta=true"
 SESSION = "3f2a9c1e-8b7d-4c6a-9e5f-0a1b2c3d4e5f"
-OTHER = "9d1c7b52-4e0f-4a8b-b1c6-5f3e2d1c0b9a"
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 understood = partial(derive, profiles=shipped(None))
 
@@ -38,123 +38,84 @@ class Client:
     actor: str | None = None
 
 
-CLIENTS: dict[str, Client] = {
-    "claude code": Client(
-        url=MESSAGES,
-        headers=(
-            ("User-Agent", "claude-cli/2.1.104 (external, cli)"),
-            ("X-Claude-Code-Session-Id", SESSION),
-            ("anthropic-beta", "claude-code-20250219,interleaved-thinking-2025-05-14"),
-            ("anthropic-version", "2023-06-01"),
-            ("x-app", "cli"),
-            ("X-Stainless-Retry-Count", "0"),
-        ),
-        body={"metadata": {"user_id": f"user_{'0a' * 32}_account__session_{SESSION}"}},
-        run=SESSION,
-        source="x-claude-code-session-id",
+def captured(name: str, run: str, source: str, actor: str | None = None, host: str = "api.openai.com") -> Client:
+    """A client as its capture has it; it is sent to the host that it is for."""
+    head, _, body = (CAPTURES / f"{name}.http").read_bytes().decode("latin-1").partition("\r\n\r\n")
+    line, *lines = head.split("\r\n")
+    headers = tuple((name, value) for name, _, value in (line.partition(": ") for line in lines))
+    url = f"https://{host}{line.split(' ')[1]}"
+    return Client(headers=headers, body=json.loads(body), url=url, run=run, source=source, actor=actor)
+
+
+_CLAUDE = "4e515b7a-d29a-4737-b515-4462ecad5e97"
+_CODEX = "01a201ae-ef36-7893-8597-83c7421756cf"
+_OPENCODE = "ses_dfe574fc8ffeAzFORIx6zMkW9f"
+_ZEN = "ses_dfe51a000ffen7GF21WA5iI10Z"
+
+CAPTURED: dict[str, Client] = {
+    "claude code": captured("claude_code", _CLAUDE, "x-claude-code-session-id", host="api.anthropic.com"),
+    "a sub-agent of claude code": captured(
+        "claude_code_agent", _CLAUDE, "x-claude-code-session-id", "af61561e89bc7d193", "api.anthropic.com"
     ),
-    "a sub-agent of claude code": Client(
+    "claude code 1.0.83": captured(
+        "claude_code_1.0.83", "73791e74-9f87-4be3-8962-ba147f7723c3", "body/metadata.user_id", host="api.anthropic.com"
+    ),
+    "codex": captured("codex", "01a201a7-eb3e-7282-99cd-f12873370493", "session-id"),
+    "a sub-agent of codex": captured("codex_agent", _CODEX, "session-id", "01a201ae-f00a-71f3-b77d-b4d5f1a4c67f"),
+    "codex 0.60.1": captured("codex_0.60.1", "01a201ad-587b-7ef0-856a-e89a13d98c1d", "session_id"),
+    "opencode": captured("opencode", _OPENCODE, "x-session-affinity"),
+    "a sub-agent of opencode": captured(
+        "opencode_agent", _OPENCODE, "x-parent-session-id", "ses_dfe572da5ffe7QmlWToNJOMHam"
+    ),
+    "opencode, by its own provider": captured(
+        "opencode_zen", "ses_dfe52631dffeMjuWlyxnyA2o24", "x-opencode-session", host="opencode.ai"
+    ),
+    "a sub-agent of opencode, by its own provider": captured(
+        "opencode_zen_agent", _ZEN, "x-parent-session-id", "ses_dfe518139ffesmhRtZsxUyv3Cb", "opencode.ai"
+    ),
+    "openai agents sdk": captured(
+        "openai_agents", "agents-sdk:run:51211c04314b413ca20ec01ec2cb5a7b", "body/prompt_cache_key"
+    ),
+    "openai agents sdk, a group": captured(
+        "openai_agents_group", "agents-sdk:group:e6a2d0d511fe2d9844e6c8eb4ec96265", "body/prompt_cache_key"
+    ),
+    "langsmith": captured("langsmith", "01a201a9-a811-787d-a6e0-94f98577328c", "langsmith-trace"),
+    "langfuse": captured("langfuse", "ticket-904", "baggage/langfuse_session_id"),
+    "portkey": captured("portkey", "trace-7", "x-portkey-trace-id"),
+    "portkey, a span": captured("portkey_span", "trace-8", "x-portkey-trace-id"),
+    "helicone": captured("helicone", "0b7c1f6e-3f0d-4c1b-9d2e-7a4d5f6e8c90", "helicone-session-id"),
+    "litellm": captured("litellm", "s-7", "x-litellm-session-id"),
+}
+
+RESTATED: dict[str, Client] = {
+    # coder/aibridge 241
+    "a sub-agent of a sub-agent of claude code": Client(
         url=MESSAGES,
         headers=(
-            ("User-Agent", "claude-cli/2.1.104 (external, cli)"),
             ("X-Claude-Code-Session-Id", SESSION),
             ("x-claude-code-agent-id", "a5591a2"),
-            ("x-claude-code-parent-agent-id", "main"),
+            ("x-claude-code-parent-agent-id", "af61561e89bc7d193"),
         ),
         run=SESSION,
         source="x-claude-code-session-id",
         actor="a5591a2",
     ),
-    "claude code before 2.1.86": Client(
-        url=MESSAGES,
-        headers=(("User-Agent", "claude-cli/1.0.83 (external, cli)"), ("x-app", "cli")),
-        body={"metadata": {"user_id": f"user_{'0a' * 32}_account_{OTHER}_session_{SESSION}"}},
-        run=SESSION,
-        source="body/metadata.user_id",
-    ),
-    "codex": Client(
-        url=RESPONSES,
-        headers=(
-            ("originator", "codex_cli_rs"),
-            ("User-Agent", "codex_cli_rs/0.147.0 (Debian 13; x86_64) xterm-256color"),
-            ("session-id", SESSION),
-            ("thread-id", SESSION),
-            ("x-client-request-id", SESSION),
-            ("x-codex-turn-metadata", json.dumps({"session_id": SESSION, "thread_source": "user"})),
-        ),
-        body={"prompt_cache_key": SESSION},
-        run=SESSION,
-        source="session-id",
-    ),
-    "codex, that only names its cache": Client(
-        url=RESPONSES,
-        headers=(("originator", "codex_cli_rs"),),
-        body={"prompt_cache_key": SESSION},
-        run=SESSION,
-        source="body/prompt_cache_key",
-    ),
-    "opencode": Client(
-        headers=(("User-Agent", "opencode/1.2.6"), ("x-session-affinity", "ses_48a1"), ("X-Session-Id", "ses_48a1")),
-        run="ses_48a1",
-        source="x-session-affinity",
-    ),
-    "opencode, by its own provider": Client(
-        headers=(("x-opencode-session", "ses_48a1"), ("x-opencode-request", "msg_1"), ("x-opencode-client", "cli")),
-        run="ses_48a1",
-        source="x-opencode-session",
-    ),
-    "openai agents sdk": Client(
-        url=RESPONSES,
-        headers=(("User-Agent", "Agents/Python 0.9.2"), ("X-Stainless-Lang", "python")),
-        body={"prompt_cache_key": "agents-sdk:run:0b5c8e0fe4b04c7fa2a6dcb4e8b1f9d3"},
-        run="agents-sdk:run:0b5c8e0fe4b04c7fa2a6dcb4e8b1f9d3",
-        source="body/prompt_cache_key",
-    ),
-    "langsmith": Client(
-        headers=(
-            ("langsmith-trace", f"20260822T101112123456Z{SESSION}.20260822T101113123456Z{OTHER}"),
-            ("baggage", "langsmith-metadata=%7B%22revision_id%22%3A%22a%22%7D,langsmith-tags=a"),
-        ),
-        run=SESSION,
-        source="langsmith-trace",
-    ),
-    "langfuse, by baggage": Client(
+    # OpenTelemetry's semantic conventions
+    "whoever puts a session into baggage": Client(
         headers=(("traceparent", f"00-{TRACE}-b7ad6b7169203331-01"), ("baggage", "session.id=ticket-904,user.id=7")),
         run="ticket-904",
         source="baggage/session.id",
     ),
-    "langfuse, by metadata": Client(
+    # The proxy takes it from the body of whoever calls it: its documentation.
+    "langfuse, by a proxy of litellm": Client(
         body={"metadata": {"langfuse_session_id": "ticket-904"}},
         run="ticket-904",
         source="body/metadata.langfuse_session_id",
     ),
-    "helicone": Client(
-        headers=(
-            ("Helicone-Session-Id", SESSION),
-            ("Helicone-Session-Path", "/plan/search"),
-            ("Helicone-Session-Name", "Trip planner"),
-        ),
-        run=SESSION,
-        source="helicone-session-id",
-    ),
-    "portkey": Client(
-        headers=(
-            ("x-portkey-provider", "openai"),
-            ("x-portkey-trace-id", "trace-7"),
-            ("x-portkey-span-id", "span-1"),
-            ("x-portkey-metadata", '{"_user": "u"}'),
-        ),
-        run="trace-7",
-        source="x-portkey-trace-id",
-    ),
-    "litellm": Client(
-        headers=(("x-litellm-session-id", "s-7"), ("x-litellm-trace-id", "t-7")),
-        run="s-7",
-        source="x-litellm-session-id",
-    ),
     "litellm, in the body": Client(
         body={"litellm_session_id": "s-7", "metadata": {"tags": ["a"]}}, run="s-7", source="body/litellm_session_id"
     ),
+    # Its API reference
     "openrouter": Client(
         url="https://openrouter.ai/api/v1/chat/completions",
         body={"session_id": "s-7"},
@@ -163,12 +124,15 @@ CLIENTS: dict[str, Client] = {
     ),
 }
 
+CLIENTS = CAPTURED | RESTATED
+
 
 def drained(client: Client, credentials: tuple[str, str] | None = None) -> Exchange:
     """The exchange as it is stored: with what the door told of its head, filed by the keeper."""
     told = identify(client.headers, credentials, OWNER)
     body = json.dumps({"model": "gpt-5", "messages": [], **client.body}).encode()
-    headers = (*told.headers, ("content-type", "application/json"))
+    sent = [(name, value) for name, value in told.headers if name.lower() != "content-type"]
+    headers = (*sent, ("content-type", "application/json"))
     exchange = Exchange(
         id="01932f4e-0000-7000-8000-000000000000",
         run=told.run,

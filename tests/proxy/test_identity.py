@@ -72,7 +72,8 @@ def test_nobody_named_is_the_owner_of_the_connection() -> None:
         # Codex: the root's session on every thread, a thread for each sub-agent.
         ((("session-id", "root"), ("thread-id", "root")), "root", None),
         ((("session-id", "root"), ("thread-id", "t-2")), "root", "t-2"),
-        ((("session-id", "root"), ("thread-id", "t-2"), ("x-openai-subagent", "review")), "root", "review"),
+        ((("session-id", "root"), ("thread-id", "t-2"), ("x-openai-subagent", "collab_spawn")), "root", "t-2"),
+        ((("session-id", "root"), ("thread-id", "root"), ("x-openai-subagent", "compact")), "root", "compact"),
         ((("x-codex-parent-thread-id", "t-1"), ("thread-id", "t-2")), "t-1", "t-2"),
         # opencode: a session for each, which names the one above it.
         ((("x-parent-session-id", "ses_1"), ("x-session-id", "ses_2")), "ses_1", "ses_2"),
