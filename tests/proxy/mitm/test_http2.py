@@ -1,8 +1,6 @@
 """HTTP/2 on either side: the protocol is the one there would be without us, and a slow reader slows its sender down."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,50 +8,18 @@ import httpx
 import pytest
 
 from calls.model import ChunkKind
+from tests.support.h2doors import OK, answer_all, asking, reaching, speaking
 from tests.support.h2wire import Fields, Peer, StreamBroken
 from tests.support.wire import (
-    Door,
     MemoryRecorder,
     Side,
     Told,
-    Upstream,
     answering,
     connected,
     opened,
     serving,
     upstream_tls,
 )
-
-OK: Fields = [(":status", "200"), ("x-a", "1")]
-
-
-@asynccontextmanager
-async def _speaking(handler: object, *, acknowledge: bool = True) -> AsyncIterator[Upstream]:
-    """An HTTP/2 upstream for localhost."""
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await handler(Peer(reader, writer, client=False, acknowledge=acknowledge))  # type: ignore[operator]
-        except StreamBroken:
-            return
-
-    async with serving(serve, tls=upstream_tls("localhost", alpn=("h2",))) as upstream:
-        yield upstream
-
-
-@asynccontextmanager
-async def _asking(door: Door, upstream: Upstream, *, acknowledge: bool = True) -> AsyncIterator[tuple[Peer, str]]:
-    """An HTTP/2 client of that upstream, through the door."""
-    authority = f"localhost:{upstream.port}"
-    reader, writer = await connected(door, authority, alpn=("h2",))
-    try:
-        yield Peer(reader, writer, client=True, acknowledge=acknowledge), authority
-    finally:
-        writer.close()
-
-
-def _open(upstream: Upstream) -> dict[str, Any]:
-    return {"allow_private": True, "connect_ports": (upstream.port,)}
 
 
 async def test_a_call_over_http_2_is_relayed_and_recorded(tmp_path: Path) -> None:
@@ -65,9 +31,9 @@ async def test_a_call_over_http_2_is_relayed_and_recorded(tmp_path: Path) -> Non
 
     recorder = MemoryRecorder()
     async with (
-        _speaking(handler) as upstream,
-        opened(tmp_path, recorder, **_open(upstream)) as door,
-        _asking(door, upstream) as (peer, authority),
+        speaking(handler) as upstream,
+        opened(tmp_path, recorder, **reaching(upstream)) as door,
+        asking(door, upstream) as (peer, authority),
     ):
         heard = await peer.answer(peer.ask(authority, "/v1?x=1", method="POST", body=b"asked", extra=[("x-b", "2")]))
         await recorder.only.over.wait()
@@ -84,7 +50,7 @@ async def test_a_client_gets_the_protocol_of_the_upstream(tmp_path: Path) -> Non
     ok = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
     async with (
         answering(ok, tls=upstream_tls("localhost")) as old,
-        _speaking(_answer_all) as new,
+        speaking(answer_all) as new,
         opened(tmp_path, MemoryRecorder(), allow_private=True, connect_ports=(old.port, new.port)) as door,
     ):
         for _ in range(2):
@@ -95,17 +61,11 @@ async def test_a_client_gets_the_protocol_of_the_upstream(tmp_path: Path) -> Non
             assert (await client.get(f"https://localhost:{old.port}/")).http_version == "HTTP/1.1"
 
 
-async def _answer_all(peer: Peer) -> None:
-    while True:
-        stream, _ = await peer.request()
-        peer.respond(stream, OK, [b"ok"])
-
-
 async def test_what_an_upstream_speaks_is_asked_once(tmp_path: Path) -> None:
-    async with _speaking(_answer_all) as upstream, opened(tmp_path, MemoryRecorder(), **_open(upstream)) as door:
+    async with speaking(answer_all) as upstream, opened(tmp_path, MemoryRecorder(), **reaching(upstream)) as door:
         for expected in (1, 1, 1):
             before = upstream.connections
-            async with _asking(door, upstream) as (_, _authority):
+            async with asking(door, upstream) as (_, _authority):
                 pass
             # Only the first handshake contacts the upstream; those without a request do not any more.
             assert upstream.connections - before == (expected if before == 0 else 0)
@@ -136,9 +96,9 @@ async def test_interim_responses_pass(tmp_path: Path, status: str) -> None:
         await peer.request()
 
     async with (
-        _speaking(handler) as upstream,
-        opened(tmp_path, MemoryRecorder(), **_open(upstream)) as door,
-        _asking(door, upstream) as (peer, authority),
+        speaking(handler) as upstream,
+        opened(tmp_path, MemoryRecorder(), **reaching(upstream)) as door,
+        asking(door, upstream) as (peer, authority),
     ):
         heard = await peer.answer(peer.ask(authority, "/"))
     assert heard.interim == [[(":status", status), ("link", "</a>")]]
@@ -152,9 +112,9 @@ async def test_a_response_without_a_body_ends_at_its_head(tmp_path: Path) -> Non
             peer.respond(stream, [(":status", "204")])
 
     async with (
-        _speaking(handler) as upstream,
-        opened(tmp_path, MemoryRecorder(), **_open(upstream)) as door,
-        _asking(door, upstream) as (peer, authority),
+        speaking(handler) as upstream,
+        opened(tmp_path, MemoryRecorder(), **reaching(upstream)) as door,
+        asking(door, upstream) as (peer, authority),
     ):
         assert (await peer.answer(peer.ask(authority, "/"))).headers == [(":status", "204")]
 
@@ -172,9 +132,9 @@ async def test_a_stream_that_the_upstream_resets_is_reset(tmp_path: Path) -> Non
 
     recorder = MemoryRecorder()
     async with (
-        _speaking(handler) as upstream,
-        opened(tmp_path, recorder, **_open(upstream)) as door,
-        _asking(door, upstream) as (peer, authority),
+        speaking(handler) as upstream,
+        opened(tmp_path, recorder, **reaching(upstream)) as door,
+        asking(door, upstream) as (peer, authority),
     ):
         first = peer.ask(authority, "/")
         with pytest.raises(StreamBroken, match="reset"):
@@ -198,9 +158,9 @@ async def test_a_stream_that_the_client_resets_is_reset_upstream(tmp_path: Path)
 
     recorder = MemoryRecorder()
     async with (
-        _speaking(handler) as upstream,
-        opened(tmp_path, recorder, **_open(upstream)) as door,
-        _asking(door, upstream) as (peer, authority),
+        speaking(handler) as upstream,
+        opened(tmp_path, recorder, **reaching(upstream)) as door,
+        asking(door, upstream) as (peer, authority),
     ):
         stream = peer.ask(authority, "/")
         while not peer.streams[stream].pieces:
@@ -223,9 +183,9 @@ async def test_a_goaway_in_the_middle_ends_what_was_under_way(tmp_path: Path) ->
 
     recorder = MemoryRecorder()
     async with (
-        _speaking(handler) as upstream,
-        opened(tmp_path, recorder, **_open(upstream)) as door,
-        _asking(door, upstream) as (peer, authority),
+        speaking(handler) as upstream,
+        opened(tmp_path, recorder, **reaching(upstream)) as door,
+        asking(door, upstream) as (peer, authority),
     ):
         with pytest.raises(StreamBroken):
             await peer.answer(peer.ask(authority, "/"))
@@ -251,9 +211,9 @@ async def test_an_upstream_is_held_back_by_a_reader_that_stops(tmp_path: Path) -
         await peer.request()
 
     async with (
-        _speaking(handler) as upstream,
-        opened(tmp_path, MemoryRecorderOfSizes(), **_open(upstream)) as door,
-        _asking(door, upstream, acknowledge=False) as (peer, authority),
+        speaking(handler) as upstream,
+        opened(tmp_path, MemoryRecorderOfSizes(), **reaching(upstream)) as door,
+        asking(door, upstream, acknowledge=False) as (peer, authority),
     ):
         stream = peer.ask(authority, "/")
         with pytest.raises(TimeoutError):
@@ -322,9 +282,9 @@ async def test_a_client_is_held_back_by_an_upstream_that_stops(tmp_path: Path) -
 
     recorder = MemoryRecorderOfSizes()
     async with (
-        _speaking(handler, acknowledge=False) as upstream,
-        opened(tmp_path, recorder, **_open(upstream)) as door,
-        _asking(door, upstream) as (peer, authority),
+        speaking(handler, acknowledge=False) as upstream,
+        opened(tmp_path, recorder, **reaching(upstream)) as door,
+        asking(door, upstream) as (peer, authority),
     ):
         stream = peer.begin(authority, "/")
         async with asyncio.TaskGroup() as group:
@@ -351,7 +311,7 @@ async def test_one_stopped_reader_does_not_stop_the_others(tmp_path: Path) -> No
                 peer.respond(stream, OK, [b"small"])
             await peer.step()
 
-    async with _speaking(handler) as upstream, opened(tmp_path, MemoryRecorderOfSizes(), **_open(upstream)) as door:
+    async with speaking(handler) as upstream, opened(tmp_path, MemoryRecorderOfSizes(), **reaching(upstream)) as door:
         authority = f"localhost:{upstream.port}"
         reader, writer = await connected(door, authority, alpn=("h2",))
         # The connection's window is wide; the stream's is what stops.

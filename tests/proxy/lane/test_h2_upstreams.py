@@ -1,0 +1,244 @@
+"""Connections of HTTP/2 to upstreams: whose they are, what is asked a second time, and what is not."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.lane import h2upstreams
+from tests.support.h2doors import OK, answer_all, asking, reaching, speaking
+from tests.support.h2wire import Fields, Peer, StreamBroken
+from tests.support.wire import MemoryRecorder, Upstream, answering, connected, opened
+
+REFUSED, INTERNAL, CANCEL = 7, 2, 8
+
+
+async def test_all_clients_share_a_connection(tmp_path: Path) -> None:
+    async with speaking(answer_all) as upstream, opened(tmp_path, **reaching(upstream)) as door:
+        async with asking(door, upstream) as (one, authority), asking(door, upstream) as (other, _):
+            for peer in (one, other, one):
+                assert (await peer.answer(peer.ask(authority, "/"))).body == b"ok"
+        assert upstream.connections == 1
+
+
+async def test_who_shows_a_name_for_a_connection_has_it_for_himself(tmp_path: Path) -> None:
+    ntlm: Fields = [("authorization", "NTLM TlRMTVNT")]
+    async with speaking(answer_all) as upstream, opened(tmp_path, **reaching(upstream)) as door:
+        async with asking(door, upstream) as (one, authority), asking(door, upstream) as (other, _):
+            await one.answer(one.ask(authority, "/", extra=ntlm))
+            await one.answer(one.ask(authority, "/"))
+            assert upstream.connections == 2  # the first was made to learn what the upstream speaks
+            await other.answer(other.ask(authority, "/"))
+            await other.answer(other.ask(authority, "/", extra=ntlm))
+        assert upstream.connections == 3
+
+
+async def test_more_streams_than_an_upstream_takes_get_another_connection(tmp_path: Path) -> None:
+    both = asyncio.Barrier(2)
+
+    async def handler(peer: Peer) -> None:
+        peer.conn.update_settings({3: 1})
+        peer.flush()
+        stream, _ = await peer.request()
+        await both.wait()
+        peer.respond(stream, OK, [b"ok"])
+        await peer.request()
+
+    async with (
+        speaking(handler) as upstream,
+        opened(tmp_path, **reaching(upstream)) as door,
+        asking(door, upstream) as (peer, authority),
+    ):
+        for stream in [peer.ask(authority, "/") for _ in range(2)]:
+            assert (await peer.answer(stream)).body == b"ok"
+        assert upstream.connections == 2
+
+
+async def _resets(code: int, method: str) -> tuple[Any, list[str]]:
+    """An upstream that resets the first request that it gets; which it got."""
+    asked: list[str] = []
+
+    async def handler(peer: Peer) -> None:
+        while True:
+            stream, heard = await peer.request()
+            asked.append(f"{heard.header(':method')} {heard.body.decode()}")
+            if len(asked) == 1:
+                peer.conn.reset_stream(stream, code)
+                peer.flush()
+            else:
+                peer.respond(stream, OK, [b"ok"])
+
+    return handler, asked
+
+
+async def test_what_was_refused_before_anything_was_done_is_asked_again(tmp_path: Path) -> None:
+    handler, asked = await _resets(REFUSED, "POST")
+    recorder = MemoryRecorder()
+    async with (
+        speaking(handler) as upstream,
+        opened(tmp_path, recorder, **reaching(upstream)) as door,
+        asking(door, upstream) as (peer, authority),
+    ):
+        head: Fields = [("content-length", "4")]
+        heard = await peer.answer(peer.ask(authority, "/", method="POST", body=b"once", extra=head))
+    assert heard.body == b"ok"
+    assert asked == ["POST once", "POST once"]
+    assert (recorder.only.outcome, recorder.only.body("request")) == ("completed", b"once")
+
+
+@pytest.mark.parametrize("code", [INTERNAL, CANCEL, 13])
+async def test_what_was_reset_otherwise_is_not_asked_again(tmp_path: Path, code: int) -> None:
+    handler, asked = await _resets(code, "POST")
+    recorder = MemoryRecorder()
+    async with (
+        speaking(handler) as upstream,
+        opened(tmp_path, recorder, **reaching(upstream)) as door,
+        asking(door, upstream) as (peer, authority),
+    ):
+        with pytest.raises(StreamBroken, match=f"code {code}$"):
+            await peer.answer(peer.ask(authority, "/", method="POST", body=b"once"))
+        await recorder.only.over.wait()
+    assert asked == ["POST once"]
+    assert recorder.only.outcome == "server_closed"
+
+
+async def test_an_upstream_that_refuses_without_end_is_believed(tmp_path: Path) -> None:
+    async def handler(peer: Peer) -> None:
+        while True:
+            stream, _ = await peer.request()
+            peer.conn.reset_stream(stream, REFUSED)
+            peer.flush()
+
+    async with (
+        speaking(handler) as upstream,
+        opened(tmp_path, **reaching(upstream)) as door,
+        asking(door, upstream) as (peer, authority),
+    ):
+        with pytest.raises(StreamBroken, match=r"code 7$"):
+            await peer.answer(peer.ask(authority, "/"))
+
+
+async def test_a_goaway_sends_what_was_not_looked_at_elsewhere(tmp_path: Path) -> None:
+    upstream = Upstream()
+
+    async def handler(peer: Peer) -> None:
+        if upstream.connections > 1:
+            await answer_all(peer)
+        first, _ = await peer.request()
+        peer.conn.send_headers(first, OK)
+        await peer.request()
+        # RFC 9113 6.8: the second one was not, and will not be processed.
+        peer.conn.close_connection(0, last_stream_id=first)
+        peer.flush()
+        # h2 takes itself for closed now, and would not end the first: the frame is made by hand.
+        peer.writer.write(b"\0\0\4\0\1" + first.to_bytes(4) + b"last")
+        await peer.reader.read()
+
+    recorder = MemoryRecorder()
+    async with (
+        speaking(handler, upstream=upstream),
+        opened(tmp_path, recorder, **reaching(upstream)) as door,
+        asking(door, upstream) as (peer, authority),
+    ):
+        head: Fields = [("content-length", "4")]
+        first, second = (peer.ask(authority, path, method="POST", body=b"once", extra=head) for path in ("/1", "/2"))
+        assert (await peer.answer(first)).body == b"last"
+        assert (await peer.answer(second)).body == b"ok"
+        assert (await peer.answer(peer.ask(authority, "/3"))).body == b"ok"
+    assert upstream.connections == 2
+    assert [told.outcome for told in recorder.exchanges] == ["completed"] * 3
+
+
+@pytest.mark.parametrize(("method", "asked"), [("GET", 2), ("POST", 1)])
+async def test_a_connection_that_breaks_without_a_word(tmp_path: Path, method: str, asked: int) -> None:
+    """It had waited: what may be asked twice is; nobody knows what became of the rest."""
+    upstream, heads = Upstream(), []
+
+    async def handler(peer: Peer) -> None:
+        stream, _ = await peer.request()
+        if upstream.connections == 1:
+            peer.respond(stream, OK, [b"ok"])
+            heads.append((await peer.request())[1])
+        else:
+            heads.append(peer.streams[stream])
+            peer.respond(stream, OK, [b"ok"])
+            await peer.request()
+
+    recorder = MemoryRecorder()
+    async with (
+        speaking(handler, upstream=upstream),
+        opened(tmp_path, recorder, **reaching(upstream)) as door,
+        asking(door, upstream) as (peer, authority),
+    ):
+        await peer.answer(peer.ask(authority, "/"))
+        stream = peer.ask(authority, "/", method=method, extra=[("content-length", "0")])
+        if method == "GET":
+            assert (await peer.answer(stream)).body == b"ok"
+        else:
+            with pytest.raises(StreamBroken):
+                await peer.answer(stream)
+            await recorder.exchanges[-1].over.wait()
+    assert len(heads) == asked
+    assert recorder.exchanges[-1].outcome == ("completed" if method == "GET" else "server_closed")
+
+
+async def test_a_connection_that_nobody_needs_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(h2upstreams, "KEPT", 0.0)
+    gone = asyncio.Event()
+
+    async def handler(peer: Peer) -> None:
+        try:
+            await answer_all(peer)
+        finally:
+            gone.set()
+
+    async with (
+        speaking(handler) as upstream,
+        opened(tmp_path, **reaching(upstream)) as door,
+        asking(door, upstream) as (peer, authority),
+    ):
+        await peer.answer(peer.ask(authority, "/"))
+        async with asyncio.timeout(10):
+            await gone.wait()
+
+
+async def test_a_response_that_is_no_sound_one_is_our_502(tmp_path: Path) -> None:
+    async def handler(peer: Peer) -> None:
+        stream, _ = await peer.request()
+        peer.respond(stream, [(":status", "200"), ("Connection", "close")], [b"ok"])
+        await peer.request()
+
+    recorder = MemoryRecorder()
+    async with (
+        speaking(handler) as upstream,
+        opened(tmp_path, recorder, **reaching(upstream)) as door,
+        asking(door, upstream) as (peer, authority),
+    ):
+        heard = await peer.answer(peer.ask(authority, "/"))
+    assert (heard.header(":status"), b"upstream_malformed" in heard.body) == ("502", True)
+    assert recorder.only.outcome == "refused"
+
+
+async def test_an_upstream_of_http_1_gets_http_1(tmp_path: Path) -> None:
+    """RFC 9113 8.2.3, 8.3.1: Host for :authority, and one Cookie."""
+    async with (
+        answering(b"HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nX-A: 1\r\nContent-Length: 2\r\n\r\nok") as upstream,
+        opened(
+            tmp_path, recorder := MemoryRecorder(), upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}
+        ) as door,
+    ):
+        reader, writer = await connected(door, "api.test:443", alpn=("h2",))
+        peer = Peer(reader, writer, client=True)
+        crumbs: Fields = [("cookie", "a=1"), ("x-playhead-step", "3"), ("x-b", "2"), ("cookie", "b=2")]
+        for _ in range(2):
+            heard = await peer.answer(peer.ask("api.test", "/x", extra=crumbs))
+        writer.close()
+    assert upstream.heads == [b"GET /x HTTP/1.1\r\nHost: api.test\r\ncookie: a=1; b=2\r\nx-b: 2\r\n\r\n"] * 2
+    assert upstream.connections == 1
+    assert heard.headers == [(":status", "200"), ("x-a", "1"), ("content-length", "2")]
+    told = recorder.exchanges[0]
+    assert told.begun["headers"] == (("cookie", "a=1"), ("x-b", "2"), ("cookie", "b=2"))
+    assert told.begun["step"] == 3
+    assert told.head is not None
+    assert told.head[:3] == (200, "OK", "HTTP/1.1")

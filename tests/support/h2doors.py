@@ -1,0 +1,52 @@
+"""HTTP/2 through a door under test: upstreams that speak it, and clients that ask them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from tests.support.h2wire import Fields, Peer, StreamBroken
+from tests.support.wire import Door, Upstream, connected, serving, upstream_tls
+
+OK: Fields = [(":status", "200"), ("x-a", "1")]
+
+type Handler = Callable[[Peer], Awaitable[None]]
+
+
+@asynccontextmanager
+async def speaking(
+    handler: Handler, *, acknowledge: bool = True, upstream: Upstream | None = None
+) -> AsyncIterator[Upstream]:
+    """An HTTP/2 upstream for localhost."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await handler(Peer(reader, writer, client=False, acknowledge=acknowledge))
+        except StreamBroken:
+            return
+
+    async with serving(serve, tls=upstream_tls("localhost", alpn=("h2",)), upstream=upstream) as listening:
+        yield listening
+
+
+@asynccontextmanager
+async def asking(door: Door, upstream: Upstream, *, acknowledge: bool = True) -> AsyncIterator[tuple[Peer, str]]:
+    """An HTTP/2 client of that upstream, through the door."""
+    authority = f"localhost:{upstream.port}"
+    reader, writer = await connected(door, authority, alpn=("h2",))
+    try:
+        yield Peer(reader, writer, client=True, acknowledge=acknowledge), authority
+    finally:
+        writer.close()
+
+
+def reaching(*upstreams: Upstream) -> dict[str, Any]:
+    """A door that may reach these."""
+    return {"allow_private": True, "connect_ports": tuple(upstream.port for upstream in upstreams)}
+
+
+async def answer_all(peer: Peer) -> None:
+    """An upstream that answers whatever it is asked."""
+    while True:
+        stream, _ = await peer.request()
+        peer.respond(stream, OK, [b"ok"])
