@@ -178,7 +178,7 @@ class Client(asyncio.Protocol):
             self._buffer = data
             if not self._heading:
                 self._heading, self.since = True, time.monotonic()
-            if not data[:1].isalpha() or raw_fault(data):
+            if raw_fault(data):
                 self._hand_over(data, "malformed")
             return None
         raw = data[: end + 4]

@@ -4,6 +4,7 @@ The request's head is kept before anything of it goes on; a short body goes with
 pieces go on as they come. Only what completes a message waits until all that came before it is kept.
 """
 
+import re
 import time
 from collections.abc import Iterable
 from typing import Final
@@ -18,6 +19,7 @@ from proxy.mitm.problem import Problem
 from replay.answer import mark
 
 HEAD_BYTES: Final = 1 << 20
+_BARE: Final = re.compile(rb"(?<!\r)\n")
 
 SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _ALT_SVC: Final = frozenset({"alt-svc"})
@@ -196,6 +198,9 @@ class Relay(Exchange):
         self._unread = data
         if len(data) > HEAD_BYTES:
             self._malformed("its head is too large")
+        elif _BARE.search(data):
+            # Its end could not be found, and would be waited for.
+            self._malformed("a line of its head ends in a bare LF")
 
     def _begin(self, head: ResponseHead, data: bytes) -> None:
         frame = framing(head)

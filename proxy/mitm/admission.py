@@ -120,7 +120,7 @@ def agree_on_host(request: http.Request, target: Origin, *, rewrite: bool) -> No
     if len(hosts) > 1:
         raise Problem(400, "malformed_head", "the request has more than one Host; it went nowhere")
     named = [*hosts, *filter(None, [request.authority])]
-    if rewrite and named == [target.authority] * len(named) and named:
+    if rewrite and named == [target.authority] * len(named) and (hosts or (named and request.is_http2)):
         return
     if not rewrite:
         if all(_names(text, target) for text in named):

@@ -27,7 +27,7 @@ from mitmproxy.proxy.layers.http._events import (
 
 from proxy.mitm.heads import HEAD_BYTES, raw_fault
 from proxy.mitm.problem import Problem
-from proxy.mitm.signals import Hold, Informational, Reading, Resume
+from proxy.mitm.signals import Heading, Hold, Informational, Reading, Resume
 
 PIPELINED = 1 << 20
 """How much a client may send ahead of its answer before we stop reading."""
@@ -100,7 +100,7 @@ class Server(Http1, _http1.Http1Server):
     """Towards the client."""
 
     ReceiveTrailers = RequestTrailers
-    paused = False
+    paused = heading = False
 
     def _handle_event(self, event: events.Event) -> CommandGenerator[None]:
         yield from super()._handle_event(event)
@@ -108,6 +108,10 @@ class Server(Http1, _http1.Http1Server):
         if ahead != self.paused:
             self.paused = ahead
             yield Reading(self.conn, on=not ahead)
+        heading = bool(self.buf) and self.state == self.read_headers
+        if heading != self.heading:
+            self.heading = heading
+            yield Heading(self.conn, on=heading)
 
     def read_headers(self, event: events.ConnectionEvent) -> CommandGenerator[None]:
         """Look at the head before mitmproxy does: what it would let through is refused here."""

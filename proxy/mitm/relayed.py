@@ -368,4 +368,6 @@ def _response_fault(response: http.Response) -> str | None:
         validate_headers(response)
     except ValueError:
         return "its framing is ambiguous or invalid"
+    if not 100 <= response.status_code <= 999:
+        return "its status is none"
     return fields_fault(response.headers.fields)

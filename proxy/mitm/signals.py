@@ -49,6 +49,14 @@ class Reading(commands.Command):
         self.on = on
 
 
+class Heading(commands.Command):
+    """To the sockets: this client is in the middle of a head, or is not any more."""
+
+    def __init__(self, connection: Connection, *, on: bool) -> None:
+        self.connection = connection
+        self.on = on
+
+
 @dataclass
 class Await(commands.StartHook):  # type: ignore[no-untyped-call]
     """To the event loop: wait for this; the stream stands still until then, and finds what came of it in `result`."""

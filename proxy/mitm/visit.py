@@ -24,7 +24,7 @@ from proxy.door import acknowledge
 from proxy.mitm.admission import Credentials
 from proxy.mitm.engine import Engine
 from proxy.mitm.problem import Fault, Problem
-from proxy.mitm.signals import Await, Reading
+from proxy.mitm.signals import Await, Heading, Reading
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +59,8 @@ class Guard:
                     self._unsent.setdefault(command.connection, []).append(command.data)
                 elif isinstance(command, Reading):
                     self._visit.reading(command)
+                elif isinstance(command, Heading):
+                    self._visit.heading(on=command.on)
                 else:
                     yield from self._written()
                     yield command
@@ -100,6 +102,9 @@ class Visit(LiveConnectionHandler):
         self._writer = writer
         self._live: set[UnderWay] = set()
         self._awake = ExitStack()
+        self._late: asyncio.TimerHandle | None = None
+        """When the head that has begun has to be whole."""
+
         self._gates: dict[Connection, asyncio.Event] = {}
         self.layer = Guard(hooks.outermost(Context(self.client, engine.options)), self)  # type: ignore[assignment, arg-type]
 
@@ -154,10 +159,23 @@ class Visit(LiveConnectionHandler):
         try:
             await super().handle_client()
         finally:
+            self.heading(on=False)
             self._abandon("client_closed", "the client's connection ended")
             self._writer.close()
 
     # Reading and writing
+
+    def heading(self, *, on: bool) -> None:
+        """The client is in the middle of a request's head, for which it has so long and no longer; or is not any more."""
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+        if on:
+            self._late = asyncio.get_running_loop().call_later(self.engine.config.limits.head, self._head_timed_out)
+
+    def _head_timed_out(self) -> None:
+        self.engine.config.counts["errors/head_timed_out"] += 1
+        self._writer.close()
 
     def reading(self, command: Reading) -> None:
         """Stop or go on reading from a connection."""

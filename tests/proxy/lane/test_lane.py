@@ -306,24 +306,6 @@ async def test_a_client_that_sends_far_ahead_and_half_a_request_is_read_on(tmp_p
         writer.close()
 
 
-async def test_a_head_that_does_not_end_is_not_waited_for(tmp_path: Path) -> None:
-    limits = Limits(head=0.2, grace=0.5)
-    async with opened(tmp_path, limits=limits) as door:
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
-        writer.write(ASK[:30])
-
-        async def drip() -> None:
-            while True:
-                writer.write(b"a")
-                await asyncio.sleep(0.05)
-
-        async with asyncio.TaskGroup() as group:
-            dripping = group.create_task(drip())
-            assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 408 ")
-            dripping.cancel()
-        writer.close()
-
-
 async def test_a_handshake_that_does_not_end_is_not_waited_for(tmp_path: Path) -> None:
     async with opened(tmp_path, limits=Limits(head=0.2, grace=0.5)) as door:
         reader, writer = await asyncio.open_connection("127.0.0.1", door.port)

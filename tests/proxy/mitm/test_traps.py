@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from proxy.door import Limits
 from tests.support.wire import Door, MemoryRecorder, Upstream, answering, connected, opened, read_request, serving
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
@@ -254,6 +255,9 @@ async def test_an_answer_in_a_coding_that_nobody_speaks_is_not_passed_on(tmp_pat
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nok",
         b"HTTP/1.1 200 OK\r\nX Y: z\r\nContent-Length: 2\r\n\r\nok",
         b"ICY 200 OK\r\nContent-Length: 2\r\n\r\nok",
+        b"HTTP/1.1 099 OK\r\nContent-Length: 2\r\n\r\nok",
+        b"HTTP/1.1 2000 OK\r\nContent-Length: 2\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\nX: " + b"a" * (2 << 20) + b"\r\nContent-Length: 2\r\n\r\nok",
     ],
 )
 async def test_an_answer_that_could_mean_two_things_is_never_passed_on(tmp_path: Path, sent: bytes) -> None:
@@ -269,6 +273,51 @@ async def test_an_answer_that_could_mean_two_things_is_never_passed_on(tmp_path:
         writer.close()
     # obs-fold in a response may be passed on as a blank (RFC 9112 5.2).
     assert got == b"" or got.startswith(b"HTTP/1.1 502 ") or b"X: a b" in got
+
+
+async def test_an_answer_with_bare_line_feeds_is_not_waited_for(tmp_path: Path) -> None:
+    sent = b"HTTP/1.1 200 OK\nContent-Length: 2\n\nok"
+    async with answering(sent) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as door:
+        # mitmproxy takes it for what it means.
+        assert await _first_line(door, ASK) in (b"HTTP/1.1 502 Bad Gateway", b"HTTP/1.1 200 OK")
+
+
+async def test_who_names_no_host_but_in_its_target_asks_for_that(tmp_path: Path) -> None:
+    async with answering(OK) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as door:
+        await _first_line(door, b"GET http://api.test/x HTTP/1.1\r\nX: y\r\n\r\n")
+    assert b"\r\nHost: api.test\r\n" in upstream.heads[0]
+
+
+@pytest.mark.parametrize("before", [b"", b"GET http://api.test/x HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"])
+@pytest.mark.parametrize("head", [b"GET http://api.test/", b"!GET http://api.test/"])
+async def test_a_head_that_does_not_end_is_not_waited_for(tmp_path: Path, before: bytes, head: bytes) -> None:
+    """However it drips; also where the first request was for the other engine."""
+    limits = Limits(head=0.2, grace=0.5)
+    async with (
+        answering(OK) as upstream,
+        opened(tmp_path, upstreams=_instead(upstream), limits=limits) as door,
+        asyncio.timeout(20),
+    ):
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        writer.write(before)
+        if before:
+            await reader.readuntil(b"hello")
+        writer.write(head)
+
+        async def drip() -> None:
+            while True:
+                writer.write(b"a")
+                await asyncio.sleep(0.05)
+
+        async with asyncio.TaskGroup() as group:
+            dripping = group.create_task(drip())
+            try:
+                got = await reader.read(1000)
+            except ConnectionResetError:
+                got = b""
+            dripping.cancel()
+        assert got == b"" or got.startswith(b"HTTP/1.1 408 ")
+        writer.close()
 
 
 async def test_a_reader_that_stops_holds_its_upstream_back(tmp_path: Path) -> None:

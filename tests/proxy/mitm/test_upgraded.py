@@ -217,13 +217,13 @@ async def test_h2c_is_not_switched_to(tmp_path: Path) -> None:
 
 
 async def test_a_silent_websocket_is_not_cut_for_being_idle(tmp_path: Path) -> None:
-    limits = Limits(idle=0.2, silence=0.2, grace=0.5)
+    limits = Limits(idle=0.4, silence=0.4, grace=0.5)
     async with (
         serving(_echo) as upstream,
         opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream), limits=limits) as door,
     ):
         socket = await _open(door)
-        await asyncio.sleep(0.6)
+        await asyncio.sleep(1)
         socket.send(TextMessage("still here"))
         assert (await socket.next()).data == "still here"
         socket.writer.close()
