@@ -60,7 +60,7 @@ class Engines:
         if WORKLOADS[workload].unit == "stream":
             return self._kept(name, what)
         if name == STORED:
-            return self._stored.ask()
+            return self.stored.ask()
         return self.stage.ask(self._door(name), **what)
 
     def _door(self, name: str) -> Door:
@@ -79,7 +79,7 @@ class Engines:
         return found | {"detail": {"kib": (full - empty) * 1024 / what["connections"]}}
 
     @cached_property
-    def _stored(self) -> "Stored":
+    def stored(self) -> "Stored":
         door = self.ours(STORED)
         keeper, api = self.stage.keeper(STORED)
         data = self.stage.house(STORED).data.postgres / "data"
@@ -142,7 +142,7 @@ ENGINES: Final[Mapping[str, Callable[[Engines], Door]]] = MappingProxyType(
         "nginx": lambda engines: engines.enter(peers.nginx(engines.stage, engines.sources.nginx)),
         "lane-relay": lambda engines: engines.ours("lane-relay", mode="passthrough"),
         "lane-record": lambda engines: engines.ours("lane-record"),
-        STORED: lambda engines: engines._stored.door,
+        STORED: lambda engines: engines.stored.door,
         "lane-replay": lambda engines: engines.replaying("lane-replay", "lane"),
         "mitmproxy-bare": lambda engines: engines.stage.bare(),
         "mitmproxy-record": lambda engines: engines.ours("mitmproxy-record", "mitmproxy"),

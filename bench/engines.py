@@ -28,6 +28,7 @@ from typing import Any, Final
 
 from bench.doors import ENGINES, Engines, Sources
 from bench.figures import Row, machine
+from bench.peers import Absent
 from bench.plot import plot
 from bench.results import Result, results
 from bench.stage import Stage, staged
@@ -68,6 +69,10 @@ class Measured:
         say(f"round {number + 1}: {workload}, {name}")
         try:
             found = engines.ask(name, workload, self._seconds)
+        except Absent as absent:
+            there = [each for each in self._workloads if name in WORKLOADS[each].engines]
+            self.missing |= {(name, each): str(absent) for each in there}
+            say(f"  {absent}")
         except Broken as failed:
             self.missing[name, workload] = str(failed)
             say(f"  {failed}")
@@ -133,10 +138,13 @@ def main() -> int:
     workloads = told.workloads or (QUICK if told.quick else list(WORKLOADS))
     where = machine() | {"date": time.strftime("%Y-%m-%d")}
     measured = Measured(engines, workloads, seconds)
-    with staged() as stage:
-        sources = Sources(stage=stage, nginx=told.nginx)
-        for number in range(rounds):
-            measured.round(stage, sources, number)
+    try:
+        with staged() as stage:
+            sources = Sources(stage=stage, nginx=told.nginx)
+            for number in range(rounds):
+                measured.round(stage, sources, number)
+    except KeyboardInterrupt:
+        say("stopped; this is what was measured until then")
     found = list(measured.results(where))
     print("\n".join(result.line() for result in found) if told.json else page(found))
     if told.plot:

@@ -67,7 +67,7 @@ def results(rows: Sequence[Row], machine: Mapping[str, Any]) -> Iterator[Result]
             per_s=_median(over, "per_s"),
             n=sum(row.n for row in found),
             rounds=len(found),
-            spread={name: (spread.low, spread.high) for name, spread in over.items()},
+            spread={name: [spread.low, spread.high] for name, spread in over.items()},
             each=each,
             machine=machine,
         )
