@@ -1,0 +1,190 @@
+"""Many small calls through one recording door, and what memory it and the keeper take meanwhile: `python -m bench.soak`.
+
+A fault that leaks a hundred bytes a call shows after 200,000 of them, which take some ten minutes. The calls come by CONNECT
+and TLS on a few connections at a time, each of which is closed after a hundred; what they ask is all different.
+"""
+
+import argparse
+import asyncio
+import base64
+import json
+import os
+import ssl
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from bench.words import Bodies
+
+HOST = "api.soak.example"
+CONNECTIONS = 16
+EACH = 100
+"""Calls on one connection."""
+
+ROWS = 20
+SETTLED = 0.25
+"""The part of the calls after which memory should grow no more: caches and allocators are full by then."""
+
+ALLOWED = 8 << 20
+"""Bytes that a door may grow from there on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Up:
+    """A running `playhead up`."""
+
+    port: int
+    ca: str
+    door: int
+    keeper: int
+
+
+@contextmanager
+def up(directory: Path, engine: str, upstream: int) -> Iterator[Up]:
+    """Start it on free ports, with one host that is our upstream."""
+    config = directory / "playhead.toml"
+    config.write_text(f'[upstreams]\n"{HOST}" = "http://127.0.0.1:{upstream}"\n')
+    line = [str(Path(sys.executable).with_name("playhead")), "up", "--engine", engine, "--data", str(directory / "d")]
+    line += ["--config", str(config), "--proxy-port", "0", "--api-port", "0"]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        said = dict(word.partition("=")[::2] for word in process.stdout.readline().split())
+        pids = {
+            module: pid for pid in _children(process.pid) for module in ("proxy.worker", "store") if _is(pid, module)
+        }
+        port = int(said["proxy"].rpartition(":")[2])
+        yield Up(port=port, ca=said["ca"], door=pids["proxy.worker"], keeper=pids["store"])
+        process.terminate()
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _is(pid: int, module: str) -> bool:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[-2:-1] == [module.encode()]
+
+
+def rss(pid: int) -> int:
+    """Bytes of memory that a process takes."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+class Answering(asyncio.Protocol):
+    """The upstream: 2 KiB for each request, all different."""
+
+    bodies = Bodies(2048, seed=2)
+    number = count()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._left = b""
+
+    def data_received(self, data: bytes) -> None:
+        data = self._left + data
+        while (end := data.find(b"\r\n\r\n")) >= 0:
+            length = int(data[:end].lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+            if len(data) < end + 4 + length:
+                break
+            data = data[end + 4 + length :]
+            body = self.bodies[next(self.number)]
+            head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+            self._transport.write(head + body)
+        self._left = data
+
+
+class Crew:
+    """Who asks: so many calls, shared by a few connections."""
+
+    def __init__(self, house: Up, calls: int) -> None:
+        self._house = house
+        self._trust = ssl.create_default_context(cafile=house.ca)
+        self._bodies = Bodies(1024, seed=1)
+        self._left = iter(range(calls))
+        self.done = 0
+
+    async def ask_all(self) -> None:
+        """Until all is asked."""
+        async with asyncio.TaskGroup() as group:
+            for number in range(CONNECTIONS):
+                group.create_task(self._ask_on(f"soak-{number}"))
+
+    async def _ask_on(self, run: str) -> None:
+        while mine := [number for _, number in zip(range(EACH), self._left, strict=False)]:
+            reader, writer = await self._connected(run)
+            for number in mine:
+                body = self._bodies[number]
+                head = f"POST /v1/notes HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\n"
+                writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+                answer = await reader.readuntil(b"\r\n\r\n")
+                if not answer.startswith(b"HTTP/1.1 200"):
+                    raise SystemExit(f"a call was answered with {answer[:80]!r}")
+                await reader.readexactly(2048)
+                self.done += 1
+            writer.close()
+
+    async def _connected(self, run: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._house.port)
+        named = base64.b64encode(f"{run}:x".encode()).decode()
+        writer.write(f"CONNECT {HOST}:443 HTTP/1.1\r\nProxy-Authorization: Basic {named}\r\n\r\n".encode())
+        await reader.readuntil(b"\r\n\r\n")
+        await writer.start_tls(self._trust, server_hostname=HOST)
+        return reader, writer
+
+
+async def measured(house: Up, calls: int) -> list[tuple[int, int, int]]:
+    """Calls done, and the memory of door and keeper, in rows that are printed as they come."""
+    crew, began, rows = Crew(house, calls), time.monotonic(), list[tuple[int, int, int]]()
+    async with asyncio.TaskGroup() as group:
+        asking = group.create_task(crew.ask_all())
+        while len(rows) <= ROWS:
+            while not asking.done() and crew.done < calls * len(rows) // ROWS:  # noqa: ASYNC110 - they are busy
+                await asyncio.sleep(0.05)
+            rows.append((crew.done, rss(house.door), rss(house.keeper)))
+            told = {"calls": crew.done, "seconds": round(time.monotonic() - began, 1)}
+            memory = {"door_mib": round(rows[-1][1] / 2**20, 1), "keeper_mib": round(rows[-1][2] / 2**20, 1)}
+            print(json.dumps(told | memory), flush=True)
+    return rows
+
+
+@contextmanager
+def upstream() -> Iterator[int]:
+    """On a thread with a loop of its own; its port."""
+    loop = asyncio.new_event_loop()
+    server = loop.run_until_complete(loop.create_server(Answering, "127.0.0.1", 0))
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    yield server.sockets[0].getsockname()[1]
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    server.close()
+    loop.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--calls", type=int, default=200_000)
+    parser.add_argument("--engine", choices=["lane", "mitmproxy"], default="lane")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="playhead-soak-") as place:
+        # The embedded Postgres drops to another user where we are root.
+        Path(place).chmod(0o711)
+        with upstream() as port, up(Path(place), asked.engine, port) as house:
+            rows = asyncio.run(measured(house, asked.calls))
+    settled = next(door for done, door, _ in rows if done >= asked.calls * SETTLED)
+    grown = rows[-1][1] - settled
+    print(json.dumps({"engine": asked.engine, "door_grew_mib": round(grown / 2**20, 1)}))
+    if grown > ALLOWED:
+        raise SystemExit(f"the door grew by {grown >> 10} KiB after the first quarter of the calls: something leaks")
+
+
+if __name__ == "__main__":
+    main()
