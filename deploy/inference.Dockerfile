@@ -3,7 +3,7 @@
 # Run it with a model at /model; it answers once it has checked itself: GET /batch_invariance.
 FROM python:3.11-slim AS build
 COPY --from=ghcr.io/astral-sh/uv:0.13.9 /uv /usr/local/bin/uv
-ENV UV_LINK_MODE=copy UV_PYTHON_DOWNLOADS=never
+ENV UV_COMPILE_BYTECODE=1 UV_LINK_MODE=copy UV_PYTHON_DOWNLOADS=never
 WORKDIR /app
 RUN uv venv /app/.venv
 COPY inference/cpu.lock inference/cpu.lock

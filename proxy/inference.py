@@ -47,6 +47,8 @@ class Serving:
     threads: int
     cache_gib: int
     degrade: bool
+    kernels: str = "vllm"
+    """On a GPU: vllm's own of its batch-invariant mode, or `own`, which are ours."""
     extra: tuple[str, ...] = ()
     """Arguments that go to vLLM as they are."""
 
@@ -110,7 +112,7 @@ def environment(serving: Serving, base: Mapping[str, str]) -> dict[str, str]:
     ours = {"VLLM_NO_USAGE_STATS": "1", "PLAYHEAD_TETHERED": "1", "PYTHONSAFEPATH": "1"}
     ours["PLAYHEAD_INVARIANCE"] = "degrade" if serving.degrade else "require"
     if serving.device == "gpu":
-        return {**base, **ours, "VLLM_BATCH_INVARIANT": "1"}
+        return {**base, **ours, "VLLM_BATCH_INVARIANT": "1", "PLAYHEAD_KERNELS": serving.kernels}
     threads = {
         "VLLM_CPU_KVCACHE_SPACE": str(serving.cache_gib),
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",

@@ -1,9 +1,9 @@
 """Kernels with fixed tiles and one order of addition: matmul, RMSNorm, log-softmax and mean, in Triton.
 
 Each row of the result is computed by one program that reads the whole reduced axis in blocks of a fixed size, first to last:
-no split of the reduction, no tile picked by the number of rows. vLLM's own mode covers these on its GPUs, and nothing here is
-called by the plugin: they are what a gap would be filled with. Tested in Triton's interpreter, where the logic of the tiles
-shows and a GPU's order of addition within a block does not; never run on a GPU.
+no split of the reduction, no tile picked by the number of rows. gpu.py puts them in place of vLLM's own where that is asked for.
+Tested in Triton's interpreter, where the logic of the tiles shows and a GPU's order of addition within a block does not; never
+run on a GPU. They are made to be right and plain: matrices are multiplied in float32, without tensor cores.
 """
 
 from typing import Any
@@ -27,6 +27,8 @@ def _matmul(
     m: Any,
     n: Any,
     k: Any,
+    down: Any,
+    across: Any,
     rows: tl.constexpr,
     columns: tl.constexpr,
     depth: tl.constexpr,
@@ -38,7 +40,9 @@ def _matmul(
         inner = start + tl.arange(0, depth)
         left = tl.load(a + row[:, None] * k + inner[None, :], mask=(row[:, None] < m) & (inner[None, :] < k), other=0.0)
         right = tl.load(
-            b + inner[:, None] * n + column[None, :], mask=(inner[:, None] < k) & (column[None, :] < n), other=0.0
+            b + inner[:, None] * down + column[None, :] * across,
+            mask=(inner[:, None] < k) & (column[None, :] < n),
+            other=0.0,
         )
         total = tl.dot(left.to(tl.float32), right.to(tl.float32), total, input_precision="ieee")
     inside = (row[:, None] < m) & (column[None, :] < n)
@@ -92,12 +96,12 @@ def _mean(x: Any, out: Any, width: Any, block: tl.constexpr) -> None:
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """a @ b for two matrices."""
-    a, b = a.contiguous(), b.contiguous()
+    """a @ b for two matrices; b as it lies, since a weight is often transposed."""
+    a = a.contiguous()
     (m, k), n = a.shape, b.shape[1]
     out = torch.empty(m, n, dtype=a.dtype, device=a.device)
     grid = (triton.cdiv(m, ROWS), triton.cdiv(n, COLUMNS))
-    _matmul[grid](a, b, out, m, n, k, rows=ROWS, columns=COLUMNS, depth=DEPTH)
+    _matmul[grid](a, b, out, m, n, k, b.stride(0), b.stride(1), rows=ROWS, columns=COLUMNS, depth=DEPTH)
     return out
 
 

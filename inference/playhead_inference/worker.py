@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import torch
 
+from playhead_inference.gpu import asked
 from playhead_inference.switch import SWITCH, Seen
 
 ROWS: Final = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 64)
@@ -61,6 +62,7 @@ class Witness:
             "torch": str(torch.__version__),
             "weights": _weights(model),
             "mode": _own_mode(),
+            "kernels": asked(),
         }
 
 

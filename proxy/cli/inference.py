@@ -87,6 +87,12 @@ def setup_command(place: Path | None, device: Device, wheels: Path | None, as_js
 @click.option(
     "--degrade", is_flag=True, help="Serve also what does not hold, without the claim: x-batch-invariant says so."
 )
+@click.option(
+    "--kernels",
+    type=click.Choice(["vllm", "own"]),
+    default="vllm",
+    help="On a GPU: vllm's own, or ours in their place, once they hold on that GPU. Default: vllm.",
+)
 @click.argument("model")
 @click.argument("extra", nargs=-1, type=click.UNPROCESSED, metavar="[-- VLLM ARGS…]")
 def up_command(place: Path | None, **what: Any) -> None:
@@ -99,6 +105,8 @@ def up_command(place: Path | None, **what: Any) -> None:
         playhead inference up ./qwen3 --port 9000
         playhead inference up ./qwen3 -- --max-num-seqs 64 --no-enable-prefix-caching
     """
+    if what["kernels"] == "own" and what["device"] == "cpu":
+        raise click.UsageError("--kernels own is for a GPU; on a CPU what is patched is vLLM's own kernels")
     try:
         asyncio.run(serve(home(place), Serving(**what), say_on_stderr))
     except* Failure as failures:

@@ -1,45 +1,76 @@
-"""Run by the server's Python, with TRITON_INTERPRET=1: our kernels beside torch, and each row beside itself. One JSON line."""
+"""Run by the server's Python, with TRITON_INTERPRET=1: our kernels by themselves and in vLLM's place. One JSON line."""
 
 import json
-from collections.abc import Callable
+from typing import Any
 
 import torch
-from playhead_inference import kernels
+from playhead_inference import gpu
+from vllm.model_executor.determinism import batch_invariant
+from vllm.model_executor.layers import layernorm
 
-SHAPES = ((256, 64), (100, 70), (33, 33))
-"""Width of the rows, and columns of a matmul: some fit the tiles and some do not."""
+
+def off(ours: Any, theirs: Any) -> float:
+    """How far apart at most."""
+    assert ours.shape == theirs.shape
+    return (ours - theirs).abs().max().item()
 
 
-def found(
-    name: str, ours: Callable[[torch.Tensor], torch.Tensor], theirs: Callable[[torch.Tensor], torch.Tensor], width: int
-) -> dict[str, object]:
-    """How far from torch at most, and whether the first and the last row keep their bits as the batch grows."""
-    x = torch.randn(40, width, generator=torch.Generator().manual_seed(1))
-    alone = ours(x[:1])[0]
-    kept = all(
-        torch.equal(ours(x[:rows])[0], alone) and torch.equal(ours(x[:rows].flip(0))[-1], alone)
-        for rows in (2, 16, 17, 40)
+def in_place() -> dict[str, float]:
+    """What vLLM's functions and torch's own give, once ours are under them, beside torch as it was."""
+    draw = torch.Generator().manual_seed(4)
+    a, b, c = (
+        torch.randn(9, 40, generator=draw),
+        torch.randn(40, 24, generator=draw),
+        torch.randn(9, 40, generator=draw),
     )
-    return {"kernel": name, "width": width, "off": (ours(x) - theirs(x)).abs().max().item(), "kept": kept}
+    bias, weight, many = b[0].clone(), b[:, 0].clone(), torch.randn(3, 4, 5, generator=draw)
+    want = {
+        "mm": a @ b,
+        "addmm": torch.addmm(bias, a, b),
+        "linear": torch.nn.functional.linear(a, b.t(), bias),
+        "log_softmax": many.log_softmax(-1),
+        "mean": many.mean((0, 2)),
+        "mean, kept": many.mean(1, keepdim=True),
+        "rms_norm": torch.nn.functional.rms_norm(a, (40,), weight, 1e-6),
+        "rms_norm, residual": torch.nn.functional.rms_norm(a + c, (40,), weight, 1e-6),
+        "rms_norm, no weight": torch.nn.functional.rms_norm(a, (40,), None, 1e-6),
+    }
+    gpu.take_over(batch_invariant, layernorm, "CPU")
+    normed, residual = layernorm.rms_norm_batch_invariant(a, weight, 1e-6, residual=c)
+    assert torch.equal(residual, a + c)
+    have = {
+        "mm": torch.mm(a, b),
+        "addmm": torch.addmm(bias, a, b),
+        "linear": batch_invariant.linear_batch_invariant(a, b.t(), bias),
+        "log_softmax": batch_invariant._log_softmax_batch_invariant(many, -1, False),
+        "mean": batch_invariant.mean_batch_invariant(many, [0, 2]),
+        "mean, kept": batch_invariant.mean_batch_invariant(many, [1], keepdim=True),
+        "rms_norm": layernorm.rms_norm_batch_invariant(a, weight, 1e-6),
+        "rms_norm, residual": normed,
+        "rms_norm, no weight": layernorm.rms_norm_batch_invariant(a, None, 1e-6),
+    }
+    return {name: off(have[name], want[name]) for name in want}
+
+
+def refused() -> str:
+    """What is said of kernels that do not hold here: the matmul, made to depend on the number of rows."""
+    from playhead_inference import kernels
+
+    kernels.matmul, right = lambda a, b: right(a, b) * (1 + len(a) * 1e-6), kernels.matmul
+    try:
+        gpu.verify(torch.device("cpu"))
+    except gpu.Unverified as error:
+        return str(error)
+    finally:
+        kernels.matmul = right
+    return ""
 
 
 def main() -> None:
-    results = []
-    for width, columns in SHAPES:
-        b = torch.randn(width, columns, generator=torch.Generator().manual_seed(2))
-        weight = torch.rand(width, generator=torch.Generator().manual_seed(3))
-        results += [
-            found("matmul", lambda x, b=b: kernels.matmul(x, b), lambda x, b=b: x @ b, width),
-            found(
-                "rms_norm",
-                lambda x, weight=weight: kernels.rms_norm(x, weight, 1e-6),
-                lambda x, weight=weight: torch.nn.functional.rms_norm(x, (x.shape[1],), weight, 1e-6),
-                width,
-            ),
-            found("log_softmax", kernels.log_softmax, lambda x: x.log_softmax(-1), width),
-            found("mean", kernels.mean, lambda x: x.mean(-1), width),
-        ]
-    print(json.dumps(results))
+    calls = []
+    gpu.matmul, ours = lambda *words, **named: calls.append(1) or ours(*words, **named), gpu.matmul
+    found = {"alone": gpu.results(torch.device("cpu")), "refused": refused(), "in_place": in_place()}
+    print(json.dumps(found | {"multiplied": len(calls)}))
 
 
 if __name__ == "__main__":

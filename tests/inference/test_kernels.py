@@ -1,21 +1,26 @@
-"""Our Triton kernels in Triton's interpreter: right beside torch, and each row the same to the bit in any batch."""
+"""Our Triton kernels in Triton's interpreter: right beside torch, each row the same to the bit in any batch, and taken by vLLM."""
 
 import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ENVIRONMENT = os.environ.get("PLAYHEAD_INFERENCE_ENV")
 
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(
+        ENVIRONMENT is None, reason="Triton is in the server's environment: name it with PLAYHEAD_INFERENCE_ENV"
+    ),
+]
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.skipif(
-    ENVIRONMENT is None, reason="Triton is in the server's environment: name it with PLAYHEAD_INFERENCE_ENV"
-)
-def test_a_row_does_not_depend_on_the_others() -> None:
+
+@pytest.fixture(scope="module")
+def interpreted() -> dict[str, Any]:
     done = subprocess.run(
         [Path(ENVIRONMENT or "").absolute() / "bin" / "python", Path(__file__).parent / "interpreted.py"],
         env=os.environ | {"TRITON_INTERPRET": "1"},
@@ -23,7 +28,22 @@ def test_a_row_does_not_depend_on_the_others() -> None:
         text=True,
         check=True,
     )
-    results = json.loads(done.stdout)
+    found: dict[str, Any] = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+    return found
+
+
+def test_a_row_does_not_depend_on_the_others(interpreted: dict[str, Any]) -> None:
+    results = interpreted["alone"]
     assert {result["kernel"] for result in results} == {"matmul", "rms_norm", "log_softmax", "mean"}
     assert [result for result in results if not result["kept"]] == []
     assert max(result["off"] for result in results) < 1e-4
+
+
+def test_vllm_s_functions_and_torch_s_matmul_take_them(interpreted: dict[str, Any]) -> None:
+    assert max(interpreted["in_place"].values()) < 1e-4
+    assert interpreted["multiplied"] == 3
+
+
+def test_kernels_that_do_not_hold_on_a_device_are_refused_there(interpreted: dict[str, Any]) -> None:
+    assert "do not hold on cpu" in interpreted["refused"]
+    assert "without --kernels own" in interpreted["refused"]

@@ -56,7 +56,14 @@ def test_a_gpu_gets_vllm_s_own_mode_before_anything_is_imported() -> None:
         model="qwen3", device="gpu", host="127.0.0.1", port=0, context=4096, threads=2, cache_gib=1, degrade=False
     )
     assert environment(gpu, {})["VLLM_BATCH_INVARIANT"] == "1"
+    assert environment(gpu, {})["PLAYHEAD_KERNELS"] == "vllm"
     assert "TRITON_ATTN" in command(Path("/env"), gpu, 9000)
+
+
+def test_our_kernels_are_for_a_gpu() -> None:
+    done = CliRunner().invoke(playhead, ["inference", "up", "--kernels", "own", "qwen3"])
+    assert done.exit_code == 2
+    assert "for a GPU" in done.output
 
 
 def test_an_environment_is_found_where_it_was_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
