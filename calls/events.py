@@ -5,7 +5,8 @@ The spool holds exactly these events, after redaction, in the order in which the
 carry wall time. Encoded as MessagePack arrays, tagged by name (msgspec).
 """
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Final, Literal
 
 import msgspec
 
@@ -94,13 +95,11 @@ class ReplayNoted(msgspec.Struct, frozen=True, array_like=True, tag="replay"):
 
 type Record = RequestStarted | ResponseStarted | Data | Ended | Closed | Gap | ReplayNoted
 
-_encoder = msgspec.msgpack.Encoder()
+# Not wrapped: a door does this for every event of every stream.
+encode: Final[Callable[[Record], bytes]] = msgspec.msgpack.Encoder().encode
+"""One record as MessagePack."""
+
 _decoder = msgspec.msgpack.Decoder(Record)
-
-
-def encode(record: Record) -> bytes:
-    """One record as MessagePack."""
-    return _encoder.encode(record)
 
 
 def decode(data: bytes | memoryview) -> Record:

@@ -43,12 +43,15 @@ class Redactor:
         self._rules = rules or Rules()
         self._key = key
         self._table = Table(self._rules.credentials)
-        self._keep = self._rules.keep | (profiles.headers if profiles else frozenset())
+        self._keep = (
+            self._rules.keep | (profiles.headers if profiles else frozenset())
+        ) - redact_head.CREDENTIALS.keys()
         self._profiles = profiles
         self._query: Query | None = None
         # An agent sends and gets the same headers again and again; what a value becomes depends on nothing else.
         self._treated = lru_cache(REMEMBERED)(self._treat)
         self._is_clean = lru_cache(REMEMBERED)(self._clean)
+        self._asked = lru_cache(REMEMBERED)(self._of_request)
         self._declared: Declared | None = None
         self._scoped = {profile.name: self._for(profile) for profile in profiles.profiles} if profiles else {}
 
@@ -76,10 +79,12 @@ class Redactor:
     def _is_declared(self, name: str) -> bool:
         return self._query is not None and self._query.field_class(name) == "secret"
 
-    def request_headers(self, headers: Headers, keep: frozenset[str] = frozenset()) -> tuple[Headers, int]:
-        """Headers (or trailers) of a request. Names in `keep`, in lower case, stay, unless they hold credentials."""
-        kept = (self._keep | keep) - redact_head.CREDENTIALS.keys()
-        return self._headers(headers, lambda name: "seen" if name in kept else redact_head.asked(name))
+    def request_headers(self, headers: Headers) -> tuple[Headers, int]:
+        """Headers (or trailers) of a request."""
+        return self._headers(headers, self._asked)
+
+    def _of_request(self, name: str) -> Treatment:
+        return "seen" if name.lower() in self._keep else redact_head.asked(name)
 
     def response_headers(self, headers: Headers) -> tuple[Headers, int]:
         """Headers (or trailers) of a response."""
@@ -89,7 +94,7 @@ class Redactor:
         """Words that are kept beside an exchange: an error, an id that a client sent."""
         if not text.isascii():  # they may come from anywhere, and have to be written
             text = text.encode("utf-8", "replace").decode()
-        return self._searched(text, _Tally(self._key))
+        return text if self._is_clean(text) else self._searched(text, _Tally(self._key))
 
     def whole(
         self, data: bytes, content_type: str | None = None, content_encoding: str | None = None
@@ -114,11 +119,16 @@ class Redactor:
         return redactor_of(self._table, self._key, content_type, content_encoding, self._declared)
 
     def _headers(self, headers: Headers, treatment: Callable[[str], Treatment]) -> tuple[Headers, int]:
+        # So are most responses, and then one search is all.
+        if {treatment(name) for name, _ in headers} <= {"seen"} and self._is_clean(
+            "\n".join([value for _, value in headers])
+        ):
+            return headers, 0
         tally = _Tally(self._key)
         seen: list[int] = []
         new: list[tuple[str, str]] = []
         for name, value in headers:
-            how = treatment(name.lower())
+            how = treatment(name)
             if how in ("seen", "address"):
                 seen.append(len(new))
             if how != "seen":

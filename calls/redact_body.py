@@ -7,6 +7,7 @@ nothing secret in it, else in the same pieces, compressed again.
 
 import zlib
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Final, NamedTuple, Protocol
 
 from calls.encoding import LIMIT, Decoder, Encoder, TooLarge, Undecodable, codings
@@ -56,22 +57,29 @@ def redactor_of(
     declared: Declared | None = None,
 ) -> BodyRedactor:
     """What redacts a body of this kind; `declared` are secrets in it that a profile names."""
-    essence = (content_type or "").partition(";")[0].strip().lower()
-    if not content_encoding and declared is None:
-        return PlainBody(table, key, essence)
-    try:
-        names = codings(content_encoding)
-    except Undecodable:
-        names = ()  # nobody can say what is inside: what can be seen is redacted
+    essence, names = _kind(content_type, content_encoding)
     if names or declared:
         return HeldBody(table, key, essence, names, declared)
     return PlainBody(table, key, essence)
 
 
+@lru_cache(256)
+def _kind(content_type: str | None, content_encoding: str | None) -> tuple[str, tuple[str, ...]]:
+    """What a body is, and by what it is encoded."""
+    essence = (content_type or "").partition(";")[0].strip().lower()
+    try:
+        return essence, codings(content_encoding)
+    except Undecodable:
+        return essence, ()  # nobody can say what is inside: what can be seen is redacted
+
+
 class PlainBody:
     """A body whose bytes are what they seem."""
 
-    __slots__ = ("_edits", "_mend", "_scanner", "_start", "_waiting", "heavy", "reencoded", "withheld")
+    __slots__ = ("_edits", "_mend", "_scanner", "_start", "_waiting")
+    heavy = False
+    reencoded = False
+    withheld: str | None = None
 
     def __init__(self, table: Table, key: bytes, essence: str = "") -> None:
         # The first field of a form has no separator before its name.
@@ -81,20 +89,19 @@ class PlainBody:
         self._waiting: list[tuple[int, bytes]] = []
         self._start = 0
         self._edits: list[Edit] = []
-        self.heavy = False
-        self.reencoded = False
-        self.withheld: str | None = None
 
     def feed(self, data: bytes, at: int) -> list[Piece]:
-        edits = self._scanner.feed(data)
-        if not (edits or self._waiting or self._mend) and self._scanner.decided == self._start + len(data):
-            self._start += len(data)
+        scanner = self._scanner
+        edits, end = scanner.feed(data), self._start + len(data)
+        if scanner.decided == end and not (edits or self._waiting or self._mend):
+            self._start = end
             return [Piece(at, data, 0, len(data))]
         self._waiting.append((at, data))
         return self._release(edits)
 
     def finish(self) -> list[Piece]:
-        return self._release(self._scanner.feed(b"", last=True))
+        # What waits for nothing has left already.
+        return self._release(self._scanner.feed(b"", last=True)) if self._waiting else []
 
     def finish_within(self, limit: int) -> list[Piece] | None:  # noqa: ARG002 - nothing is opened
         return self.finish()

@@ -111,7 +111,8 @@ _LOOKS_SECRET: Final = re.compile(
 
 @lru_cache(2048)
 def asked(name: str) -> Treatment:
-    """How to treat a header of a request, by its name in lower case."""
+    """How to treat a header of a request, by its name."""
+    name = name.lower()
     known = REQUEST.get(name)
     if known is None:
         known = "seen" if name.startswith(_SEEN_FAMILIES) else "secret"
@@ -121,6 +122,7 @@ def asked(name: str) -> Treatment:
 @lru_cache(2048)
 def answered(name: str) -> Treatment:
     """How to treat a header of a response."""
+    name = name.lower()
     known = RESPONSE.get(name)
     if known is None:
         known = "secret" if _LOOKS_SECRET.search(name) else "seen"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from calls.events import Closed, Data, Ended, Record, RequestStarted, ResponseStarted, Side
 from calls.model import ChunkKind, Headers, Outcome, header
@@ -208,8 +208,7 @@ class _Message:
     """Whether a piece could not be kept. What comes behind it is not kept either: it would stand in the wrong place."""
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
+class _End(NamedTuple):
     """An end to be told; what it says is known only when its turn comes."""
 
     message: _Message
@@ -219,8 +218,7 @@ class _End:
     """The message did not end: to be told only when bytes of it are lacking."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
+class _Work(NamedTuple):
     """A body that is being redacted on the thread. What comes after it waits in line."""
 
     message: _Message
@@ -272,15 +270,16 @@ class Recording:
         message = self._request if side == "request" else self._response
         if message is None or self._closed:
             return
-        message.passed += len(data)
+        size = len(data)
+        message.passed += size
         if kind != "data":
             self._frame(message, data, at, kind)
         elif message.truncated or message.ended:
             message.truncated = True
-        elif message.taken + len(data) > self._recorder.body_limit or not self._held(message, len(data)):
+        elif message.taken + size > self._recorder.body_limit or (message.body.heavy and not self._held(message, size)):
             self._last_piece(message, data, at)
         else:
-            message.taken += len(data)
+            message.taken += size
             for piece in message.body.feed(data, at):
                 self._piece(message, piece)
 
@@ -288,9 +287,10 @@ class Recording:
         """The response's head has arrived. One that only announces another (1xx) is not kept."""
         if self._closed or self._response is not None or (status < 200 and status != SWITCHING):
             return
-        self._response = _Message("response", _body(self._recorder.redactor, headers))
-        seen, count = self._recorder.redactor.response_headers(headers)
-        reason = self._recorder.redactor.text(reason)
+        redactor = self._recorder.redactor
+        self._response = _Message("response", _body(redactor, headers))
+        seen, count = redactor.response_headers(headers)
+        reason = redactor.text(reason)
         self.put(ResponseStarted(self.id, at, status, reason, http_version, seen, count))
 
     def ended(self, side: Side, at: int, trailers: Headers = ()) -> None:
@@ -338,8 +338,7 @@ class Recording:
     # -- bodies
 
     def _held(self, message: _Message, size: int) -> bool:
-        if not message.body.heavy:
-            return True
+        """Have room for a piece that has to be held."""
         if not self._recorder.hold(size):
             return False
         message.held += size

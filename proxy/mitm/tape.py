@@ -62,10 +62,10 @@ class Tape:
         self._lost = False
         self.open = True
         if recorder is not None:
-            self._told(self._begin, recorder, begin)
-
-    def _begin(self, recorder: Recorder, begin: Callable[[Recorder], Recording]) -> None:
-        self._recording = begin(recorder)
+            try:
+                self._recording = begin(recorder)
+            except Exception as fault:  # noqa: BLE001 - the guard: a recorder that is broken must not break what it records
+                self._fail(fault)
 
     @property
     def guarded(self) -> bool:
@@ -75,7 +75,11 @@ class Tape:
     def data(self, side: Side, data: bytes, kind: ChunkKind = "data") -> None:
         """A piece has arrived."""
         if (recording := self._recording) is not None:
-            self._told(recording.data, side, data, self._now(), kind)
+            # Not by way of `_told`: this is done for every event of every stream.
+            try:
+                recording.data(side, data, time.monotonic_ns() - self._began, kind)
+            except Exception as fault:  # noqa: BLE001 - the guard, as above
+                self._fail(fault)
 
     def response(self, status: int, reason: str, http_version: str, headers: Headers) -> None:
         """The response's head has arrived."""
@@ -106,7 +110,7 @@ class Tape:
         recording = self._recording
         try:
             return recording is not None and recording.kept_now()
-        except Exception as fault:  # noqa: BLE001 - the guard, as in `kept`
+        except Exception as fault:  # noqa: BLE001 - the guard, as above
             self._fail(fault)
             return False
 
@@ -117,7 +121,7 @@ class Tape:
             return not self._lost
         try:
             return await recording.kept()
-        except Exception as fault:  # noqa: BLE001 - the guard: a recorder that is broken must not break what it records
+        except Exception as fault:  # noqa: BLE001 - the guard, as above
             self._fail(fault)
             return not self._lost
 

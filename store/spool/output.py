@@ -58,7 +58,7 @@ class Output:
             self.begin()
         elif self.size == 0:
             self._write_head()
-        data = b"".join(framed(payloads, self._salt))
+        data = framed(payloads, self._salt)
         self._write(data, payloads)
         return len(data)
 

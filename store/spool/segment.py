@@ -8,7 +8,7 @@ that an agent or a server sent can never be read as a frame, whatever they are, 
 import json
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
@@ -66,11 +66,12 @@ def read_head(data: bytes) -> Head | None:
     return head
 
 
-def framed(payloads: Iterable[bytes], salt: int) -> Iterator[bytes]:
-    """The payloads as frames, to be joined."""
+def framed(payloads: Iterable[bytes], salt: int) -> bytes:
+    """The payloads as frames."""
+    parts: list[bytes] = []
     for payload in payloads:
-        yield _FRAME.pack(MARK, len(payload), zlib.crc32(payload, salt))
-        yield payload
+        parts += (_FRAME.pack(MARK, len(payload), zlib.crc32(payload, salt)), payload)
+    return b"".join(parts)
 
 
 type Fault = Literal["short", "bad"]

@@ -247,6 +247,9 @@ class Spool:
 
     def _tell(self) -> None:
         """Have the waiters looked after, by one call into their loop however many they are."""
+        # Without the lock: who begins to wait after the state has changed has seen the change.
+        if not self._waiters:
+            return
         with self._lock:
             ready = any(waiter.sequence <= self._done() or self._lost(waiter.sequence) for waiter in self._waiters)
             if not ready or self._called:
