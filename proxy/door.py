@@ -7,7 +7,7 @@ import asyncio
 import ipaddress
 import socket
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
@@ -94,6 +94,9 @@ class DoorConfig:
     modes: Mapping[str, Mode] = field(default_factory=dict)
     """The mode for a host, or for `*.example.com` (all below it), in place of `mode`."""
 
+    run_mode: Callable[[str], Mode | None] = lambda _run: None
+    """The mode that a run was given, by its name."""
+
     tunnel: tuple[str, ...] = ()
     """Hosts that pass undecrypted; `*.example.com` means all below it."""
 
@@ -132,9 +135,10 @@ class DoorConfig:
         """Whether no upstream is ever contacted."""
         return self.mode == "replay"
 
-    def mode_of(self, host: str) -> Mode:
-        """What is done with what this host is asked."""
-        return (self.own_mode(host) if self.modes else None) or self.mode
+    def mode_of(self, host: str, run: str | None = None) -> Mode:
+        """What is done with what a run asks this host: what was said of the host, else of the run, else of all."""
+        own = self.own_mode(host) if self.modes else None
+        return own or (self.run_mode(run) if run else None) or self.mode
 
     def own_mode(self, host: str) -> Mode | None:
         """The mode that was given to this host, by its name or to all below a name."""

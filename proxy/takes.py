@@ -36,6 +36,7 @@ class Takes:
     notes: Notes
     profiles: Profiles
     own_mode: Callable[[str], str | None]
+    run_mode: Callable[[str], str | None] = lambda _run: None
     now: Callable[[], int] = time.time_ns
     _open: dict[str, Take] = field(init=False, default_factory=dict)
     _candidates: dict[str, str] = field(init=False, default_factory=dict)
@@ -67,9 +68,10 @@ class Takes:
         self._candidates[name] = candidate or self._candidate(name)
 
     def called(self, run: str, host: str | None) -> str:
-        """The run in which this one's exchange is recorded. A host whose mode is `record` is never answered from the record:
-        it belongs to the run as ever."""
-        if host is not None and self.own_mode(host) == "record":
+        """The run in which this one's exchange is recorded. A host or a run whose mode is `record` is never answered from the
+        record: it belongs to the run as ever."""
+        own = None if host is None else self.own_mode(host)
+        if host is not None and (own or self.run_mode(run)) == "record":
             return run
         return self._candidates.get(run, run)
 

@@ -54,7 +54,7 @@ async def _serve(house: House, port: int, stopped: asyncio.Event, say: Callable[
     settings = house.settings
     host = reachable(settings.listen)
     api_port = free(settings.listen, settings.api_port)
-    own = {"api": f"http://{host}:{api_port}", "own_addresses": [[settings.listen, api_port]]}
+    own: dict[str, Any] = {"api": f"http://{host}:{api_port}", "own_addresses": [[settings.listen, api_port]]}
     starts: dict[str, Callable[[], Awaitable[Child]]] = {
         "keeper": lambda: house.keeper(api_port, settings.listen),
         "doors": lambda: house.door(**own, listen=settings.listen, port=port, reuse_port=True),

@@ -34,6 +34,7 @@ from replay.session import Options
 from replay.wishes import dressed, served
 from store.bundle import Bundle
 from store.datadir import DataDir, DataDirError, opened
+from store.modes import Modes
 from store.profiles import shipped
 from store.spool import Spool, SpoolError
 
@@ -74,7 +75,7 @@ async def _serve(told: Told, stop: asyncio.Event) -> None:
     with _spool(told, data) as spool:
         recorder = _recorder(told, spool, redactor) if spool and {"record", "auto"} & _modes(told) else None
         notes = _notes(told, data, spool)
-        config = _config(told, authority, stop)
+        config = _config(told, data, authority, stop)
         takes = _takes(told, config, data, notes, profiles) if recorder and told["mode"] == "auto" else None
         replays = (
             await _replays(told, config, redactor, profiles, notes, takes)
@@ -144,6 +145,7 @@ def _takes(told: Told, config: DoorConfig, data: DataDir, notes: Notes, profiles
         notes=notes,
         profiles=profiles,
         own_mode=config.own_mode,
+        run_mode=config.run_mode,
     )
     takes.inherit()
     return takes
@@ -193,6 +195,7 @@ async def _replays(
         load=load if fetch else None,
         changed=notes.changed,
         begin=notes.begin,
+        run_mode=config.run_mode,
         now=asyncio.get_running_loop().time,
     )
     adopt = partial(from_file, redactor=redactor, profiles=profiles)
@@ -237,7 +240,7 @@ def _reached(from_step: int, sources: Sequence[Source]) -> None:
             )
 
 
-def _config(told: Told, authority: Authority, stop: asyncio.Event) -> DoorConfig:
+def _config(told: Told, data: DataDir, authority: Authority, stop: asyncio.Event) -> DoorConfig:
     return DoorConfig(
         authority=authority,
         mode=told["mode"],
@@ -247,6 +250,8 @@ def _config(told: Told, authority: Authority, stop: asyncio.Event) -> DoorConfig
         reverse=told["reverse"],
         upstreams=told["upstreams"],
         modes=told["modes"],
+        # Only where all modes can be had; the doors of a single command have but one run.
+        run_mode=Modes(data.replays).of if told["mode"] == "auto" and told["api"] else _no_mode,
         tunnel=tuple(told["tunnel"]),
         upstream_proxy=told["upstream_proxy"],
         upstream_ca=told["upstream_ca"],
@@ -257,6 +262,10 @@ def _config(told: Told, authority: Authority, stop: asyncio.Event) -> DoorConfig
         owner=f"{told['started']:x}",
         stop=stop,
     )
+
+
+def _no_mode(_run: str) -> None:
+    return None
 
 
 def _ready(port: int, authority: Authority) -> None:

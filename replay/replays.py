@@ -62,6 +62,9 @@ class Replays:
     begin: Callable[[str, dict[str, Json]], bool] = lambda _replay, _report: True
     """Called with a replay's id before its first answer: whether it may begin, or another door had begun it."""
 
+    run_mode: Callable[[str], str | None] = lambda _run: None
+    """The mode that a run was given: one in `replay` never goes live."""
+
     now: Callable[[], float] = lambda: 0.0
     """A clock that does not go back, in seconds."""
 
@@ -89,19 +92,20 @@ class Replays:
         actor: str | None = None,
     ) -> Answer | None:
         """Answer a raw request. `run` is what our own credentials or header name. None: it goes live."""
+        strict = run is not None and self.run_mode(run) == "replay"
         try:
             session = self._only or await self._named(run)
         except Unusable as why:
             return miss.answer(explain.unusable(run, str(why)))
         if session is None:
-            return self._unknown(run)
+            return self._unknown(run, strict=strict)
         self._asked(session)
         try:
             request = await self._redacted(request)
         except asyncio.CancelledError:
             session.abandoned()
             raise
-        return redacting(await session.answer(request, actor), request, self.redactor)
+        return redacting(await session.answer(request, actor, strict=strict), request, self.redactor)
 
     def passed(self, *, run: str | None) -> None:
         """A request went to its upstream, because the mode of its host wants it so. It is counted where it belongs."""
@@ -201,8 +205,8 @@ class Replays:
         self._sessions[replay] = session
         return session
 
-    def _unknown(self, run: str | None) -> Answer | None:
-        if self.options.on_miss == "live":
+    def _unknown(self, run: str | None, *, strict: bool) -> Answer | None:
+        if self.options.on_miss == "live" and not strict:
             return None
         return miss.answer(explain.unknown_run(run, self._by_run))
 

@@ -94,8 +94,8 @@ class Session:
         self._script = Script(self.recording.index, self.options.after_last)
         self._sockets = sockets.Switchboard(self._script)
 
-    async def answer(self, request: Request, actor: str | None = None) -> Answer | None:
-        """Answer a redacted request of an actor. None: it was not recorded, and goes live."""
+    async def answer(self, request: Request, actor: str | None = None, *, strict: bool = False) -> Answer | None:
+        """Answer a redacted request of an actor. None: it was not recorded, and goes live, which it may not where `strict`."""
         if self.options.own_mode(urlsplit(request.url).hostname or "") == "passthrough":
             self.passed()
             return None
@@ -107,7 +107,7 @@ class Session:
             run=self.recording.run,
             actor=actor,
             called=self.options.called,
-            live=self._may_go(request),
+            live=self._may_go(request, strict=strict),
             mend=self.options.mend,
         )
         try:
@@ -127,9 +127,9 @@ class Session:
         self._tally.allowed += 1
         self.changed(self.id)
 
-    def _may_go(self, request: Request) -> bool:
+    def _may_go(self, request: Request, *, strict: bool) -> bool:
         own = self.options.own_mode(urlsplit(request.url).hostname or "")
-        return self.options.on_miss == "live" if own is None else own == "auto"
+        return self.options.on_miss == "live" and not strict if own is None else own == "auto"
 
     def abandoned(self) -> None:
         """A client has left before we could look at its request."""

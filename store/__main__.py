@@ -32,6 +32,7 @@ from store.datadir import DataDir, DataDirError, opened
 from store.derived import deriver
 from store.ingest import Ingest
 from store.keeper import Keeper
+from store.modes import Modes
 from store.postgres import NoPostgres, Server, ensure
 from store.profiles import shipped
 from store.takes import Takes
@@ -96,7 +97,15 @@ async def _keep(config: Config, port: socket.socket) -> None:
                 settled=keeper.settled,
                 now=time.time_ns,
             )
-            desk = Desk(keeper=keeper, database=database, profiles=profiles, clean=clean, mode=config.mode, takes=takes)
+            desk = Desk(
+                keeper=keeper,
+                database=database,
+                profiles=profiles,
+                clean=clean,
+                mode=config.mode,
+                takes=takes,
+                modes=Modes(data.replays),
+            )
             async with asyncio.TaskGroup() as group:
                 kept, looking = group.create_task(keeper.run()), group.create_task(takes.run())
                 async with serving(create(desk, config.tokens), port):

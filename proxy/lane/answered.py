@@ -116,7 +116,7 @@ class Answered(Exchange):
         elif answer is not None:
             self._recorded(answer)
             self._give(answer)
-        elif self.engine.config.mode_of(asked.target.host) == "replay":
+        elif self.engine.config.mode_of(asked.target.host, asked.identity.run) == "replay":
             detail = "nobody answered this request, and no upstream may be asked in replay"
             self.refuse(Problem(502, "not_answered", detail))
         else:

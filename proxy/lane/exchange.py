@@ -104,7 +104,11 @@ class Exchange:
                 headers=asked.headers,
             )
 
-        recorder = None if self.engine.config.mode_of(asked.target.host) == "passthrough" else self.engine.recorder
+        recorder = (
+            None
+            if self.engine.config.mode_of(asked.target.host, asked.identity.run) == "passthrough"
+            else self.engine.recorder
+        )
         self.tape = Tape(recorder, asked.identity.run, begin)
 
     def once_kept(self, then: Callable[[], None], otherwise: Callable[[], None]) -> None:

@@ -77,7 +77,7 @@ class Http2Client(Wire):
         asked, answerer = found.asked, self.engine.answerer
         if answerer is None:
             return self._relay(found, seat)
-        if self.engine.config.mode_of(asked.target.host) in ("record", "passthrough"):
+        if self.engine.config.mode_of(asked.target.host, asked.identity.run) in ("record", "passthrough"):
             answerer.passed(run=asked.named)
             return self._relay(found, seat)
         return Answered2(seat, found, answerer, self.owner, lambda: self._go_live(found, seat))

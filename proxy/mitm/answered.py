@@ -75,7 +75,10 @@ class Answered(Relayed):
 
     @property
     def _relays(self) -> bool:
-        return self.visit.engine.config.mode_of(self.asked.target.host) in ("record", "passthrough")
+        return self.visit.engine.config.mode_of(self.asked.target.host, self.asked.identity.run) in (
+            "record",
+            "passthrough",
+        )
 
     def start(self, event: RequestHeaders) -> CommandGenerator[None]:
         """Collect the request: it is answered when it is whole. A host with another mode is relayed as if we were not here."""
@@ -129,7 +132,7 @@ class Answered(Relayed):
                 self.begin_tape()
                 self._tell_request(body)
             yield from self.give(waiting.result)
-        elif self.visit.engine.config.mode_of(asked.target.host) == "replay":
+        elif self.visit.engine.config.mode_of(asked.target.host, asked.identity.run) == "replay":
             detail = "nobody answered this request, and no upstream may be asked in replay"
             yield from self.refuse(Problem(502, "not_answered", detail))
         else:

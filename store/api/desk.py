@@ -13,6 +13,7 @@ from calls.redact_call import Clean
 from store.database import Database
 from store.derived import deriver
 from store.keeper import Keeper
+from store.modes import Modes
 from store.pulse import Pulse
 from store.recorded import Recorded
 from store.runs import Runs
@@ -36,6 +37,9 @@ class Desk:
     """What runs do while doors are in mode `auto`."""
 
     pulse: Pulse = field(default_factory=Pulse)
+    modes: Modes | None = None
+    """Of runs that have one of their own."""
+
     now: Callable[[], int] = time.time_ns
 
     @property

@@ -15,8 +15,9 @@ from calls.model import Exchange
 from store.api.answers import Json, page
 from store.api.asked import RUN_ID, At, Limit, RunId, TheFilters, WhenSettled, settle
 from store.api.desk import Desk, TheDesk
-from store.api.problems import unknown
+from store.api.problems import Problem, unknown
 from store.bundle import Entry, Writer, told
+from store.modes import Mode
 from store.packer import Packer
 from store.rekey import stored_keys
 from store.shapes import Shape, rfc3339
@@ -40,6 +41,9 @@ class Put(BaseModel):
 
     forked_at: Annotated[int, Field(ge=0, le=1 << 30)] | None = None
     """…and the step it left from."""
+
+    mode: Mode | None = None
+    """What doors do with its requests from now on, in place of what they do with others; null takes that back."""
 
 
 class Patch(BaseModel):
@@ -66,15 +70,17 @@ async def list_runs(desk: TheDesk, filters: TheFilters, cursor: At, limit: Limit
 @router.get("/runs/{run}", summary="One run")
 async def get_run(desk: TheDesk, run: RunId, settled: WhenSettled) -> Response:
     """What was counted about it, as of now."""
-    return Json(await shape(desk, run) | settled.told)
+    return Json(_with_mode(desk, await shape(desk, run)) | settled.told)
 
 
-@router.put("/runs/{run}", summary="Make a run, or open it again")
+@router.put("/runs/{run}", summary="Make a run, or open it again; and say what doors do with it")
 async def put_run(desk: TheDesk, run: RunId, wanted: Put | None = None) -> Response:
-    """A name and labels are added to what it has."""
+    """A name and labels are added to what it has. A mode holds from the next request on, and ends a recording that lasts."""
     wanted = wanted or Put()
+    if "mode" in wanted.model_fields_set:
+        await _switched(desk, run, wanted.mode)
     await desk.runs.put(run, desk.now(), wanted.name, wanted.labels, parent=wanted.parent, forked_at=wanted.forked_at)
-    return Json(await shape(desk, run))
+    return Json(_with_mode(desk, await shape(desk, run)))
 
 
 @router.patch("/runs/{run}", summary="Name, label, pin or end a run")
@@ -93,6 +99,8 @@ async def delete_run(desk: TheDesk, run: RunId) -> Response:
     """It cannot be had back."""
     if not await desk.runs.delete(run):
         raise unknown("run", run)
+    if desk.modes is not None:
+        desk.modes.put(run, None)
     return Response(status_code=204)
 
 
@@ -128,6 +136,24 @@ async def run_rows(desk: TheDesk, run: RunId) -> Response:
         head, head["profile"] or desk.profiles.digest, await desk.runs.gaps(run)
     )
     return StreamingResponse(rows, media_type="application/octet-stream")
+
+
+async def _switched(desk: Desk, run: str, mode: Mode | None) -> None:
+    """Have doors do so with the run. Raises Problem where they cannot."""
+    if desk.modes is None or (desk.mode != "auto" and mode not in (None, desk.mode)):
+        detail = (
+            f"the doors of this keeper are in mode {desk.mode}, and a run of theirs cannot be in mode {mode};"
+            " start `playhead up --mode auto`, where a run can have any"
+        )
+        raise Problem(409, "not_switchable", detail)
+    if desk.modes.of(run) != mode:
+        desk.modes.put(run, mode)
+        if desk.takes is not None:
+            await desk.takes.end(run, succeeded=None)
+
+
+def _with_mode(desk: Desk, run: Shape) -> Shape:
+    return run | {"mode": desk.modes.of(run["id"]) if desk.modes else None}
 
 
 async def shape(desk: Desk, run: str) -> Shape:

@@ -63,7 +63,7 @@ async def asked(house: Up, run: str, *paths: str) -> list[str]:
             except httpx.TransportError:
                 found.append("cut")
             else:
-                standing = answer.headers["playhead"].partition(";")[0]
+                standing = answer.headers.get("playhead", "unmarked").partition(";")[0]
                 found.append(f"{standing} {answer.text if answer.status_code == 200 else answer.status_code}")
     return found
 
@@ -110,6 +110,28 @@ async def test_what_was_recorded_answers_and_what_was_not_makes_the_next_generat
         assert await asked(house, "r", "/c", "/b", "/a") == ["replayed /c 3", "replayed /b 2", "replayed /a 1"]
         assert (await ended(house, "r", succeeded=True))["labels"] == {LABEL: "r:g2"}
         assert await runs(house) == {"r", "r:g2"}
+
+
+@pytest.mark.slow
+async def test_a_run_that_is_given_a_mode_has_it_from_its_next_request_on(data: Path, database_url: str) -> None:
+    async with tool() as source, begun(data, database_url, source) as house:
+
+        async def switched(mode: str | None) -> None:
+            assert (await send(house, "PUT", "/runs/r", {"mode": mode}))["mode"] == mode
+
+        await switched("replay")
+        assert await asked(house, "r", "/c", "/a") == ["miss 424", "replayed /a 1"]
+        await switched("record")
+        assert await asked(house, "r", "/a") == ["unmarked /a 3"]
+        await switched("passthrough")
+        assert await asked(house, "r", "/b") == ["unmarked /b 4"]
+        assert await asked(house, "other", "/b") == ["live /b 5"], "other runs go on as they did"
+        assert (await send(house, "GET", "/runs/r/calls?settled=true", None))["settled"]
+        assert (await get(house.api, "/runs/r"))["exchanges"] == 3, (
+            "two of the first time, and the one that was recorded"
+        )
+        await switched(None)
+        assert await asked(house, "r", "/a", "/d") == ["replayed /a 1", "live /d 6"]
 
 
 @pytest.mark.slow

@@ -246,6 +246,8 @@ async def test_replays_are_made_only_where_doors_replay(tmp_path: Path, database
         run = (await imported(house))["id"]
         told = is_problem(await house.api.post("/v1/replays", json={"run": run}), 409, "not_replaying")
         assert f"playhead replay {run} -- COMMAND" in told["detail"]
+        told = is_problem(await house.api.put(f"/v1/runs/{run}", json={"mode": "auto"}), 409, "not_switchable")
+        assert "playhead up --mode auto" in told["detail"]
 
 
 async def made_replay(house: House, **wanted: str) -> httpx2.Response:
