@@ -1,7 +1,8 @@
 """What the patch costs: stock and ours in turns, in one process, in rounds so short that a quiet moment holds a whole one.
 
 Each pair also says how many CPUs the rest of the machine used meanwhile. On a machine that others use too, only pairs that
-had it to themselves say anything of time; they are picked by that number, which knows nothing of the result.
+had it to themselves say anything of the wall clock; they are picked by that number, which knows nothing of the result. CPU
+seconds are counted of all pairs: with OMP_WAIT_POLICY=PASSIVE a thread that waits for another does not spend them.
 """
 
 import os

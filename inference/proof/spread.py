@@ -5,22 +5,27 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 QUIET: Final = 0.2
-"""CPUs that others may use in a pair that counts."""
+"""CPUs that others may use in a pair whose wall clock counts."""
 
 
 def summary(rows: Sequence[Mapping[str, Any]], quiet: float = QUIET) -> list[dict[str, Any]]:
-    """For each kind of work and number of threads: ours over stock, the median with quartiles, over the quiet pairs."""
-    kinds = dict.fromkeys((row["work"], row["threads"]) for row in rows)
+    """For each kind of work and number of threads: ours over stock, as quartiles.
+
+    The wall clock of pairs that had the machine to themselves; CPU seconds of all, since others cannot spend those for us.
+    """
     found = []
-    for work, threads in kinds:
+    for work, threads in dict.fromkeys((row["work"], row["threads"]) for row in rows):
         mine = [row for row in rows if (row["work"], row["threads"]) == (work, threads)]
-        counted = [row for row in mine if row["others"] <= quiet]
-        clocks = {
-            clock: _spread([row["patched"][clock] / row["stock"][clock] for row in counted])
-            for clock in ("wall", "cpu")
-        }
-        found.append({"work": work, "threads": threads, "pairs": len(mine), "quiet": len(counted)} | clocks)
+        alone = [row for row in mine if row["others"] <= quiet]
+        found.append(
+            {"work": work, "threads": threads, "pairs": len(mine), "quiet": len(alone)}
+            | {"wall": _spread(_ratios(alone, "wall")), "cpu": _spread(_ratios(mine, "cpu"))}
+        )
     return found
+
+
+def _ratios(rows: Sequence[Mapping[str, Any]], clock: str) -> list[float]:
+    return [row["patched"][clock] / row["stock"][clock] for row in rows]
 
 
 def _spread(ratios: Sequence[float]) -> tuple[float, float, float] | None:

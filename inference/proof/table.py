@@ -120,13 +120,16 @@ def _cost(rows: Sequence[Row]) -> str:
         (
             each["work"],
             str(each["threads"]),
-            f"{each['quiet']} of {each['pairs']}",
-            _ratio(each["wall"]),
+            str(each["pairs"]),
             _ratio(each["cpu"]),
+            str(each["quiet"]),
+            _ratio(each["wall"]),
         )
         for each in summary(rows)
     ]
-    return _table(("work", "threads", "pairs, quiet of all", "wall clock, ours / stock", "CPU, ours / stock"), found)
+    return _table(
+        ("work", "threads", "pairs", "CPU seconds, ours / stock", "quiet pairs", "wall clock of these"), found
+    )
 
 
 def _ratio(spread: Sequence[float] | None) -> str:

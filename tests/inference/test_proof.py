@@ -80,7 +80,7 @@ def test_what_varied_is_not_hidden() -> None:
 
 
 def pair(ratio: float, others: float) -> dict[str, Any]:
-    """A pair of the cost, in which ours took so much more."""
+    """A pair of the cost, in which ours took so much more of everything."""
     stock, ours = {"wall": 1.0, "cpu": 2.0}, {"wall": ratio, "cpu": 2 * ratio}
     return {"cell": "cost", "work": "decode", "threads": 2, "others": others, "stock": stock, "patched": ours}
 
@@ -96,3 +96,9 @@ def test_a_pair_that_did_not_have_the_machine_to_itself_does_not_count() -> None
 def test_too_few_quiet_pairs_give_no_ratio() -> None:
     (found,) = summary([pair(1.1, 0.0), pair(1.1, 2.0)])
     assert found["wall"] is None
+    assert found["cpu"] is None
+
+
+def test_cpu_seconds_count_on_a_busy_machine_too() -> None:
+    (found,) = summary([pair(1.1, 1.5) for _ in range(5)])
+    assert (found["wall"], found["cpu"]) == (None, (1.1, 1.1, 1.1))
