@@ -56,8 +56,6 @@ def asking(fields: Fields, engine: Engine, owner: str, tunnel: Tunnel, within: O
     method, authority, path = pseudo[":method"], pseudo.get(":authority", ""), pseudo.get(":path", "")
     _sound(method, headers)
     hosts = [value for name, value in headers if name == "host"]
-    if len(hosts) > 1:
-        raise Problem(400, "malformed_head", "the request has more than one Host; it went nowhere")
     if not all(_names(host, within) for host in (authority, *hosts) if host):
         detail = f"the request names another host than the connection was made for, {within.authority}; it went nowhere"
         raise Problem(421, "host_mismatch", detail)

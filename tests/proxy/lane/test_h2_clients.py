@@ -1,0 +1,219 @@
+"""Clients of HTTP/2: many streams at once, and what they are told."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import ngh2
+import pytest
+
+from calls.model import ChunkKind
+from proxy.door import Limits
+from proxy.lane import lane as lanes
+from proxy.lane.h2relay import Relay2
+from tests.support.h2doors import OK, answer_all, asking, reaching, speaking
+from tests.support.h2quick import Quick
+from tests.support.h2wire import Peer, StreamBroken
+from tests.support.wire import MemoryRecorder, Side, Told, answering, connected, opened
+
+CANCEL, CALM = 8, 11
+
+
+async def test_a_hundred_streams_at_once(tmp_path: Path) -> None:
+    async def handler(peer: Peer) -> None:
+        waiting: list[int] = []
+        while len(waiting) < 100:
+            waiting.append((await peer.request())[0])
+        # Only when all are there, and backwards: nobody waits for another.
+        for stream in reversed(waiting):
+            peer.respond(stream, OK, [peer.streams[stream].header(":path").encode()])  # type: ignore[union-attr]
+        await peer.request()
+
+    recorder = MemoryRecorder()
+    async with (
+        speaking(handler) as upstream,
+        opened(tmp_path, recorder, **reaching(upstream)) as door,
+        asking(door, upstream) as (peer, authority),
+    ):
+        streams = {peer.ask(authority, f"/{number}"): f"/{number}".encode() for number in range(100)}
+        for stream, path in streams.items():
+            assert (await peer.answer(stream)).body == path
+    assert upstream.connections == 1
+    assert {told.outcome for told in recorder.exchanges} == {"completed"}
+    assert {told.body("response") for told in recorder.exchanges} == set(streams.values())
+
+
+class Forgetful(MemoryRecorder):
+    """Forgets the bodies: they are big."""
+
+    def begin(self, **head: Any) -> Told:
+        self.exchanges.append(Bodiless(str(len(self.exchanges)), head, self))
+        return self.exchanges[-1]
+
+
+class Bodiless(Told):
+    def data(self, side: Side, data: bytes, at: int, kind: ChunkKind = "data") -> None:
+        pass
+
+
+async def test_events_pass_beside_a_large_upload(tmp_path: Path) -> None:
+    size, events = 24 << 20, 20
+
+    async def handler(peer: Peer) -> None:
+        while len(peer.streams) < 2:
+            await peer.step()
+        upload, stream = sorted(peer.streams)
+        peer.conn.send_headers(stream, [(":status", "200"), ("content-type", "text/event-stream")])
+        for number in range(events):
+            # One event for each part of the upload: they are told apart only if both go on together.
+            while sum(map(len, peer.streams[upload].pieces)) < number * (size // events):
+                await peer.step()
+            peer.conn.send_data(stream, b"data: %d\n\n" % number)
+            peer.flush()
+        peer.conn.end_stream(stream)
+        while not peer.streams[upload].ended:
+            await peer.step()
+        peer.respond(upload, OK, [str(len(peer.streams[upload].body)).encode()])
+        await peer.request()
+
+    async with (
+        speaking(handler) as upstream,
+        opened(tmp_path, Forgetful(), **reaching(upstream)) as door,
+        asking(door, upstream) as (peer, authority),
+    ):
+        upload = peer.begin(authority, "/upload")
+        stream = peer.ask(authority, "/events")
+        await peer.pour(upload, size)
+        heard = await peer.answer(stream)
+        assert heard.pieces == [b"data: %d\n\n" % number for number in range(events)]
+        assert (await peer.answer(upload)).body == str(size).encode()
+
+
+@pytest.mark.parametrize("code", [CANCEL, CALM])
+async def test_why_a_client_gives_up_is_handed_on(tmp_path: Path, code: int) -> None:
+    reached, told = asyncio.Event(), asyncio.get_running_loop().create_future()
+
+    async def handler(peer: Peer) -> None:
+        _, heard = await peer.request()
+        reached.set()
+        while heard.reset is None:
+            await peer.step()
+        told.set_result(heard.reset)
+
+    recorder = MemoryRecorder()
+    async with (
+        speaking(handler) as upstream,
+        opened(tmp_path, recorder, **reaching(upstream)) as door,
+        asking(door, upstream) as (peer, authority),
+    ):
+        stream = peer.ask(authority, "/")
+        await reached.wait()
+        peer.conn.reset_stream(stream, code)
+        peer.flush()
+        assert await told == code
+    assert recorder.only.outcome == "client_closed"
+
+
+@pytest.mark.parametrize(
+    ("head", "status", "code"),
+    [
+        ([("x-playhead-run", "no run")], "400", b"bad_run"),
+        ([("x-playhead-step", "first")], "400", b"bad_run"),
+        ([("host", "evil.test")], "421", b"host_mismatch"),
+        ([(f"x-{number}", "") for number in range(501)], "431", b"head_too_large"),
+    ],
+)
+async def test_what_may_not_go_on_is_told_why(
+    tmp_path: Path, head: list[tuple[str, str]], status: str, code: bytes
+) -> None:
+    recorder = MemoryRecorder()
+    async with (
+        answering(b"") as upstream,
+        opened(tmp_path, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as door,
+    ):
+        reader, writer = await connected(door, "api.test:443", alpn=("h2",))
+        peer = Peer(reader, writer, client=True)
+        for body in (b"", b"asked"):
+            heard = await peer.answer(peer.ask("api.test", "/", method="POST", body=body, extra=head))
+            assert (heard.header(":status"), code in heard.body) == (status, True)
+        writer.close()
+        assert upstream.connections == 0
+    assert not recorder.exchanges
+
+
+async def test_a_tunnel_in_a_tunnel_is_refused(tmp_path: Path) -> None:
+    async with opened(tmp_path, MemoryRecorder(), upstreams={"api.test": "http://127.0.0.1:9"}) as door:
+        quick = Quick(*await connected(door, "api.test:443", alpn=("h2",)))
+        assert b"connect_in_tunnel" in await quick.body(quick.ask("api.test:443", method="CONNECT"))
+        quick.writer.close()
+
+
+async def test_a_door_that_stops_says_so_and_lets_end_what_is_under_way(tmp_path: Path) -> None:
+    proceed = asyncio.Event()
+
+    async def handler(peer: Peer) -> None:
+        stream, _ = await peer.request()
+        await proceed.wait()
+        peer.respond(stream, OK, [b"ok"])
+        await peer.request()
+
+    recorder = MemoryRecorder()
+    async with (
+        speaking(handler) as upstream,
+        opened(tmp_path, recorder, limits=Limits(grace=10), **reaching(upstream)) as door,
+    ):
+        authority = f"localhost:{upstream.port}"
+        quick = Quick(*await connected(door, authority, alpn=("h2",)))
+        stream = quick.ask(authority)
+        await recorder.begun.wait()
+        door.config.stop.set()
+        last = (await quick.until(ngh2.GoAwayReceived)).last_stream_id
+        proceed.set()
+        assert (last, await quick.body(stream)) == (stream, b"ok")
+        assert await quick.reader.read() == b""
+        quick.writer.close()
+    assert recorder.only.outcome == "completed"
+
+
+async def test_a_fault_of_ours_ends_one_client_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    response = Relay2.response
+
+    def broken(relay: Relay2, told: Any, *, last: bool) -> None:
+        if "broken" in relay.asked.url:
+            raise LookupError("a mistake of ours")
+        response(relay, told, last=last)
+
+    monkeypatch.setattr(Relay2, "response", broken)
+    recorder = MemoryRecorder()
+    async with (
+        speaking(answer_all) as upstream,
+        opened(tmp_path, recorder, **reaching(upstream)) as door,
+        asking(door, upstream) as (one, authority),
+        asking(door, upstream) as (other, _),
+    ):
+        assert (await other.answer(other.ask(authority, "/"))).body == b"ok"
+        with pytest.raises((StreamBroken, ConnectionError)):
+            await one.answer(one.ask(authority, "/broken"))
+        assert (await other.answer(other.ask(authority, "/"))).body == b"ok"
+    assert [told.outcome for told in recorder.exchanges] == ["completed", "refused", "completed"]
+    assert "a mistake of ours" in caplog.text
+
+
+async def test_a_silent_client_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "LOOK", 0.05)
+    async with (
+        speaking(answer_all) as upstream,
+        opened(tmp_path, limits=Limits(idle=0.3, grace=0.5), **reaching(upstream)) as door,
+        asking(door, upstream) as (peer, authority),
+    ):
+        assert (await peer.answer(peer.ask(authority, "/"))).body == b"ok"
+        async with asyncio.timeout(10):
+            with pytest.raises((StreamBroken, ConnectionError)):
+                await _to_the_end(peer)
+
+
+async def _to_the_end(peer: Peer) -> None:
+    while True:
+        await peer.step()
