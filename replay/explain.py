@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from calls.divergence import Difference
 from calls.json import dumps
 from calls.model import Json, Request
-from calls.placeholder import fold
+from calls.placeholder import SHORTEST, fold
 from calls.route import route_of
 from replay.miss import Miss, Nearest, Reason
 from replay.recording import Recording
@@ -21,6 +21,7 @@ _IN_A_SENTENCE = 3
 
 _AGAIN = "record the run again: playhead record -- CMD"
 _RULES = "take back the change of [[profile]] in playhead.toml"
+_LONGER_KEY = f"give the client a dummy key of {SHORTEST} characters or more: a shorter one becomes asterisks, which stand for no key"
 _MORE_TIME = "give the client more time: its timeout, or --pace instant"
 _NAME_A_RUN = (
     "name a recorded run in the proxy's credentials (http://RUN:TOKEN@host:port) or in X-Playhead-Run "
@@ -74,11 +75,24 @@ def unanswered(asked: Asked, recording: Recording, key: str, group: Sequence[Rec
         return _used_up(asked, recording, key, group, turn)
     if others := recording.index.groups.get(key):
         return _of_another(asked, key, recording.index.entries[others[0]])
+    if (cut := recording.finder.cut(asked.request)) is not None:
+        return _cut(asked, cut)
     found = recording.finder.nearest(asked.request, turn)
     if found is None:
         detail = f"{asked.words} has no recorded answer: run {asked.run} holds no call."
         return _miss(asked, "no_match", detail, asked.again, key)
     return _unknown(asked, recording, key, found)
+
+
+def _cut(asked: Asked, recorded: Recorded) -> Miss:
+    """The miss of a request that was too large to be kept, so that nobody can tell whether this is the same."""
+    body = recorded.exchange.request.body
+    detail = (
+        f"{asked.words} begins as step {recorded.step} of run {asked.run} did, of whose {body.size} bytes only"
+        f" {len(body.data)} were kept: it was larger than body_limit, so nobody can tell whether this is the same."
+    )
+    fix = f"set body_limit to {body.size} or more in playhead.toml (PLAYHEAD_BODY_LIMIT), then {asked.again}"
+    return _miss(asked, "incomplete", detail, fix, recorded.key, _step(recorded))
 
 
 def incomplete(asked: Asked, recorded: Recorded, why: str) -> Miss:
@@ -187,9 +201,10 @@ def _unknown(asked: Asked, recording: Recording, key: str, found: Recorded) -> M
         return _miss(
             asked, "profile_changed", f"{detail} {_unlike(nearest)}", f"{asked.again}; or {_RULES}", key, nearest
         )
-    if nearest.differences and not nearest.more and all(map(_only_redaction, nearest.differences)):
+    if nearest.differences and not nearest.more and all(map(_only_redacted, nearest.differences)):
         detail = f"{asked.words} differs from step {found.step} of run {asked.run} only in what redaction replaces."
-        return _miss(asked, "redaction_changed", f"{detail} {_unlike(nearest)}", asked.again, key, nearest)
+        fix = f"{_LONGER_KEY}; or {asked.again}" if any(map(_too_short, nearest.differences)) else asked.again
+        return _miss(asked, "redaction_changed", f"{detail} {_unlike(nearest)}", fix, key, nearest)
     detail = f"{asked.words} was not recorded in run {asked.run}. {_unlike(nearest)}"
     return _miss(asked, "no_match", detail, _fix_no_match(asked, nearest), key, nearest)
 
@@ -223,16 +238,26 @@ def _let_through(asked: Asked) -> list[str]:
     return [f"record only what is new: {again} record -- CMD", f"let what is new go out: {again} live -- CMD"]
 
 
+_ASTERISKS = re.compile(rf"\*{{1,{SHORTEST - 1}}}")
+_SECRET = re.compile(rf"PLAYHEAD:\d+|{_ASTERISKS.pattern}")
 _PLACEHOLDER = re.compile(r"PLAYHEAD:\d+|PLAYHEAD_[A-Z2-7]+|\*{4,}")
 
 
-def _only_redaction(difference: Difference) -> bool:
+def _only_redacted(difference: Difference) -> bool:
     """Whether one side is the other one with something redacted."""
     match difference:
         case Difference(_, str(recorded), str(now)):
-            return _covers(recorded, now) or _covers(now, recorded)
+            return _covers(recorded, now) or _covers(now, recorded) or _too_short(difference)
         case _:
             return False
+
+
+def _too_short(difference: Difference) -> bool:
+    """Whether a secret that was too short for a placeholder stands against another one."""
+    sides = (difference.recorded, difference.now)
+    return all(isinstance(side, str) and _SECRET.fullmatch(fold(side)) for side in sides) and any(
+        _ASTERISKS.fullmatch(str(side)) for side in sides
+    )
 
 
 def _covers(redacted: str, plain: str) -> bool:

@@ -48,10 +48,14 @@ class Finder:
     document: Document
     _pools: dict[Place, list[int]] = field(init=False, default_factory=dict)
     _holders: dict[int, list[int]] = field(init=False, default_factory=dict)
+    _cut: list[int] = field(init=False, default_factory=list)
+    """Those whose requests were not kept to their end."""
 
     def __post_init__(self) -> None:
         for number, entry in enumerate(self.entries):
             request = entry.exchange.request
+            if request.body.truncated:
+                self._cut.append(number)
             for place in places(request):
                 self._pools.setdefault(place, []).append(number)
             for piece in pieces(request):
@@ -65,6 +69,11 @@ class Finder:
         if pool is None:
             return None
         return self.entries[self._closest(self.document(request), self._candidates(request, pool, turn))]
+
+    def cut(self, request: Request) -> Recorded | None:
+        """A recorded call that may be this one, as far as its request was kept."""
+        kept = ((self.entries[number], self.entries[number].exchange.request) for number in self._cut)
+        return next((entry for entry, then in kept if _begins(request, then)), None)
 
     def compared(self, recorded: Recorded, request: Request) -> Nearest:
         """A recorded call beside a request."""
@@ -98,6 +107,11 @@ class Finder:
             if apart < least:
                 best, least = number, apart
         return best
+
+
+def _begins(request: Request, with_: Request) -> bool:
+    same = (request.method, request.url) == (with_.method, with_.url)
+    return same and request.body.data.startswith(with_.body.data)
 
 
 def places(request: Request) -> tuple[Place, ...]:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import pytest
 
 from calls.events import Gap
+from calls.json import dumps
 from calls.model import Exchange, Json, Request, Response
 from calls.profile import Profiles
 from calls.profile_text import parse
@@ -287,6 +288,25 @@ async def test_a_secret_that_redaction_no_longer_finds_is_named_as_the_cause():
     session = session_of(exchange(chat("my key is PLAYHEAD_KABCDEFGH, ok?"), said("A")))
     problem = await missed(session, chat("my key is sk-live-0123456789, ok?"))
     assert problem["playhead"]["reason"] == "redaction_changed"
+
+
+@pytest.mark.parametrize("then", ["PLAYHEAD_KABCDEFGH", "*******"])
+async def test_a_dummy_key_that_is_too_short_is_named_with_what_to_do(then: str):
+    session = session_of(exchange(post(TICKETS, dumps({"api_key": then, "query": "x"})), ok(b"{}")))
+    problem = await missed(session, post(TICKETS, b'{"api_key":"***","query":"x"}'))
+    assert problem["playhead"]["reason"] == "redaction_changed"
+    assert "12 characters or more" in problem["playhead"]["fix"]
+
+
+async def test_a_request_that_was_too_large_to_be_kept_is_told_from_one_that_was_not_recorded():
+    upload = post(TICKETS, b"x" * 1000)
+    kept = replace(upload, body=replace(upload.body, data=b"x" * 100, truncated=True))
+    session = session_of(exchange(chat("a"), said("A")), exchange(kept, ok(b"{}"), number=2))
+    problem = await missed(session, upload)
+    assert (problem["playhead"]["reason"], problem["playhead"]["nearest"]["step"]) == ("incomplete", 2)
+    assert "body_limit to 1000 or more" in problem["playhead"]["fix"]
+    other = await missed(session, post(TICKETS, b"y" * 1000))
+    assert other["playhead"]["reason"] == "no_match"
 
 
 async def test_a_head_request_gets_a_miss_without_a_body():
