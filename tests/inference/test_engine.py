@@ -164,6 +164,13 @@ def test_stock_varies_and_ours_does_not(python: str, cell: str, model: Path) -> 
     assert found["layers_differing"] == []
 
 
+@pytest.mark.skipif("REAL_MODEL" not in os.environ, reason="REAL_MODEL names no directory that `proof.real` made")
+def test_so_it_is_with_real_weights(python: str) -> None:
+    found = printed(python, "-m", "proof", "--real", os.environ["REAL_MODEL"])
+    assert found["stock"]["distinct"] > 1
+    assert found["patched"]["distinct"] == 1
+
+
 def test_a_control_of_its_own_is_stock_vllm_and_says_whose(python: str, model: Path, tmp_path: Path) -> None:
     """What a GPU's control is, as far as a CPU can run it."""
     file = tmp_path / "control.json"
