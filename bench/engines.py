@@ -30,7 +30,7 @@ from bench.doors import ENGINES, Engines, Sources
 from bench.figures import Row, machine
 from bench.peers import Absent
 from bench.plot import plot
-from bench.results import Result, results
+from bench.results import Result, lagging, results
 from bench.stage import Stage, staged
 from bench.table import page
 from bench.wire import Broken
@@ -83,7 +83,8 @@ class Measured:
         """What was found; why there is nothing, or nothing more."""
         left = dict(self.missing)
         for result in results(self.rows, where):
-            yield replace(result, why=left.pop((result.engine, result.workload), None))
+            why = left.pop((result.engine, result.workload), None)
+            yield replace(result, why=why or lagging(result))
         for (engine, workload), why in left.items():
             unit = WORKLOADS[workload].unit
             yield Result(engine=engine, workload=workload, unit=unit, why=why, machine=where)
@@ -124,7 +125,7 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="one result a line; `python -m bench.table` reads it")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write an SVG as well")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=1.5, help="length of each window (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=1.2, help="length of each window (%(default)s)")
     parser.add_argument("--engines", nargs="+", metavar="NAME", choices=list(ENGINES))
     parser.add_argument("--workloads", nargs="+", metavar="NAME", choices=list(WORKLOADS))
     parser.add_argument("--nginx", default="nginx", metavar="PATH", help="its program, where it is not on the PATH")

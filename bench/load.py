@@ -25,7 +25,7 @@ HOST = f"api.{DOMAIN}"
 HOST_H2 = f"h2.{DOMAIN}"
 """One that speaks HTTP/2."""
 
-NEW_HOST = f"h{{}}.{DOMAIN}"
+NEW_HOST = f"new{{}}.{DOMAIN}"
 """The nth host that nobody has asked before."""
 
 PLAIN, STREAMED = b'"limit": 20', b'"stream": true'

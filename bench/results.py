@@ -10,8 +10,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from bench.figures import Row, Spread
+from bench.workloads import WORKLOADS
 
 FIGURES: Final = ("cpu_us", "p50_ms", "p99_ms")
+
+KEPT_UP: Final = 0.97
+"""The part of a stream's events that must have come through."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +91,14 @@ def _each(rows: Sequence[Row]) -> dict[str, list[float]]:
     return columns
 
 
+def lagging(result: Result) -> str | None:
+    """Why figures of events prove nothing: fewer came than were to be sent, and what lags is sent in lumps."""
+    asked = WORKLOADS[result.workload].events_a_second
+    if asked is None or result.per_s is None or result.per_s >= KEPT_UP * asked:
+        return None
+    return f"{result.per_s:,.0f} of {asked:,.0f} events a second came through: too much for it, or for the machine"
+
+
 def read(lines: Iterable[str]) -> list[Result]:
     """Results from lines of JSON. Other lines are other programs' business."""
     told = (json.loads(line) for line in lines if line.startswith("{"))
@@ -115,7 +127,8 @@ class Target:
 
 def targets(found: Sequence[Result]) -> Iterator[Target]:
     """Every promise of which this run can tell."""
-    known = {(result.engine, result.workload): result for result in found}
+    # A result with a reservation settles nothing.
+    known = {(result.engine, result.workload): result for result in found if not result.why}
     for says, ours, peer, workload, wanted, least in RATIOS:
         if ratio := _paired(known.get((ours, workload)), known.get((peer, workload)), "cpu_us"):
             yield Target(says=f"{says}, {workload}", wanted=wanted, least=least, found=ratio)
@@ -125,8 +138,9 @@ def targets(found: Sequence[Result]) -> Iterator[Target]:
     for says, engine, workload, figure, wanted in COSTS:
         if (result := known.get((engine, workload))) and (spread := result.over(figure)):
             yield Target(says=says, wanted=wanted, found=spread, spelled=".0f")
-    if streams := known.get(("lane-record", "sse400")):
-        yield from _passed(streams)
+    for result in found:
+        if (result.engine, result.workload) == ("lane-record", "sse400"):
+            yield from _passed(result)
 
 
 def _passed(streams: Result) -> Iterator[Target]:

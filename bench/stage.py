@@ -200,7 +200,7 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "answer": ANSWER,
         "path": "/v1/json",
         "seconds": 4.0,
-        "warm": 0.5,
+        "warm": 0.3,
         "rate": None,
         "calls": None,
         "distinct": None,

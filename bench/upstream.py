@@ -19,7 +19,7 @@ from itertools import count
 from typing import Any
 
 from bench.speech import Asked, Gone, Http1Asked, Http2Asked
-from bench.wire import Broken, received, secured, send
+from bench.wire import Broken, received, secured
 from bench.words import Bodies, prose
 
 EVENT = 200
@@ -40,6 +40,7 @@ class Upstream:
         self._poll.register(sys.stdin, select.EPOLLIN)
         self._connections: dict[int, ssl.SSLSocket] = {}
         self._spoken: dict[int, Asked] = {}
+        self._unsent: dict[int, bytes] = {}
         self._due: list[tuple[float, int, float, ssl.SSLSocket, int]] = []
         self._size = int(told["answer"])
         self._answers = cache(partial(Bodies, seed=2))
@@ -55,17 +56,23 @@ class Upstream:
         """Until stdin ends."""
         while True:
             wait = max(self._due[0][0] - time.monotonic(), 0) if self._due else -1
-            for number, _ in self._poll.poll(wait):
+            for number, what in self._poll.poll(wait):
                 if number == sys.stdin.fileno():
                     return
-                self._attend(number)
+                self._attend(number, what)
             self._send_due(time.monotonic())
 
-    def _attend(self, number: int) -> None:
+    def _attend(self, number: int, what: int) -> None:
         if number in self._listeners:
             self._accept(self._listeners[number])
-        elif number in self._connections and (data := received(self._connections[number])) is not None:
-            self._read(number, data)
+            return
+        try:
+            if what & select.EPOLLOUT:
+                self._send(number)
+            if number in self._connections and (data := received(self._connections[number])) is not None:
+                self._read(number, data)
+        except (OSError, Broken):
+            self._drop(number)  # whoever asked has left: its window was over
 
     def _accept(self, listener: socket.socket) -> None:
         plain, _ = listener.accept()
@@ -82,29 +89,40 @@ class Upstream:
         if not data:
             self._drop(number)
             return
-        connection, spoken = self._connections[number], self._spoken[number]
-        try:
-            for stream, path in spoken.paths(data):
-                with suppress(Gone):
-                    self._answer(connection, spoken, stream, path)
-            if left := spoken.left():
-                send(connection, left)
-        except (OSError, Broken):
-            self._drop(number)  # whoever asked has left: its window was over
+        spoken = self._spoken[number]
+        for stream, path in spoken.paths(data):
+            with suppress(Gone):
+                self._answer(number, spoken, stream, path)
+        self._send(number, spoken.left())
 
     def _drop(self, number: int) -> None:
         self._poll.unregister(number)
         self._connections.pop(number).close()
         del self._spoken[number]
+        self._unsent.pop(number, None)
 
-    def _answer(self, connection: ssl.SSLSocket, spoken: Asked, stream: int, path: bytes) -> None:
+    def _send(self, number: int, data: bytes = b"") -> None:
+        """What can go at once; the rest when there is room: one slow door must not hold up the others' streams."""
+        waited = number in self._unsent
+        left = memoryview(self._unsent.pop(number, b"") + data)
+        while left:
+            try:
+                left = left[self._connections[number].send(left) :]
+            except ssl.SSLWantWriteError:
+                self._unsent[number] = bytes(left)
+                break
+        if waited != (number in self._unsent):
+            more = 0 if waited else select.EPOLLOUT
+            self._poll.modify(number, select.EPOLLIN | more)
+
+    def _answer(self, number: int, spoken: Asked, stream: int, path: bytes) -> None:
         asked, _, value = path.rpartition(b"=")
         if asked.endswith(b"events"):
-            send(connection, spoken.stream(stream))
-            self._begin_stream(connection, stream, float(value))
+            self._send(number, spoken.stream(stream))
+            self._begin_stream(self._connections[number], stream, float(value))
         else:
             size = int(value) if asked.endswith(b"size") else self._size
-            send(connection, spoken.answer(stream, self._answers(size)[next(self._number)]))
+            self._send(number, spoken.answer(stream, self._answers(size)[next(self._number)]))
 
     def _begin_stream(self, connection: ssl.SSLSocket, stream: int, rate: float) -> None:
         number = next(self._number)
@@ -116,17 +134,21 @@ class Upstream:
         while self._due and self._due[0][0] <= now:
             due, number, interval, connection, stream = heapq.heappop(self._due)
             # A closed connection has no number.
-            if connection.fileno() in self._connections and self._sent(connection, stream):
-                heapq.heappush(self._due, (due + interval, number, interval, connection, stream))
+            if connection.fileno() in self._connections and self._sent(connection.fileno(), stream):
+                # Who is late leaves events out: a heap of them at once would be cheaper for a door than events are.
+                heapq.heappush(self._due, (max(due + interval, now), number, interval, connection, stream))
 
-    def _sent(self, connection: ssl.SSLSocket, stream: int) -> bool:
+    def _sent(self, number: int, stream: int) -> bool:
+        """Send an event, unless the last one still waits; whether the stream goes on."""
+        if number in self._unsent:
+            return True
         event = self._events[next(self._number) % len(self._events)] % time.monotonic_ns()
         try:
-            send(connection, self._spoken[connection.fileno()].piece(stream, event))
+            self._send(number, self._spoken[number].piece(stream, event))
         except Gone:
             return False
-        except (OSError, Broken):
-            self._drop(connection.fileno())
+        except OSError:
+            self._drop(number)
             return False
         return True
 

@@ -3,13 +3,14 @@
 import json
 import os
 import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.figures import Row, Spread, cpu
-from bench.results import Result, read, results, targets
+from bench.results import Result, lagging, read, results, targets
 
 COSTS = st.lists(st.floats(0.1, 1e5), min_size=1, max_size=9)
 
@@ -96,3 +97,14 @@ def test_a_process_s_cpu_is_counted_finer_than_in_ticks() -> None:
 
 def test_spread_of_one_is_itself() -> None:
     assert Spread.of([4.0]) == Spread(4.0, 4.0, 4.0)
+
+
+def test_figures_with_a_reservation_settle_nothing() -> None:
+    peer, ours = found(rows("nginx", 20.0), rows("lane-record", 30.0))
+    assert not list(targets([replace(peer, why="it fell behind"), ours]))
+
+
+@pytest.mark.parametrize(("came", "said"), [(2490.0, None), (1250.0, "1,250 of 2,500 events a second came through")])
+def test_streams_that_fall_behind_are_said_to(came: float, said: str | None) -> None:
+    reason = lagging(Result(engine="nginx", workload="sse50", unit="event", per_s=came))
+    assert reason is said if said is None else reason is not None and reason.startswith(said)
