@@ -14,6 +14,8 @@ from typing import Final
 from calls.json import NotLossless, parse
 from calls.model import EMPTY, Body, Headers, Json, Request, header
 
+_HEARD: Final = ("input_audio_buffer.append", "input_audio.append")
+
 NORMAL: Final = 1000
 """RFC 6455 7.4.1: the close code of a work that is done."""
 
@@ -85,9 +87,9 @@ def joined(said: Iterable[Json]) -> Iterator[Json]:
 
 
 def sound(message: Json) -> Sound | None:
-    """The piece of sound that a message is: OpenAI's `input_audio_buffer.append`, Google's `realtimeInput` with audio."""
+    """The piece of sound that a message is: OpenAI's `input_audio_buffer.append` and `session.input_audio.append`, Google's `realtimeInput` with audio."""
     match message:
-        case {"type": str() as kind, "audio": str() as text} if kind.endswith("input_audio_buffer.append"):
+        case {"type": str() as kind, "audio": str() as text} if kind.endswith(_HEARD):
             return _piece((kind,), text)
         case {"realtimeInput": Mapping() as given, **more} | {"realtime_input": Mapping() as given, **more} if not more:
             return _google(given)

@@ -109,11 +109,11 @@ class Stream:
 
 
 def _usage(meta: Mapping[str, Json]) -> Usage:
-    """Counts as they are billed; as they are where nothing is said of a bill."""
-    counts = members(meta.get("billed_units") or meta.get("tokens"))
+    """Counts as they are billed; as they are where the bill does not say: searches are billed in other units."""
+    billed, counted = members(meta.get("billed_units")), members(meta.get("tokens"))
     return Usage(
-        input_tokens=count(counts.get("input_tokens")),
-        output_tokens=count(counts.get("output_tokens")),
+        input_tokens=count((billed if "input_tokens" in billed else counted).get("input_tokens")),
+        output_tokens=count((billed if "output_tokens" in billed else counted).get("output_tokens")),
         cached_tokens=count(meta.get("cached_tokens")),
     )
 

@@ -1,8 +1,9 @@
-"""OpenAI's Realtime API over a WebSocket, and who speaks like it: Azure, Azure Voice Live, xAI.
+"""OpenAI's Realtime and Live APIs over a WebSocket, and who speaks like them: Azure, Azure Voice Live, xAI.
 
 A session has many responses. Each is told whole by `response.done`; the pieces before it only stand in where the session was
 cut. Their sound is left out: `response.done` has none either. Names differ: `response.output_text.delta` was `response.text.delta`
-before general availability, and still is at Azure Voice Live.
+before general availability, and still is at Azure Voice Live. Live sessions and translations have no responses: what is said and heard
+comes as two transcripts.
 """
 
 import re
@@ -20,7 +21,7 @@ from calls.shape import count, elements, members, some, text
 
 NAME: Final = "openai_realtime"
 
-_PATH: Final = re.compile(r"(?:.*/)?realtime(?:/translations)?")
+_PATH: Final = re.compile(r"(?:.*/)?(?:realtime(?:/translations)?|live/sessions(?:/[^/]+/attach)?)")
 
 _PIECES: Final[Mapping[str, tuple[str, str]]] = {
     "output_text": ("output_text", "text"),
@@ -30,11 +31,17 @@ _PIECES: Final[Mapping[str, tuple[str, str]]] = {
 }
 """What comes in pieces: the type of its part, and its member in it."""
 
+_TRANSCRIPTS: Final[Mapping[str, str]] = {
+    "session.output_transcript.delta": "output_transcript",
+    "session.input_transcript.delta": "input_transcript",
+}
+"""What a session without responses says, and what it hears."""
+
 _CALLS: Final = ("function_call_arguments", "mcp_call_arguments")
 
 
 def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:  # noqa: ARG001 # as the protocol has it
-    """Any host's `…/realtime`, where a WebSocket is asked for."""
+    """Any host's `…/realtime` and `…/live/sessions`, where a WebSocket is asked for."""
     if not _PATH.fullmatch(path) or not opens(method, headers):
         return None
     return Claim(dialect=NAME, operation="realtime", kind="model")
@@ -61,9 +68,9 @@ def told(answer: Json) -> Told:
     texts = ["".join(some(part.get("text")) or text(part.get("transcript")) for part in of_item) for of_item in parts]
     return Told(
         model=some(members(session.get("session")).get("model")),
-        text="\n".join(filter(None, texts)) or None,
+        text="\n".join(filter(None, (*texts, some(session.get("output_transcript"))))) or None,
         tool_calls=tuple(_tool_call(item) for item in items if text(item.get("type")).endswith("_call")),
-        finish_reason=_reason(responses[-1]) if responses else None,
+        finish_reason=_reason(responses[-1]) if responses else some(session.get("reason")),
         usage=added(_usage(members(response.get("usage"))) for response in responses),
     )
 
@@ -81,6 +88,8 @@ class Stream:
         self._responses: dict[str, _Response] = {}
         self._heard: dict[tuple[str, int], list[str]] = {}
         self._errors: list[Json] = []
+        self._transcripts: dict[str, list[str]] = {}
+        self._end: dict[str, Json] = {}
 
     def take(self, event: str, data: str) -> None:  # noqa: ARG002 # messages have no names, and say it themselves
         """Take one event."""
@@ -89,8 +98,11 @@ class Stream:
         name = some(said.get("response_id")) or some(members(said.get("response")).get("id"))
         if kind == "error":
             self._errors.append(said.get("error"))
+        elif kind in _TRANSCRIPTS:
+            self._transcripts.setdefault(_TRANSCRIPTS[kind], []).append(text(said.get("delta")))
         elif kind.startswith(("session.", "transcription_session.")) and "session" in said:
             self._session = said["session"]
+            self._end = {name: said[name] for name in ("reason", "usage") if kind == "session.closed" and name in said}
         elif kind.startswith("conversation.item.input_audio_transcription."):
             self._hear(kind.rpartition(".")[2], said)
         elif kind.startswith("response.") and name:
@@ -107,6 +119,7 @@ class Stream:
                 {"item_id": item, "content_index": index, "transcript": "".join(pieces)}
                 for (item, index), pieces in self._heard.items()
             ]
+        answer |= {name: "".join(pieces) for name, pieces in self._transcripts.items()} | self._end
         if self._responses:
             answer["responses"] = [response.whole() for response in self._responses.values()]
         return answer | ({"errors": list(self._errors)} if self._errors else {}) or None

@@ -25,11 +25,12 @@ from tests.calls.strategies import json_values, pieces
 
 PROFILES = shipped()
 REALTIME = "https://api.openai.com/v1/realtime?model=gpt-realtime"
+SPOKEN = "https://api.openai.com/v1/live/sessions"
 LIVE = "https://generativelanguage.googleapis.com/ws/google.ai.generativelanguage.v1beta.GenerativeService.BidiGenerateContent"
 RESPONSES = "https://api.openai.com/v1/responses"
 
 
-def appended(data: bytes, **more: Json) -> Json:
+def appended(data: bytes, **more: Json) -> dict[str, Json]:
     return {"type": "input_audio_buffer.append", "audio": base64.b64encode(data).decode(), **more}
 
 
@@ -48,6 +49,8 @@ def test_where_sound_is_cut_does_not_matter(data: st.DataObject, audio: bytes) -
         joined([{"type": "x"}, appended(audio), {"type": "y"}])
     )
     assert key(REALTIME, *cut) == key(REALTIME, appended(audio)) != key(REALTIME, appended(audio + b"!"))
+    lived = [{"type": "session.input_audio.append", "audio": message["audio"]} for message in (*cut, appended(audio))]
+    assert key(SPOKEN, *lived[:-1]) == key(SPOKEN, lived[-1]) != key(SPOKEN)
 
 
 def test_what_stands_between_cuts_sound_in_two() -> None:
