@@ -118,6 +118,7 @@ class House:
             "profiles_toml": self.profiles_toml(),
             "tokens": [self.token] if self.token else [],
             "started": self.started,
+            "checks": "replay.wishes:unfit",
         }
 
     def profiles_toml(self) -> str | None:

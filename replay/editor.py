@@ -152,6 +152,8 @@ def prepared(
 def _planned(plan: _Plan, override: Override, entry: Entry, key: Keyed) -> Entry:
     """The entry after this override; a fault is only noted."""
     change = override.change
+    if playback.is_websocket(entry.exchange):
+        raise Unfit(edits.SOCKET)
     if not isinstance(change, Fault):
         if plan.faults or plan.slow:
             raise Unfit("a fault was given before this edit; put the edit first")

@@ -29,6 +29,9 @@ _SHOWN: Final = 120
 _OF_THE_BODY: Final = frozenset(("content-encoding", "content-length", "content-type", "etag", "content-md5"))
 
 
+SOCKET: Final = "it is a WebSocket, and what is said over one can neither be edited nor made to fail; name an HTTP call"
+
+
 class Unfit(ValueError):
     """This edit cannot be made of this exchange; the message says why, as what follows on "it cannot be edited: "."""
 
@@ -36,7 +39,7 @@ class Unfit(ValueError):
 def edited(exchange: Exchange, key: Keyed, edit: Edit) -> Exchange:
     """The exchange with its answer edited. Raises Unfit."""
     if playback.is_websocket(exchange):
-        raise Unfit("it is a WebSocket")
+        raise Unfit(SOCKET)
     match edit:
         case Whole():
             return _answered(exchange, _replaced(exchange, key, edit))

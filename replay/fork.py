@@ -20,6 +20,7 @@ from replay.answer import Answer, Piece, mark
 from replay.editor import Editor, prepared
 from replay.explain import Asked
 from replay.hooks import Given
+from replay.playback import is_websocket
 from replay.recording import recording
 from replay.script import Position, Script, Taken
 from store.bundle import Bundle
@@ -115,6 +116,10 @@ def forked(
     run = str(bundle.run["id"])
     if at > steps:
         raise BadFork(f"run {run} has {steps} steps, so it cannot be forked at step {at}; name an earlier one")
+    if (step := next((step for step, one in enumerate(ordered[:at], 1) if is_websocket(one)), None)) is not None:
+        raise BadFork(
+            f"step {step} of run {run} is a WebSocket, whose state nobody can go on from; fork it at step {step - 1} or before"
+        )
     later = recording(bundle, profiles, from_step=at + 1).index
     edited, editor = prepared(bundle, overrides, profiles, until_step=at)
     hook = Fork(id=fork, parent=run, at=at, effects=wanted.effects, editor=editor, later=Script(later))

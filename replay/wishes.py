@@ -19,6 +19,7 @@ from replay.fork import BadFork, Wanted, forked
 from replay.pacing import parse as pace
 from replay.replays import Source, Unusable
 from replay.session import Options
+from store.bundle import Bundle
 
 type Wishes = Mapping[str, Any]
 
@@ -43,6 +44,16 @@ def dressed(
         raise Unusable(str(why)) from why
     more["wishes"] = {**wishes, "overrides": entries, "fork": fork}
     return replace(source, bundle=bundle, options=replace(options, **more))
+
+
+def unfit(bundle: Bundle, wishes: Wishes, profiles: Profiles, clean: Callable[[str], str], name: str) -> str | None:
+    """Why a replay of this recording cannot be as it is wished for; None where it can. The keeper asks it
+    (`checks` in store/__main__.py) before anybody waits for an answer."""
+    try:
+        dressed(Source(replay=name, bundle=bundle), wishes, Options(), profiles, clean)
+    except Unusable as why:
+        return str(why)
+    return None
 
 
 def served(options: Options, wishes: Wishes) -> Options:

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import datetime as dt
 import fcntl
+import importlib
 import json
 import logging
 import os
@@ -24,7 +25,7 @@ import msgspec
 from calls.profile import BadProfile
 from calls.redact import Redactor
 from store.api.app import create
-from store.api.desk import Desk
+from store.api.desk import Desk, Unfit
 from store.api.guard import is_loopback
 from store.api.server import serving
 from store.database import Database, DatabaseError, address
@@ -54,6 +55,8 @@ class Config(msgspec.Struct, frozen=True):
     profiles_toml: str | None = None
     tokens: tuple[str, ...] = ()
     started: int = 0
+    checks: str | None = None
+    """Who tells whether a recording can be edited or forked as it is wished for: MODULE:FUNCTION of a room above ours."""
 
 
 class CannotStart(Exception):
@@ -105,6 +108,7 @@ async def _keep(config: Config, port: socket.socket) -> None:
                 mode=config.mode,
                 takes=takes,
                 modes=Modes(data.replays),
+                unfit=_named(config.checks),
             )
             async with asyncio.TaskGroup() as group:
                 kept, looking = group.create_task(keeper.run()), group.create_task(takes.run())
@@ -115,6 +119,14 @@ async def _keep(config: Config, port: socket.socket) -> None:
                 await _last_look(takes)
                 keeper.stop()
                 await kept
+
+
+def _named(function: str | None) -> Unfit | None:
+    if function is None:
+        return None
+    module, _, name = function.partition(":")
+    found: Unfit = getattr(importlib.import_module(module), name)
+    return found
 
 
 async def _last_look(takes: Takes) -> None:

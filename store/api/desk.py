@@ -1,15 +1,16 @@
 """What the routes work with, and how they get at it."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, Request
 
 from calls.model import Call, Exchange
 from calls.profile import Profiles
 from calls.redact_call import Clean
+from store.bundle import Bundle
 from store.database import Database
 from store.derived import deriver
 from store.keeper import Keeper
@@ -18,6 +19,8 @@ from store.pulse import Pulse
 from store.recorded import Recorded
 from store.runs import Runs
 from store.takes import Takes
+
+type Unfit = Callable[[Bundle, Mapping[str, Any], Profiles, Clean, str], str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +42,9 @@ class Desk:
     pulse: Pulse = field(default_factory=Pulse)
     modes: Modes | None = None
     """Of runs that have one of their own."""
+
+    unfit: Unfit | None = None
+    """Why a recording cannot be edited or forked as it is wished for."""
 
     now: Callable[[], int] = time.time_ns
 

@@ -15,8 +15,9 @@ from store.api.desk import Desk, TheDesk
 from store.api.problems import Problem
 from store.api.replays import begun
 from store.api.runs import shape
-from store.api.wishes import Overrides, checked
+from store.api.wishes import Overrides, checked, fits
 from store.forked import last_whole
+from store.generation import newest
 from store.ingest import Ingest
 
 router = APIRouter(tags=["replays"])
@@ -59,6 +60,7 @@ async def post_fork(desk: TheDesk, run: RunId, wanted: Wanted) -> Response:
     report = _report(desk, name, run, at, wanted)
     if await desk.runs.get(name, desk.now()) is not None or await desk.runs.replay(name) is not None:
         raise Problem(409, "run_exists", f"there is a run or a replay {name} already; choose another id, or give none")
+    await fits(desk, newest(run, parent), report["wishes"], name)
     labels = {desk.clean(label): desk.clean(value) for label, value in wanted.labels.items()}
     await desk.runs.put(name, desk.now(), labels=labels, parent=run, forked_at=at)
     await Ingest(desk.database).put((), replays=[ReplayNoted(name, json.dumps(report).encode())])

@@ -13,7 +13,8 @@ from store.api.asked import RUN_ID, RunId, WhenTold
 from store.api.desk import TheDesk
 from store.api.problems import Problem, unknown
 from store.api.runs import shape
-from store.api.wishes import Overrides, checked
+from store.api.wishes import Overrides, checked, fits
+from store.generation import newest
 from store.ingest import Ingest
 
 router = APIRouter(tags=["replays"])
@@ -68,7 +69,8 @@ async def post_replay(desk: TheDesk, wanted: Wanted) -> Response:
             "doors in mode replay ask nobody for real; start `playhead up --mode auto` for on_miss and allowed_hosts"
         )
         raise Problem(409, "not_live", detail)
-    recorded = (await shape(desk, wanted.run))["exchanges"]
+    run = await shape(desk, wanted.run)
+    recorded = run["exchanges"]
     name = wanted.id or f"replay-{secrets.token_hex(8)}"
     if await desk.runs.replay(name) is not None:
         raise Problem(409, "replay_exists", f"there is a replay {name} already; choose another id, or give none")
@@ -76,6 +78,7 @@ async def post_replay(desk: TheDesk, wanted: Wanted) -> Response:
     overrides = checked(wanted.overrides, recorded, desk.clean)
     options = wanted.model_dump(include={"on_miss", "after_last", "pace", "allow_unused", "allowed_hosts"})
     report["wishes"] = {"overrides": overrides, "fork": None, "options": options}
+    await fits(desk, newest(wanted.run, run), report["wishes"], name)
     await Ingest(desk.database).put((), replays=[ReplayNoted(name, json.dumps(report).encode())])
     return Json(report, 201, {"location": f"/v1/replays/{name}"})
 

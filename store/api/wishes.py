@@ -1,17 +1,31 @@
-"""What can be wished for of a replay or a fork over REST, checked as far as it can be without its recording.
+"""What can be wished for of a replay or a fork over REST, checked before anybody is answered.
 
-The door makes the edits, when the first request comes. What cannot be made then is said to whoever asks.
+The door makes the edits, when the first request comes. Whether they can be made is tried here, by what `Desk.unfit` holds of the
+rooms above; a keeper without it checks what the wishes alone can tell.
 """
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from calls.overrides import BadOverride, cleaned, listed
+from store.api.desk import Desk
 from store.api.problems import Problem
+from store.bundle import Bundle, Entry
 
 type Overrides = Annotated[list[Any], Field(max_length=1000)]
+
+
+async def fits(desk: Desk, run: str, wishes: Mapping[str, Any], name: str) -> None:
+    """Raises Problem where the recording cannot be answered from in that way."""
+    if desk.unfit is None or not (wishes["overrides"] or wishes["fork"]):
+        return
+    exchanges = [Entry(exchange=each) async for each in desk.recorded.exchanges(run)]
+    bundle = Bundle(run={"id": run}, profiles="", entries=tuple(exchanges))
+    if why := await asyncio.to_thread(desk.unfit, bundle, wishes, desk.profiles, desk.clean, name):
+        raise Problem(422, "bad_override", f"{why} (docs/forks.md)")
 
 
 def checked(entries: Sequence[Any], steps: int, clean: Callable[[str], str]) -> list[Any]:

@@ -13,6 +13,7 @@ from replay.editor import prepared
 from replay.recording import recording
 from replay.session import Options, Session
 from store.bundle import Bundle
+from tests.calls.sockets import socket
 from tests.replay.strategies import PROFILES, SECOND, chat, exchange, ok, post, run_of, said
 
 TOOL = "https://tools.example.com/v2/search"
@@ -186,3 +187,9 @@ async def test_a_tool_is_named_by_who_calls_it_and_by_who_asks_for_it():
     called = json.loads((await answered(replay, chat("b"))).body)["choices"][0]["message"]["tool_calls"][0]
     assert called["function"]["arguments"] == '{"amount":5}'
     assert replay.report()["verdict"] == "right"
+
+
+@pytest.mark.parametrize("change", [{"answer": {"status": 500}}, {"fault": {"status": 429}}])
+def test_a_websocket_is_neither_edited_nor_made_to_fail(change: dict[str, Any]):
+    with pytest.raises(BadOverride, match=r"step 1 .*it is a WebSocket"):
+        session(run_of(socket(("response", {"hello": "you"}))), {"step": 1, **change})

@@ -13,7 +13,8 @@ from replay.replays import Source, Unusable
 from replay.session import Options, Session
 from replay.wishes import dressed
 from store.bundle import Bundle
-from tests.replay.strategies import PROFILES, chat, exchange, ok, post, run_of, said
+from tests.calls.sockets import socket
+from tests.replay.strategies import PROFILES, SECOND, chat, exchange, ok, post, run_of, said
 
 TOOL = "https://tickets.example.com/v2/notes"
 
@@ -149,3 +150,10 @@ async def test_a_fork_that_rested_goes_on_where_it_was_with_its_edits_and_its_po
     assert (await given(later, post(TOOL, b'{"n":1}'))).body == b'{"id":3}'
     report: Any = later.report()
     assert (report["served"], report["edited"], report["fork"]["later"]) == (3, 1, 2)
+
+
+def test_a_fork_behind_a_websocket_is_refused_when_it_is_made():
+    spoken = run_of(exchange(chat("a"), said("A")), socket(("response", {"hello": "you"}), started_at=9 * SECOND))
+    assert fork(spoken, 1)
+    with pytest.raises(Unusable, match=r"step 2 of run run-1 is a WebSocket.*fork it at step 1 or before"):
+        fork(spoken, 2)

@@ -14,7 +14,7 @@ import httpx2
 from calls.derive import derive
 from calls.model import Call, Exchange
 from store.api.app import create
-from store.api.desk import Desk
+from store.api.desk import Desk, Unfit
 from store.api.server import serving
 from store.database import Database
 from store.ingest import Ingest
@@ -56,10 +56,10 @@ async def running(keeper: Keeper) -> AsyncIterator[Keeper]:
 
 @asynccontextmanager
 async def serving_api(
-    keeper: Keeper, database: Database, *, tokens: Sequence[str] = (), mode: str = "record"
+    keeper: Keeper, database: Database, *, tokens: Sequence[str] = (), mode: str = "record", unfit: Unfit | None = None
 ) -> AsyncIterator[httpx2.AsyncClient]:
     """The REST interface on a free port of loopback, and a client of it."""
-    desk = Desk(keeper=keeper, database=database, profiles=PROFILES, clean=str, mode=mode)
+    desk = Desk(keeper=keeper, database=database, profiles=PROFILES, clean=str, mode=mode, unfit=unfit)
     with socket.socket() as port:
         port.bind(("127.0.0.1", 0))
         async with serving(create(desk, tokens), port):
@@ -70,12 +70,12 @@ async def serving_api(
 
 @asynccontextmanager
 async def opened(
-    spools: Path, database: Database, *, tokens: Sequence[str] = (), mode: str = "record"
+    spools: Path, database: Database, *, tokens: Sequence[str] = (), mode: str = "record", unfit: Unfit | None = None
 ) -> AsyncIterator[House]:
     """All of it."""
     async with (
         running(kept(spools, database)) as keeper,
-        serving_api(keeper, database, tokens=tokens, mode=mode) as api,
+        serving_api(keeper, database, tokens=tokens, mode=mode, unfit=unfit) as api,
     ):
         yield House(api=api, keeper=keeper, spools=spools)
 

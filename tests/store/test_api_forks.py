@@ -9,6 +9,7 @@ import pytest
 
 from calls.derive import derive
 from calls.model import Body, Exchange
+from replay.wishes import unfit
 from store.database import Database
 from store.forked import last_whole
 from tests.store.exchanges import conversation
@@ -59,7 +60,7 @@ async def test_forks_are_made_only_where_doors_may_go_live(tmp_path: Path, datab
 
 
 async def test_a_replay_may_be_made_with_overrides(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spool", database, mode="replay") as house:
+    async with opened(tmp_path / "spool", database, mode="auto", unfit=unfit) as house:
         await imported(house)
         overrides = [{"step": 1, "text": "another"}]
         answer = await house.api.post("/v1/replays", json={"run": RUN, "overrides": overrides})
@@ -67,6 +68,11 @@ async def test_a_replay_may_be_made_with_overrides(tmp_path: Path, database: Dat
         assert answer.json()["wishes"]["overrides"] == overrides
         wrong = await house.api.post("/v1/replays", json={"run": RUN, "overrides": [{"step": 99, "text": "x"}]})
         is_problem(wrong, 422, "bad_override")
+        for where, wanted in (("replays", {"run": RUN}), (f"runs/{RUN}/forks", {"from": 2})):
+            nowhere = {**wanted, "id": "edited", "overrides": [{"match": {"model": "nobody", "nth": 1}, "text": "x"}]}
+            told = is_problem(await house.api.post(f"/v1/{where}", json=nowhere), 422, "bad_override")
+            assert "0 recorded calls fit" in told["detail"], "it is told before anybody waits for an answer"
+        assert (await house.api.get("/v1/replays/edited")).status_code == 404
 
 
 def test_a_run_is_left_after_the_last_answer_that_is_whole() -> None:
