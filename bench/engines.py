@@ -4,7 +4,6 @@ Every engine is asked the same in turn, round after round, on one machine: read 
 CPU is that of the engine's process alone; who asks and who is asked (Python, epoll, OpenSSL) are processes of their own, and
 `direct` tells how fast they are with nothing between. Each round starts every engine anew.
 
-\b
 engines: direct              nothing in between
          nginx               a reverse proxy with TLS on both sides that records nothing
          lane-relay          our lane, passing on only
@@ -55,14 +54,14 @@ class Measured:
         with stage.round(f"round-{number}") as fresh:
             engines = Engines(stage=fresh, sources=sources)
             for workload in self._workloads:
-                if number >= WORKLOADS[workload].at_most:
-                    continue
-                names = self._asked(workload)
+                names = self._asked(workload, number)
                 for name in names if number % 2 else names[::-1]:
                     self._ask(engines, name, workload, number)
 
-    def _asked(self, workload: str) -> list[str]:
-        there = WORKLOADS[workload].engines
+    def _asked(self, workload: str, number: int) -> list[str]:
+        there, at_most = WORKLOADS[workload].engines, WORKLOADS[workload].at_most
+        if at_most is not None and number >= at_most:
+            return []
         return [name for name in self._engines if name in there and (name, workload) not in self.missing]
 
     def _ask(self, engines: Engines, name: str, workload: str, number: int) -> None:
@@ -118,7 +117,7 @@ def options() -> argparse.ArgumentParser:
     workloads = "\n".join(f"         {name:20}{workload.says}" for name, workload in WORKLOADS.items())
     parser = argparse.ArgumentParser(
         prog="python -m bench.engines",
-        description=f"{__doc__}\nworkloads:\n{workloads}".replace("\b\n", ""),
+        description=f"{__doc__}\nworkloads:\n{workloads}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--quick", action="store_true", help="a look, within a minute: one short round, fewer of each")

@@ -93,29 +93,6 @@ def quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
 
 
-def ratios(rows: Sequence[Row], workload: str, ours: str, peer: str) -> Spread | None:
-    """CPU of `ours` over that of `peer`, round by round; None where a round lacks one of them."""
-    per = {(row.engine, row.round): row.cpu_us for row in rows if row.workload == workload}
-    found = [_over(mine, per.get((peer, number))) for (engine, number), mine in per.items() if engine == ours]
-    known = [value for value in found if value is not None]
-    return Spread.of(known) if known else None
-
-
-def _over(ours: float | None, theirs: float | None) -> float | None:
-    return ours / theirs if ours is not None and theirs else None
-
-
-def added(rows: Sequence[Row], workload: str, engine: str, field: str) -> Spread | None:
-    """What an engine adds to a figure of the same round's `direct` row."""
-    per = {(row.engine, row.round): getattr(row, field) for row in rows if row.workload == workload}
-    found = [
-        value - per["direct", number]
-        for (name, number), value in per.items()
-        if name == engine and value is not None and per.get(("direct", number)) is not None
-    ]
-    return Spread.of(found) if found else None
-
-
 FIELDS = ("per_s", "cpu_us", "mean_ms", "p50_ms", "p99_ms", "rss_mib")
 
 

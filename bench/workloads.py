@@ -36,8 +36,8 @@ class Workload:
     asks: Mapping[str, Any] = MappingProxyType({})
     """What `bench.load` is told."""
 
-    at_most: int = 5
-    """Rounds: fewer where a round takes long and says much."""
+    at_most: int | None = None
+    """Rounds, where one takes long and says much."""
 
     @property
     def events_a_second(self) -> float | None:
@@ -45,7 +45,7 @@ class Workload:
         return self.asks["connections"] * self.asks["rate"] if self.unit == "event" else None
 
 
-def _streams(count: int, engines: tuple[str, ...], warm: float, at_most: int = 5) -> Workload:
+def _streams(count: int, engines: tuple[str, ...], warm: float, at_most: int | None = None) -> Workload:
     asks = {"workload": "events", "connections": count, "rate": 50, "warm": warm}
     says = f"{count} streams of 50 events of 200 bytes a second"
     return Workload(unit="event", says=says, engines=engines, asks=asks, at_most=at_most)
