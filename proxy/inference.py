@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final, Literal
 
 import click
@@ -96,15 +95,15 @@ def _run(command: Sequence[str]) -> None:
         raise Failure(f"`{' '.join(command[1:4])} …` failed: {done.stderr.strip()[-2000:]}")
 
 
-def command(place: Path, serving: Serving, port: int, module: tuple[str, ...] = ("playhead_inference",)) -> list[str]:
-    """How the server is started, or another of its modules with the same arguments."""
+def command(place: Path, serving: Serving, port: int) -> list[str]:
+    """How the server is started."""
     own = ["--model", serving.model, "--host", serving.host, "--port", str(port)]
     own += ["--max-model-len", str(serving.context)]
     # What the guard asks for; it would refuse anything else and say so.
     own += (
         ["--dtype", "float32", "--enforce-eager"] if serving.device == "cpu" else ["--attention-backend", "TRITON_ATTN"]
     )
-    return [str(place / "bin" / "python"), "-m", *module, *own, *serving.extra]
+    return [str(place / "bin" / "python"), "-m", "playhead_inference", *own, *serving.extra]
 
 
 def environment(serving: Serving, base: Mapping[str, str]) -> dict[str, str]:
@@ -133,44 +132,19 @@ async def serve(place: Path, serving: Serving, say: Callable[[str], None]) -> No
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    with TemporaryDirectory(prefix="playhead-inference-") as scratch:
-        control = Path(scratch) / "control.json"
-        told = environment(serving, os.environ)
-        if serving.device == "gpu":
-            say(f"asking stock vLLM with {serving.model} first: a check that cannot fail shows nothing")
-            module = ("playhead_inference.control", str(control))
-            await _controlled(command(place, serving, port, module), told, stopped)
-            told["PLAYHEAD_CONTROL"] = str(control)
-        if not stopped.is_set():
-            say(f"starting vLLM with {serving.model}; it checks itself before it answers")
-            process = await _started(command(place, serving, port), told)
-            try:
-                await _until_stopped(process, f"http://{reachable(serving.host)}:{port}", serving.degrade, stopped)
-            finally:
-                await _stop(process)
-
-
-async def _started(words: Sequence[str], told: Mapping[str, str]) -> asyncio.subprocess.Process:
-    """Its stdin stays open for as long as it shall live; its words are for people."""
-    return await asyncio.create_subprocess_exec(
-        *words, stdin=asyncio.subprocess.PIPE, stdout=2, env=told, start_new_session=True
+    say(f"starting vLLM with {serving.model}; it checks itself before it answers")
+    process = await asyncio.create_subprocess_exec(
+        *command(place, serving, port),
+        # Its stdin stays open for as long as it shall live; its words are for people.
+        stdin=asyncio.subprocess.PIPE,
+        stdout=2,
+        env=environment(serving, os.environ),
+        start_new_session=True,
     )
-
-
-async def _controlled(words: Sequence[str], told: Mapping[str, str], stopped: asyncio.Event) -> None:
-    """Run stock vLLM until it has left what it found, or until we are stopped. Raises Failure where it fails."""
-    stock = {name: value for name, value in told.items() if name != "VLLM_BATCH_INVARIANT"}
-    process = await _started(words, stock)
     try:
-        async with asyncio.TaskGroup() as group:
-            either = [group.create_task(process.wait()), group.create_task(stopped.wait())]
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            for task in either:
-                task.cancel()
+        await _until_stopped(process, f"http://{reachable(serving.host)}:{port}", serving.degrade, stopped)
     finally:
         await _stop(process)
-    if not stopped.is_set() and process.returncode:
-        raise Failure(f"stock vLLM, asked first as a control, ended with {process.returncode}; its words are above")
 
 
 async def _until_stopped(process: asyncio.subprocess.Process, url: str, degrade: bool, stopped: asyncio.Event) -> None:

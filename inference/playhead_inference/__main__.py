@@ -10,7 +10,9 @@ import sys
 import threading
 from importlib.metadata import entry_points
 
+from playhead_inference.control import ran
 from playhead_inference.plugin import register
+from playhead_inference.verdict import CONTROL
 
 NAME = "playhead_inference"
 GROUPS = ("vllm.general_plugins", "vllm.endpoint_plugins")
@@ -18,12 +20,16 @@ GROUPS = ("vllm.general_plugins", "vllm.endpoint_plugins")
 
 def main() -> None:
     """Take vLLM's own arguments."""
-    tether()
+    if os.environ.pop("PLAYHEAD_TETHERED", None):
+        threading.Thread(target=_end_with_parent, daemon=True).start()
     missing = [group for group in GROUPS if NAME not in entry_points(group=group).names]
     if missing:
         sys.exit(f"playhead-inference is not installed where vLLM looks for plugins ({', '.join(missing)})")
     named = [name for name in os.environ.get("VLLM_PLUGINS", "").split(",") if name]
     os.environ["VLLM_PLUGINS"] = ",".join(dict.fromkeys((*named, NAME)))
+    if os.environ.get("VLLM_BATCH_INVARIANT", "0") not in ("", "0"):
+        # This mode cannot be turned off again in this process, so what it is without it is asked before.
+        os.environ[CONTROL] = ran(sys.argv[1:])
     register()
     for group in GROUPS:
         entry_points(group=group)[NAME].load()
@@ -31,12 +37,6 @@ def main() -> None:
     from vllm.entrypoints.launchers.api_server.entry import main as serve
 
     serve()
-
-
-def tether() -> None:
-    """End when whoever started us does, where that was asked for."""
-    if os.environ.pop("PLAYHEAD_TETHERED", None):
-        threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:

@@ -67,7 +67,7 @@ def why(report: dict[str, Any]) -> str:
             )
             return f"layers {report['layers']['differing']}, {cells}"
         case _ if not report["control"]:
-            return "there is no control; start it with `playhead inference up`, which runs stock vLLM first"
+            return "there is no control: stock vLLM was not asked first"
         case _:
             return "without the patch nothing varied either, so the check could not have failed"
 

@@ -1,11 +1,10 @@
-"""From what was seen to what may be said."""
+"""From what was seen to what may be said. Pure."""
 
 import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, Literal
 
 Word = Literal["holds", "varies", "inconclusive", "refused"]
@@ -53,24 +52,24 @@ def first_divergence(texts: Iterable[Sequence[int]]) -> int | None:
 
 
 CONTROL: Final = "PLAYHEAD_CONTROL"
-"""Names the file in which a process without the patch left what it found."""
+"""Has what a process without the patch found, where that had to be another process than the server's."""
 
 SAME: Final = ("device", "dtype", "torch", "weights")
 """What a control must share with the server that it is the control of."""
 
 
-def apart(built: Mapping[str, Any], file: str | None) -> list[Cell]:
+def apart(built: Mapping[str, Any], left: str | None) -> list[Cell]:
     """The control that ran in a process of its own; none where there was none. Raises ValueError for one of something else."""
-    if not file:
+    if not left:
         return []
-    control = json.loads(Path(file).read_text("utf-8"))
+    control = json.loads(left)
     ours, theirs = (
         [{name: worker[name] for name in SAME} for worker in of["workers"]] for of in (built, control["of"])
     )
     if ours != theirs or built["vllm"] != control["of"]["vllm"]:
-        raise ValueError(f"the control in {file} is not of this model on this machine")
+        raise ValueError("the control is not of this model on this machine")
     if any(worker["mode"] for worker in control["of"]["workers"]):
-        raise ValueError(f"the control in {file} ran with vLLM's batch-invariant mode on, so it is none")
+        raise ValueError("the control ran with vLLM's batch-invariant mode on, so it is none")
     return [Cell(**found) for found in control["cells"]]
 
 

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -64,20 +63,18 @@ WORKER = {"device": "H100", "dtype": "bfloat16", "torch": "2.13.0", "weights": "
 PATCHED: dict[str, Any] = {"vllm": "0.32.0", "workers": [{**WORKER, "mode": True}]}
 
 
-def control(place: Path, **worker: Any) -> str:
+def control(**worker: Any) -> str:
     """What a process without the patch left."""
     of = {"vllm": "0.32.0", "workers": [{**WORKER, **worker}]}
-    file = place / "control.json"
-    file.write_text(json.dumps({"of": of, "cells": [asdict(counted(5))]}))
-    return str(file)
+    return json.dumps({"of": of, "cells": [asdict(counted(5))]})
 
 
-def test_a_control_may_come_of_another_process(tmp_path: Path) -> None:
-    assert apart(PATCHED, control(tmp_path)) == [counted(5)]
+def test_a_control_may_come_of_another_process() -> None:
+    assert apart(PATCHED, control()) == [counted(5)]
     assert apart(PATCHED, None) == []
 
 
 @pytest.mark.parametrize("of", [{"weights": "sha256:2"}, {"device": "A100"}, {"dtype": "float32"}, {"mode": True}])
-def test_a_control_of_something_else_is_none(of: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="the control in"):
-        apart(PATCHED, control(tmp_path, **of))
+def test_a_control_of_something_else_is_none(of: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="the control"):
+        apart(PATCHED, control(**of))
