@@ -35,6 +35,7 @@ class Http2Client(Wire):
         super().__init__(
             ngh2.Role.SERVER,
             {ngh2.Setting.MAX_CONCURRENT_STREAMS: MOST, ngh2.Setting.MAX_HEADER_LIST_SIZE: HEAD_BYTES},
+            lane.at_last,
         )
         self.lane = lane
         self.engine = lane.engine

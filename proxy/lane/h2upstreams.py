@@ -7,6 +7,7 @@ its own. What an upstream speaks is found out once, in the handshake, and forgot
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import ngh2
@@ -39,8 +40,8 @@ class Key(NamedTuple):
 class Shared(Wire):
     """One connection."""
 
-    def __init__(self) -> None:
-        super().__init__(ngh2.Role.CLIENT, {ngh2.Setting.ENABLE_PUSH: 0})
+    def __init__(self, at_last: Callable[[Callable[[], None]], None]) -> None:
+        super().__init__(ngh2.Role.CLIENT, {ngh2.Setting.ENABLE_PUSH: 0}, at_last)
         self.used = 0
         self.since = time.monotonic()
         self._most = 100
@@ -234,8 +235,9 @@ class Leg(Flow):
 class Ways:
     """To upstreams that may speak either version."""
 
-    def __init__(self, upstreams: Upstreams, engine: Engine) -> None:
+    def __init__(self, upstreams: Upstreams, engine: Engine, at_last: Callable[[Callable[[], None]], None]) -> None:
         self._upstreams = upstreams
+        self._at_last = at_last
         self._engine = engine
         self._shared: dict[Key, list[Shared]] = {}
         self._coming: dict[Key, asyncio.Future[Problem | None]] = {}
@@ -296,7 +298,7 @@ class Ways:
         self._engine.remember_alpn(way.name, way.port, upstream.alpn.encode())
         if upstream.alpn != "h2":
             return OverHttp1(upstream, lender)
-        shared = Shared()
+        shared = Shared(self._at_last)
         shared.begin(*upstream.given_away())
         self._shared.setdefault(key, []).append(shared)
         return Leg(shared)

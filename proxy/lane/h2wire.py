@@ -65,12 +65,20 @@ class Flow:
 class Wire(asyncio.Protocol):
     """One end of a connection."""
 
-    def __init__(self, role: ngh2.Role, settings: dict[ngh2.Setting, int]) -> None:
+    def __init__(
+        self,
+        role: ngh2.Role,
+        settings: dict[ngh2.Setting, int],
+        at_last: Callable[[Callable[[], None]], None],
+    ) -> None:
         self.gone = False
         self.retiring = False
         """Whether it takes no new streams."""
 
         self.ragged = False
+        self._at_last = at_last
+        """Has something done when all that is to be sent in this turn of the loop is there: one write costs as much as all else."""
+
         self._settings = {ngh2.Setting.INITIAL_WINDOW_SIZE: WINDOW} | settings
         self._session = ngh2.Connection(role, CONFIGURATION)
         self._transport: asyncio.Transport | Tls
@@ -205,7 +213,7 @@ class Wire(asyncio.Protocol):
             self.push()
 
     def push(self) -> None:
-        """Have what is to be sent written, together with what else comes in this turn of the loop."""
+        """Have what is to be sent written."""
         if self.gone:
             return
         if not self._choked:
@@ -216,15 +224,18 @@ class Wire(asyncio.Protocol):
                 pass  # the last that it had to say is out already
         if not self._due:
             self._due = True
-            asyncio.get_running_loop().call_soon(self._flush)
+            self._at_last(self._flush)
 
     def _flush(self) -> None:
         self._due = False
         if self.gone:
             return
-        self._write()
-        self._hear()
-        self._relieve()
+        try:
+            self._write()
+            self._hear()
+            self._relieve()
+        except Exception as fault:  # noqa: BLE001 - the guard: others wait behind this one
+            self.broken(fault)
 
     def _write(self) -> None:
         if self._unsent:

@@ -53,7 +53,7 @@ class Lane:
         self.config = config
         self.engine = Engine(config=config, recorder=recorder, answerer=answerer, trust=trusted(config))
         self.upstreams = Upstreams(str(self.engine.trust))
-        self.ways = Ways(self.upstreams, self.engine)
+        self.ways = Ways(self.upstreams, self.engine, self.at_last)
         self.leaves = Leaves(config.authority)
         self._clients: set[Visitor] = set()
         self._empty = asyncio.Event()
@@ -63,6 +63,8 @@ class Lane:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._soon: list[tuple[Visitor, Callable[[], None]]] = []
+        self._last: list[Callable[[], None]] = []
+        self._due = False
 
     async def run(self, ready: Callable[[int], None]) -> None:
         """Serve until the configuration's `stop` is set."""
@@ -144,9 +146,18 @@ class Lane:
 
     def soon(self, client: Visitor, work: Callable[[], None]) -> None:
         """Have this done when all that has arrived by now was looked at."""
-        if not self._soon:
-            self._loop.call_soon(self._do)
         self._soon.append((client, work))
+        self._plan()
+
+    def at_last(self, work: Callable[[], None]) -> None:
+        """Have this done behind all that."""
+        self._last.append(work)
+        self._plan()
+
+    def _plan(self) -> None:
+        if not self._due:
+            self._due = True
+            self._loop.call_soon(self._do)
 
     def _do(self) -> None:
         todo, self._soon = self._soon, []
@@ -155,6 +166,12 @@ class Lane:
                 work()
             except Exception as fault:  # noqa: BLE001 - the guard, as in `Client.data_received`
                 client.broken(fault)
+        last, self._last = self._last, []
+        for work in last:
+            work()
+        self._due = False
+        if self._soon or self._last:
+            self._plan()
 
     def hand_over(self, transport: asyncio.Transport, data: bytes, begun: Begun | None) -> None:
         """Let mitmproxy go on with a connection, from these bytes on."""
