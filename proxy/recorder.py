@@ -29,6 +29,7 @@ HELD_LIMIT: Final = 256 << 20
 QUICK: Final = 256 << 10
 """A held body that opens to no more is redacted at once: a thread would cost more than it saves."""
 
+BEHIND: Final = 1 << 20
 SWITCHING: Final = 101
 
 OPENINGS: Final = 256
@@ -313,6 +314,11 @@ class Recording:
                 self._finish(message)
                 self.put(_End(message, at, cut=True))
         self.put(Closed(self.id, at, outcome, None if error is None else self._recorder.redactor.text(error)))
+
+    @property
+    def behind(self) -> bool:
+        """Whether so much waits to be written that it would hold up everybody's next answer."""
+        return self._recorder.spool.waiting > BEHIND
 
     def kept_now(self) -> bool:
         """Whether all told so far is kept, and needs no waiting for. False: ask `kept`."""

@@ -1,13 +1,18 @@
 """What the lane does with every request: tell it, answer in the upstream's place where that is due, and end it."""
 
 from collections.abc import Callable, Coroutine
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from calls.model import Outcome
 from proxy.lane.admission import Asked
 from proxy.mitm.engine import Engine
 from proxy.mitm.problem import Problem
 from proxy.mitm.tape import Recorder, Recording, Tape
+
+MUCH: Final = 4 << 10
+"""Bytes in one piece, of which a fast sender sends one after the other."""
+
+A_LOT: Final = 64 << 10
 
 
 class Desk(Protocol):
@@ -54,6 +59,8 @@ class Exchange:
         """Whether more of the request is to come."""
 
         self.over = False
+        self.catching_up = False
+        """Whether nothing more is taken in until others have had their turn."""
 
     # What the client's connection tells
 
@@ -126,6 +133,37 @@ class Exchange:
         else:
             self.meanwhile()
             self.desk.later(self._settle_later(then, otherwise))
+
+    def paced(self, passed: int) -> None:
+        """So many bytes have passed at once. Who sends that much lets others have their turn.
+
+        What they have told is written behind what this one has: where the recorder falls behind, it waits until it is not.
+        And libuv would read 32 times from one connection before it looks at the next one.
+        """
+        if passed < MUCH or self.catching_up:
+            return
+        if self.tape.behind:
+            self._hold_back()
+            self.desk.later(self._until_written())
+        elif passed >= A_LOT:
+            self._hold_back()
+            self.desk.soon(self._take_turn)
+
+    def _hold_back(self) -> None:
+        self.catching_up = True
+        self.regulate()
+
+    async def _until_written(self) -> None:
+        await self.tape.kept()
+        self._take_turn()
+
+    def _take_turn(self) -> None:
+        self.catching_up = False
+        if not self.over:
+            self.regulate()
+
+    def regulate(self) -> None:
+        """Read from both sides or do not, as `catching_up` and their own states have it."""
 
     def meanwhile(self) -> None:
         """It takes longer: send what need not wait."""

@@ -58,6 +58,7 @@ class Relay2(Exchange2):
         """Whether any of it is still to be sent."""
 
         self._heard = 0.0
+        self._upstream_full = False
         self.live = False
         """Whether the client is told that this is no recording."""
 
@@ -98,6 +99,7 @@ class Relay2(Exchange2):
             self._end_request(data, ())
         elif self._streams and self._carrier is not None:
             self._carrier.send(data)
+            self.paced(len(data))
         else:
             self._early.append(data)
 
@@ -215,6 +217,7 @@ class Relay2(Exchange2):
                 self._unsent += data
                 return
         self.desk.write(data)
+        self.paced(len(data))
 
     def ended(self, trailers: Headers) -> None:
         self._end(lambda: self.desk.end(self._unsent, trailers), trailers)
@@ -290,10 +293,15 @@ class Relay2(Exchange2):
 
     def room(self, *, full: bool) -> None:
         if self._carrier is not None:
-            self._carrier.hold(full=full)
+            self._carrier.hold(full=full or self.catching_up)
 
     def full(self, *, full: bool) -> None:
-        self.desk.hold(full=full)
+        self._upstream_full = full
+        self.desk.hold(full=full or self.catching_up)
+
+    def regulate(self) -> None:
+        self.room(full=self.desk.full)
+        self.full(full=self._upstream_full)
 
     def release(self, *, keep: bool) -> None:
         carrier, self._carrier = self._carrier, None

@@ -44,6 +44,7 @@ class Relay(Exchange):
         self._unsent = b""
         """What goes out with the next piece."""
 
+        self._upstream_full = False
         self._answered = False
         """Whether all of the response has come."""
 
@@ -104,6 +105,8 @@ class Relay(Exchange):
             self._upstream.write(cut.go)
         if cut.end is not None:
             self._end_request(cut.end)
+        else:
+            self.paced(len(data))
         return cut.rest
 
     def _whole(self) -> None:
@@ -244,6 +247,7 @@ class Relay(Exchange):
             self._end(go, cut.end, cut.rest)
         elif go:
             self.desk.write(go)
+            self.paced(len(data))
 
     def _end(self, before: bytes, end: bytes, surplus: bytes = b"") -> None:
         """The last of it goes on when all of it is kept."""
@@ -326,11 +330,16 @@ class Relay(Exchange):
 
     def room(self, *, full: bool) -> None:
         if self._upstream is not None:
-            self._upstream.read(on=not full)
+            self._upstream.read(on=not (full or self.catching_up))
 
     def full(self, *, full: bool) -> None:
         """The upstream takes no more for now, or more again."""
-        self.desk.hold(full=full)
+        self._upstream_full = full
+        self.desk.hold(full=full or self.catching_up)
+
+    def regulate(self) -> None:
+        self.room(full=self.desk.full)
+        self.full(full=self._upstream_full)
 
     def release(self, *, keep: bool) -> None:
         upstream, self._upstream = self._upstream, None

@@ -25,6 +25,8 @@ class Recording(Protocol):
     def response(self, at: int, status: int, reason: str, http_version: str, headers: Headers) -> None: ...
     def ended(self, side: Side, at: int, trailers: Headers = ()) -> None: ...
     def closed(self, at: int, outcome: Outcome, error: str | None = None) -> None: ...
+    @property
+    def behind(self) -> bool: ...
     def kept_now(self) -> bool: ...
     async def kept(self) -> bool: ...
 
@@ -71,6 +73,11 @@ class Tape:
     def guarded(self) -> bool:
         """Whether there is anything to wait for before the exchange may go on."""
         return self._lost or self._recording is not None
+
+    @property
+    def behind(self) -> bool:
+        """Whether who sends much should wait for the recorder: else all others would."""
+        return self._recording is not None and self._recording.behind
 
     def data(self, side: Side, data: bytes, kind: ChunkKind = "data") -> None:
         """A piece has arrived."""

@@ -124,6 +124,11 @@ class Spool:
         """Why nothing can be kept just now; None when all is well."""
         return self._trouble
 
+    @property
+    def waiting(self) -> int:
+        """Bytes that were taken and are still to be written."""
+        return self._queued
+
     def append(self, payload: bytes, *, begins: bool = False) -> int:
         """Take a record, and give its number. Raises SpoolFull and SpoolBroken.
 

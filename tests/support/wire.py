@@ -137,6 +137,10 @@ class Told:
 
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
+    @property
+    def behind(self) -> bool:
+        return self.recorder.behind
+
     def data(self, side: Side, data: bytes, at: int, kind: ChunkKind = "data") -> None:
         self._hear("data", side, data, kind)
 
@@ -195,6 +199,7 @@ class MemoryRecorder:
         self.gate = asyncio.Event()
         self.gate.set()
         self.keeps = True
+        self.behind = False
         self.exchanges: list[Told] = []
         self.gaps: list[tuple[str, str, str | None]] = []
         self.begun = asyncio.Event()

@@ -306,6 +306,41 @@ async def test_a_client_that_sends_far_ahead_and_half_a_request_is_read_on(tmp_p
         writer.close()
 
 
+async def test_who_sends_much_waits_for_a_recorder_that_is_behind(tmp_path: Path) -> None:
+    """All that others have told would be written behind it, and they would wait for that."""
+    size, sent = 64 << 20, 0
+    recorder, stuck = MemoryRecorder(), asyncio.Event()
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        await read_request(reader)
+        recorder.behind = True
+        recorder.gate.clear()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size)
+        for _ in range(size >> 16):
+            writer.write(bytes(1 << 16))
+            sent += 1 << 16
+            try:
+                async with asyncio.timeout(0.5):
+                    await writer.drain()
+            except TimeoutError:
+                stuck.set()
+                await writer.drain()
+
+    async with serving(handler) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as door:
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        writer.write(ASK)
+        await reader.readuntil(b"\r\n\r\n")
+        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+            reading = group.create_task(reader.readexactly(size))
+            await stuck.wait()
+            assert sent < size // 2
+            recorder.behind = False
+            recorder.gate.set()
+            await reading
+        writer.close()
+
+
 async def test_a_handshake_that_does_not_end_is_not_waited_for(tmp_path: Path) -> None:
     async with opened(tmp_path, limits=Limits(head=0.2, grace=0.5)) as door:
         reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
