@@ -38,6 +38,9 @@ class Takes:
     own_mode: Callable[[str], str | None]
     run_mode: Callable[[str], str | None] = lambda _run: None
     now: Callable[[], int] = time.time_ns
+    all_of: str | None = None
+    """The run whose take all requests belong to, whatever run they name."""
+
     _open: dict[str, Take] = field(init=False, default_factory=dict)
     _candidates: dict[str, str] = field(init=False, default_factory=dict)
 
@@ -73,7 +76,7 @@ class Takes:
         own = None if host is None else self.own_mode(host)
         if host is not None and (own or self.run_mode(run)) == "record":
             return run
-        return self._candidates.get(run, run)
+        return self._candidates.get(self.all_of or run, run)
 
     async def watch(self, replays: Replays) -> None:
         """End what is to end, until cancelled."""

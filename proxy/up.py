@@ -4,9 +4,11 @@ A door or a keeper that dies is started again; its clients have seen a broken co
 """
 
 import asyncio
+import os
 import signal
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from shlex import quote
 from typing import Any
 
 import click
@@ -61,6 +63,12 @@ async def _serve(house: House, port: int, stopped: asyncio.Event, say: Callable[
     }
     wanted = [settings.part] if settings.part != "all" else ["keeper", "doors"]
     say(f"starting, mode {settings.mode}, data in {house.data.root}")
+    for file in settings.replay if settings.mode == "auto" else ():
+        if os.path.isfile(file):  # noqa: ASYNC240 - nobody waits yet
+            say(
+                f"what {file} lacks goes out and is kept as a run beside it; to make it part of the recording, import the file"
+                f" and name the run (playhead import {quote(file)}), or: playhead replay {quote(file)} --on-miss record -- CMD"
+            )
     ready: dict[str, list[asyncio.Future[Mapping[str, Any]]]] = {
         part: [asyncio.Future() for _ in range(settings.workers if part == "doors" else 1)] for part in wanted
     }

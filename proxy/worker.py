@@ -201,6 +201,12 @@ async def _replays(
     adopt = partial(from_file, redactor=redactor, profiles=profiles)
     found = _different([await _source(name, wishes.get("id"), fetch, adopt) for name in told["replay"]])
     _reached(options.from_step, found)
+    if takes:
+        # What the store has begins when it is asked for, and anew when it has ended: as the next generation, where it is one.
+        files = [os.path.isfile(name) for name in told["replay"]]
+        replays.given = tuple(name for name, file in zip(told["replay"], files, strict=True) if not file)
+        found = [source for source, file in zip(found, files, strict=True) if file]
+        takes.all_of = replays.given[0] if len(replays.given) == 1 and not found else None
     try:
         sources = [dressed(source, wishes, options, profiles, redactor.text) for source in found]
     except Unusable as why:

@@ -56,6 +56,10 @@ class Replays:
     load: Load | None = None
     """Where recordings come from when the process was started with none."""
 
+    given: tuple[str, ...] = ()
+    """Of what `load` finds, that which the process was started with. A single one answers everything; each begins anew when
+    it has ended."""
+
     changed: Callable[[str], None]
     """Called with a replay's id after each change of its report: often, so it should do little."""
 
@@ -81,7 +85,7 @@ class Replays:
             session = await self._open(source)
             self._by_run.setdefault(session.recording.run, session)
         sessions = list(self._sessions.values())
-        self._only = sessions[0] if len(sessions) == 1 else None
+        self._only = sessions[0] if len(sessions) == 1 and not self.given else None
 
     async def answer(
         self,
@@ -94,7 +98,7 @@ class Replays:
         """Answer a raw request. `run` is what our own credentials or header name. None: it goes live."""
         strict = run is not None and self.run_mode(run) == "replay"
         try:
-            session = self._only or await self._named(run)
+            session = self._only or await self._named(self._meant(run))
         except Unusable as why:
             return miss.answer(explain.unusable(run, str(why)))
         if session is None:
@@ -109,7 +113,8 @@ class Replays:
 
     def passed(self, *, run: str | None) -> None:
         """A request went to its upstream, because the mode of its host wants it so. It is counted where it belongs."""
-        session = self._only or self._sessions.get(run or "") or self._by_run.get(run or "")
+        meant = self._meant(run) or ""
+        session = self._only or self._sessions.get(meant) or self._by_run.get(meant)
         if session is not None:
             session.passed()
 
@@ -167,11 +172,18 @@ class Replays:
             case False:
                 return ("http/1.1",)
 
+    def _meant(self, run: str | None) -> str | None:
+        """Which recording a request is for that names this run."""
+        return self.given[0] if len(self.given) == 1 and not self._by_run else run
+
+    def _may_load(self, run: str) -> bool:
+        return run in self.given or not (self.given or self._by_run)
+
     async def _named(self, run: str | None) -> Session | None:
         """The replay of this name, loaded at its first request: once, however many come at the same time."""
         if run is None:
             return None
-        while (session := self._sessions.get(run) or self._by_run.get(run)) is None and self.load and not self._by_run:
+        while (session := self._sessions.get(run) or self._by_run.get(run)) is None and self.load and self._may_load(run):
             if waiting := self._loading.get(run):
                 await waiting.wait()
             elif not await self._loaded(run, self.load):
@@ -208,7 +220,7 @@ class Replays:
     def _unknown(self, run: str | None, *, strict: bool) -> Answer | None:
         if self.options.on_miss == "live" and not strict:
             return None
-        return miss.answer(explain.unknown_run(run, self._by_run))
+        return miss.answer(explain.unknown_run(run, (*self._by_run, *self.given)))
 
     async def _redacted(self, request: Request) -> Request:
         """The request as the recorder would have kept it: a secret never reaches a message, and keys agree."""

@@ -113,6 +113,19 @@ async def test_what_was_recorded_answers_and_what_was_not_makes_the_next_generat
 
 
 @pytest.mark.slow
+async def test_a_run_that_an_up_was_started_with_has_generations_too(data: Path, database_url: str) -> None:
+    async with tool() as source:
+        async with begun(data, database_url, source):
+            pass
+        words = ("--mode", "auto", "--replay", "r", "--database-url", database_url)
+        async with up(data, *words, config=source.config) as house:
+            assert await asked(house, "whoever", "/a", "/b", "/c") == ["replayed /a 1", "replayed /b 2", "live /c 3"]
+            assert (await ended(house, "r", succeeded=True))["labels"] == {LABEL: "r:g2"}
+            assert await asked(house, "whoever", "/c", "/a") == ["replayed /c 3", "replayed /a 1"]
+            assert await runs(house) == {"r", "r:g2"}
+
+
+@pytest.mark.slow
 async def test_a_run_that_is_given_a_mode_has_it_from_its_next_request_on(data: Path, database_url: str) -> None:
     async with tool() as source, begun(data, database_url, source) as house:
 
