@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +22,22 @@ from proof.cells import REAL, Cell, again, cover
 from proof.table import written
 
 TIMES = 3
-"""How often a cell is run whose bits are compared between processes."""
+"""How often a cell is run as it is, to compare the bits of its processes."""
 
 
 def cells() -> dict[str, Cell]:
     """By name."""
-    return {cell.name: cell for cell in (*cover(), *again())}
+    return {cell.name: cell for cell in (*cover(), *chain(*again()))}
 
 
 def jobs(real: Path | None) -> list[tuple[str, int, list[str]]]:
     """Name, run and words of everything there is to do."""
+    same, otherwise = again()
     found = [(cell.name, 1, [cell.name]) for cell in cover()]
-    found += [(cell.name, run, [cell.name]) for run in range(1, TIMES + 1) for cell in again()]
-    found += [("thousand", 1, ["--thousand", "1000"])]
     found += [("real", 1, ["--real", str(real)])] if real else []
-    return list({(name, run): (name, run, words) for name, run, words in found}.values())
+    found += [(cell.name, run, [cell.name]) for run in range(1, TIMES + 1) for cell in same]
+    found += [(cell.name, 1, [cell.name]) for cell in otherwise]
+    return [*found, ("thousand", 1, ["--thousand", "1000"])]
 
 
 def job(wanted: argparse.Namespace) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 FACTORS: Final[Mapping[str, Sequence[Any]]] = {
     "kind": ("dense", "moe"),
     "ratio": (1, 2, 3, 4, 8),
-    "context": (600, 1200, 2500, 4000),
+    "context": (600, 1200, 2500, 4048),
     "chunked": (True, False),
     "prefix": (True, False),
     "preempted": (False, True),
@@ -23,8 +23,8 @@ FACTORS: Final[Mapping[str, Sequence[Any]]] = {
 }
 """Each setting and what it is set to."""
 
-BLOCK: Final = 32
-"""Tokens to a block where requests are to be preempted: small, so that the short answers of a test outgrow theirs."""
+BLOCK, GROWING = 32, 48
+"""Tokens to a block, and to an answer, where requests are to be preempted: every answer outgrows the blocks of its prompt."""
 
 COMPANY: Final[Mapping[int, tuple[tuple[int, int, int], ...]]] = {
     1: (),
@@ -53,7 +53,8 @@ class Cell:
     """Whether the engine hands out each token as it comes, or the whole answer at its end."""
     sampling: str = "greedy"
     threads: int = 2
-    tokens: int = 16
+    answer: int = 16
+    """Tokens to an answer, where nobody is to be preempted."""
     chunk: int = 512
 
     @property
@@ -62,14 +63,19 @@ class Cell:
         return ((1, 0, 0), *COMPANY[self.most])
 
     @property
+    def tokens(self) -> int:
+        """To an answer."""
+        return GROWING if self.preempted else self.answer
+
+    @property
     def longest(self) -> int:
         """Tokens of prompt and answer together."""
         return self.context + self.tokens
 
     @property
     def blocks(self) -> int | None:
-        """Of the KV cache: room for two needles and a half, and no more. None: as many as fit."""
-        return -(-self.longest // BLOCK) * 5 // 2 if self.preempted else None
+        """Of the KV cache: room for the prompts of two needles and not for their answers. None: as many as fit."""
+        return 2 * -(-self.context // BLOCK) + 2 if self.preempted else None
 
     @property
     def name(self) -> str:
@@ -109,10 +115,9 @@ def _pairs(row: Sequence[Any]) -> list[tuple[object, ...]]:
     return [(one, two, row[one], row[two]) for one, two in combinations(range(len(row)), 2)]
 
 
-def again() -> tuple[Cell, ...]:
-    """Cells to be run several times, each time in a new process, to compare the bits of one process with another's.
-
-    As they are, on other numbers of threads, and with everything set otherwise that should not matter.
+def again() -> tuple[tuple[Cell, ...], tuple[Cell, ...]]:
+    """Cells to compare the bits of one process with another's: to be run several times, and set otherwise where it should
+    not matter, or may.
     """
     dense, moe = Cell(sampling="seeded", most=4), Cell(kind="moe", most=4)
     otherwise = (
@@ -123,8 +128,8 @@ def again() -> tuple[Cell, ...]:
         {"preempted": True},
         {"most": 16},
     )
-    return (dense, moe, *(replace(dense, **each) for each in otherwise), replace(moe, threads=1))
+    return (dense, moe), (*(replace(dense, **each) for each in otherwise), replace(moe, threads=1))
 
 
-REAL: Final = Cell(ratio=3, context=800, most=4, tokens=8)
+REAL: Final = Cell(ratio=3, context=800, most=4, answer=8)
 """For a model of somebody's own: large enough to vary, small enough for a hundred million parameters on two cores."""

@@ -45,7 +45,7 @@ def _swept(engine: Engine) -> list[Answer]:
     return answers
 
 
-THOUSAND: Final = Cell(context=560, chunk=2048, tokens=4, most=64)
+THOUSAND: Final = Cell(context=560, chunk=2048, answer=4, most=64)
 
 
 def thousand(engine: Engine, asks: int) -> Row:
@@ -67,8 +67,8 @@ def summed(answers: Sequence[Answer]) -> Row:
 
 
 def digest(answer: Answer) -> str:
-    """To compare the bits of one process with another's."""
-    canonical = json.dumps([answer.tokens, answer.logprobs], separators=(",", ":"))
+    """To compare the bits of one process with another's, over as many tokens as all have."""
+    canonical = json.dumps([answer.tokens[:16], answer.logprobs[:16]], separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
