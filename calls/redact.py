@@ -8,11 +8,12 @@ stands in place of a secret, `credentials` for what is one.
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import NamedTuple
 
 from calls import redact_head
 from calls.credentials import RULES, Rule
-from calls.model import Headers, Request
+from calls.model import Headers, Request, header
 from calls.placeholder import make
 from calls.profile import Profile, Profiles, Query
 from calls.redact_body import BodyRedactor, overwritten, redactor_of
@@ -34,6 +35,23 @@ REMEMBERED = 1024
 """How many values of headers a redactor keeps in mind; they never leave the process."""
 
 
+HEADS = 256
+"""And how many beginnings of requests."""
+
+
+class Head(NamedTuple):
+    """What a request begins with, without its secrets."""
+
+    url: str
+    headers: Headers
+    redactions: int
+    redactor: "Redactor"
+    """What the profile that rules on the request wants."""
+
+    body: Callable[[], BodyRedactor]
+    """What redacts the body behind it."""
+
+
 class Redactor:
     """Rules with a key. One serves all exchanges; `of` has what serves the requests that a profile rules on."""
 
@@ -52,8 +70,25 @@ class Redactor:
         self._treated = lru_cache(REMEMBERED)(self._treat)
         self._is_clean = lru_cache(REMEMBERED)(self._clean)
         self._asked = lru_cache(REMEMBERED)(self._of_request)
+        self._head = lru_cache(HEADS)(self._new_head)
         self._declared: Declared | None = None
         self._scoped = {profile.name: self._for(profile) for profile in profiles.profiles} if profiles else {}
+
+    def head(self, method: str, url: str, headers: Headers) -> Head:
+        """A request's head. A client's mostly are alike but for the body's length, and so it is found out once."""
+        length, others = _apart(headers)
+        if length is None:
+            return self._head(method, url, headers)
+        head = self._head(method, url, others)
+        seen = head.headers
+        return Head(head.url, (*seen[:length], headers[length], *seen[length:]), *head[2:])
+
+    def _new_head(self, method: str, url: str, headers: Headers) -> Head:
+        redactor = self.of(method, url, headers)
+        seen_url, in_url = redactor.url(url)
+        seen, in_headers = redactor.request_headers(headers)
+        body = partial(redactor.stream, header(headers, "content-type"), header(headers, "content-encoding"))
+        return Head(seen_url, seen, in_url + in_headers, redactor, body)
 
     def of(self, method: str, url: str, headers: Headers) -> "Redactor":
         """The redactor for this request: this one, unless the profile that rules on it declares secrets of its own."""
@@ -103,9 +138,7 @@ class Redactor:
 
         One that hides what cannot be redacted comes back empty: it would not have been recorded either.
         """
-        body = self.stream(content_type, content_encoding)
-        pieces = [*body.feed(data, 0), *body.finish()]
-        return b"".join(piece.data for piece in pieces), sum(piece.redactions for piece in pieces), body.reencoded
+        return all_of(self.stream(content_type, content_encoding), data)
 
     def message(self, data: bytes) -> tuple[bytes, int]:
         """One message of a WebSocket, and how many secrets were in it. Raises Unreadable, where a profile's may be in it."""
@@ -157,6 +190,20 @@ class Redactor:
         edits = Scanner(self._table, self._key).feed(data, last=True)
         tally.count += len(edits)
         return overwritten(data, 0, edits).decode(codec) if edits else text
+
+
+def all_of(body: BodyRedactor, data: bytes) -> tuple[bytes, int, bool]:
+    """A whole body, redacted, how many secrets were in it, and whether it had to be compressed again."""
+    pieces = [*body.feed(data, 0), *body.finish()]
+    return b"".join([piece.data for piece in pieces]), sum([piece.redactions for piece in pieces]), body.reencoded
+
+
+def _apart(headers: Headers) -> tuple[int | None, Headers]:
+    """Where the one Content-Length stands, and the others; None where there is not one that is a number."""
+    found = [at for at, (name, _) in enumerate(headers) if len(name) == 14 and name.lower() == "content-length"]
+    if len(found) != 1 or not headers[found[0]][1].isdigit():
+        return None, headers
+    return found[0], headers[: found[0]] + headers[found[0] + 1 :]
 
 
 class _Tally:

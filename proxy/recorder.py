@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
 from calls.events import Closed, Data, Ended, Record, RequestStarted, ResponseStarted, Side
@@ -32,8 +32,10 @@ QUICK: Final = 256 << 10
 BEHIND: Final = 1 << 20
 SWITCHING: Final = 101
 
-OPENINGS: Final = 256
-"""How many beginnings of requests are kept in mind; they never leave the process."""
+WHOSE: Final = 256
+"""How many names of runs are kept in mind, with how they are known."""
+
+type Evidence = tuple[tuple[str, str], ...]
 
 
 class Recorder:
@@ -66,13 +68,13 @@ class Recorder:
         self._room = held_limit
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="redact")
         self._working: set[Recording] = set()
-        self._openings: dict[_About, _Opening] = {}
+        self._whose = lru_cache(WHOSE)(self._whose_new)
 
     def begin(
         self,
         *,
         run: str,
-        run_evidence: tuple[tuple[str, str], ...] = (),
+        run_evidence: Evidence = (),
         step: int | None = None,
         actor: str | None = None,
         method: str,
@@ -82,50 +84,20 @@ class Recorder:
     ) -> "Recording":
         """A request's head has arrived."""
         started_at = self._latest = max(self._now(), self._latest + 1)
-        length, others = _apart(headers)
-        about = run, run_evidence, step, actor, method, url, http_version, others
-        opening = self._openings.get(about)
-        if opening is None:
-            if len(self._openings) >= OPENINGS:
-                self._openings.clear()
-            opening = self._openings[about] = self._opening(about)
-        self.ledger.check(opening.run)
-        recording = Recording(self, self._new_id(), opening.run, opening.body(), opening.redactor)
+        run, evidence, actor = self._whose(run, run_evidence, actor)
+        head = self.redactor.head(method, url, headers)
+        self.ledger.check(run)
+        recording = Recording(self, self._new_id(), run, head.body(), head.redactor)
+        told = evidence, step, actor, head.redactions
         recording.put(
-            RequestStarted(
-                recording.id,
-                opening.run,
-                started_at,
-                method,
-                opening.url,
-                http_version,
-                opening.headers
-                if length is None
-                else (*opening.headers[:length], headers[length], *opening.headers[length:]),
-                opening.evidence,
-                step,
-                opening.actor,
-                opening.redactions,
-            )
+            RequestStarted(recording.id, run, started_at, method, head.url, http_version, head.headers, *told)
         )
         return recording
 
-    def _opening(self, about: "_About") -> "_Opening":
-        run, evidence, _, actor, method, url, _, headers = about
+    def _whose_new(self, run: str, evidence: Evidence, actor: str | None) -> tuple[str, Evidence, str | None]:
+        """Whose it is, redacted. A client mostly says the same, and so it is found out once."""
         text = self.redactor.text
-        redactor = self.redactor.of(method, url, headers)
-        seen_url, in_url = redactor.url(url)
-        seen, in_headers = redactor.request_headers(headers)
-        return _Opening(
-            run=text(run),
-            url=seen_url,
-            headers=seen,
-            evidence=tuple((source, text(value)) for source, value in evidence),
-            actor=None if actor is None else text(actor),
-            redactions=in_url + in_headers,
-            redactor=redactor,
-            body=partial(redactor.stream, header(headers, "content-type"), header(headers, "content-encoding")),
-        )
+        return text(run), tuple((source, text(value)) for source, value in evidence), actor and text(actor)
 
     def gap(self, run: str, reason: str, exchange: str | None = None) -> None:
         """Something passes that is not recorded."""
@@ -161,32 +133,6 @@ class Recorder:
     def free(self, recording: "Recording") -> None:
         """None is any more."""
         self._working.discard(recording)
-
-
-type _About = tuple[str, tuple[tuple[str, str], ...], int | None, str | None, str, str, str, Headers]
-"""All that is known of a request before its body, but for the body's length."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Opening:
-    """What is told of it, redacted. A client's requests mostly begin alike, and so it is found out once."""
-
-    run: str
-    url: str
-    headers: Headers
-    evidence: tuple[tuple[str, str], ...]
-    actor: str | None
-    redactions: int
-    redactor: Redactor
-    body: Callable[[], BodyRedactor]
-
-
-def _apart(headers: Headers) -> tuple[int | None, Headers]:
-    """Where the one Content-Length stands, and the others; None where there is not one that is a number."""
-    found = [at for at, (name, _) in enumerate(headers) if len(name) == 14 and name.lower() == "content-length"]
-    if len(found) != 1 or not headers[found[0]][1].isdigit():
-        return None, headers
-    return found[0], headers[: found[0]] + headers[found[0] + 1 :]
 
 
 @dataclass(slots=True, eq=False)

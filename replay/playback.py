@@ -1,5 +1,7 @@
 """A recorded exchange as the answer that it was: the same head, the same bytes in the same pieces, the same end."""
 
+from collections.abc import Callable
+
 from calls.model import Exchange, Headers, Response, header
 from replay.answer import Answer, End
 from replay.pacing import Pace
@@ -27,13 +29,22 @@ _ENDS: dict[str, End] = {
 }
 
 
-def answer(exchange: Exchange, pace: Pace, mark: tuple[str, str]) -> Answer:
-    """The answer that the client of the recording got."""
+def answer(
+    exchange: Exchange,
+    pace: Pace,
+    mark: tuple[str, str],
+    *,
+    stayed: Callable[[], Answer] | None = None,
+    left: Callable[[], None] | None = None,
+) -> Answer:
+    """The answer that the client of the recording got. To be told: that it `stayed` where that one left, or `left` where
+    that one did not."""
     end = _end(exchange)
     response = exchange.response
     patience = (exchange.ended_at or 0) + GRACE if end == "hold" else 0
+    stayed, left = (stayed, None) if end == "hold" else (None, left)
     if response is None:
-        return Answer(status=0, end=end, end_at=pace.end(exchange), patience=patience)
+        return Answer(status=0, end=end, end_at=pace.end(exchange), patience=patience, stayed=stayed, left=left)
     # RFC 9110 8.6: these may state the length of a body that they do not have.
     bodiless = exchange.request.method == "HEAD" or response.status in (204, 304)
     return Answer(
@@ -47,6 +58,8 @@ def answer(exchange: Exchange, pace: Pace, mark: tuple[str, str]) -> Answer:
         at=pace.at(exchange.first_byte_at),
         end_at=pace.end(exchange),
         patience=patience,
+        stayed=stayed,
+        left=left,
     )
 
 

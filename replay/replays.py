@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from calls.model import Json, Request, header
+from calls.model import Json, Request
 from calls.profile import Profiles
-from calls.redact import Redactor
+from calls.redact import Redactor, all_of
 from replay import explain, miss
 from replay.answer import Answer
 from replay.recording import recording
@@ -231,12 +231,17 @@ class Replays:
 
 def redacted(request: Request, redactor: Redactor) -> Request:
     """A request with its secrets replaced."""
-    redactor = redactor.of(request.method, request.url, request.headers)
-    url, _ = redactor.url(request.url)
-    headers, _ = redactor.request_headers(request.headers)
+    head = redactor.head(request.method, request.url, request.headers)
     body = request.body
     if body.data:
-        media, encoding = header(request.headers, "content-type"), header(request.headers, "content-encoding")
-        data, _, reencoded = redactor.whole(body.data, media, encoding)
+        data, _, reencoded = all_of(head.body(), body.data)
         body = body if data == body.data else replace(body, data=data, reencoded=reencoded)
-    return replace(request, url=url, headers=headers, body=body)
+    # Not by `replace`, which takes three times as long.
+    return Request(
+        method=request.method,
+        url=head.url,
+        http_version=request.http_version,
+        headers=head.headers,
+        body=body,
+        trailers=request.trailers,
+    )

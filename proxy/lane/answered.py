@@ -197,16 +197,20 @@ class Answered(Exchange):
 
     def _head(self, answer: Answer) -> None:
         """The answer's head, with the framing that belongs to this connection."""
-        fields = [(name, value) for name, value in answer.headers if name.lower() not in HOP_BY_HOP]
-        sized = any(name.lower() == "content-length" for name, _ in fields)
-        bodiless = self.asked.method == "HEAD" or answer.status in (204, 304)
         old = answer.http_version == "HTTP/1.0"
+        reason = answer.reason or (HTTPStatus(answer.status).phrase if answer.status in set(HTTPStatus) else "")
+        lines = [f"HTTP/1.{0 if old else 1} {answer.status} {reason}"]
+        sized = False
+        for name, value in answer.headers:
+            lowered = name.lower()
+            if lowered not in HOP_BY_HOP:
+                lines.append(f"{name}: {value}")
+                sized = sized or lowered == "content-length"
+        bodiless = self.asked.method == "HEAD" or answer.status in (204, 304)
         self._closes = old
         self._chunked = not (sized or bodiless or old)
         if self._chunked:
-            fields.append(("Transfer-Encoding", "chunked"))
-        reason = answer.reason or (HTTPStatus(answer.status).phrase if answer.status in set(HTTPStatus) else "")
-        lines = [f"HTTP/1.{0 if old else 1} {answer.status} {reason}", *(f"{name}: {value}" for name, value in fields)]
+            lines.append("Transfer-Encoding: chunked")
         if answer.recorded:
             self.tape.response(answer.status, answer.reason, answer.http_version, answer.headers)
         self._kept(answer, last=len(self._plan) == 1 and answer.end == "complete")
