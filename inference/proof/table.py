@@ -138,7 +138,5 @@ def _ratio(spread: Sequence[float] | None) -> str:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [" | ".join(row) for row in rows]
-    if not lines:
-        return ""
-    return "".join(f"| {line} |\n" for line in (" | ".join(head), "|".join(["---"] * len(head)), *lines))
+    lines = list(rows)
+    return "".join(f"| {' | '.join(line)} |\n" for line in (head, ["---"] * len(head), *lines)) if lines else ""
