@@ -215,11 +215,20 @@ ON CONFLICT DO NOTHING
 RUNS_OF = "SELECT id, run FROM exchanges WHERE project = $1 AND id = ANY ($2::uuid[])"
 
 LEAVES = (
-    "DELETE FROM exchanges WHERE project = $1 AND id = $2 AND run = $3 AND run <> $4::text",
-    "DELETE FROM calls WHERE project = $1 AND id = $2 AND run = $3 AND run <> $4::text",
-    "UPDATE gaps SET run = $4 WHERE project = $1 AND exchange = $2::uuid::text AND run = $3",
+    """
+    DELETE FROM exchanges USING unnest($2::uuid[], $3::text[], $4::text[]) AS one (exchange, was, filed)
+    WHERE project = $1 AND id = one.exchange AND run = was AND was <> filed
+    """,
+    """
+    DELETE FROM calls USING unnest($2::uuid[], $3::text[], $4::text[]) AS one (exchange, was, filed)
+    WHERE project = $1 AND id = one.exchange AND run = was AND was <> filed
+    """,
+    """
+    UPDATE gaps SET run = filed FROM unnest($2::uuid[], $3::text[], $4::text[]) AS one (exchange, was, filed)
+    WHERE project = $1 AND gaps.exchange = one.exchange::text AND run = was
+    """,
 )
-"""Take an exchange out of the run that it came in under ($3), with what was told of it, for the one it belongs to ($4)."""
+"""Take exchanges out of the runs that they came in under, with what was told of them, for those they belong to."""
 
 EMPTY_RUNS = """
 DELETE FROM runs WHERE project = $1 AND id = ANY ($2::text[])

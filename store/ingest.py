@@ -170,16 +170,16 @@ class Ingest:
             # First of all, because it locks the runs: who deletes one waits, or has done so before we look.
             lives = await self._open_runs(connection, _lives(one.kept.exchange for one in ready))
             rows, parts = self._plan(ready, lives, fresh)
-            left = [(self._project, kept.exchange.id, kept.was, kept.exchange.run) for kept, *_ in ready if kept.was]
+            left = [(kept.exchange.id, kept.was, kept.exchange.run) for kept, *_ in ready if kept.was]
             for leave in LEAVES if left else ():
-                await connection.executemany(leave, left)
+                await connection.execute(leave, self._project, *map(list, zip(*left, strict=True)))
             if parts:
                 await connection.executemany(INSERT_PART, parts)
             await connection.executemany(INSERT_EXCHANGE, rows)
             if calls := [one.call for one in ready if one.call]:
                 await connection.executemany(INSERT_CALL, calls)
             if left:
-                await connection.execute(EMPTY_RUNS, self._project, [was for _, _, was, _ in left])
+                await connection.execute(EMPTY_RUNS, self._project, [was for _, was, _ in left])
         for scope, brought in fresh.items():
             self._known.learn(scope, lives[scope[0]], brought.places, brought.primer)
 

@@ -75,8 +75,7 @@ class Kin:
 
     async def _exchanges(self, ids: Iterable[str]) -> list[Exchange]:
         recorded = Recorded(self._database, lambda _: _nothing_is_derived(), self._project)
-        found = [await recorded.exchange(name) for name in ids]
-        return [one for one in found if one is not None]
+        return list((await recorded.evidence(ids)).values())
 
 
 def _in_trace(kept: Kept) -> Kept:
