@@ -61,6 +61,11 @@ class Recorded:
         return self.brief.id
 
     @property
+    def heavy(self) -> bool:
+        """Whether it takes so long to unpack that others should not wait for it."""
+        return self._exchange is None and self.brief.heavy
+
+    @property
     def exchange(self) -> Exchange:
         """As it crossed the wire; without its bodies and its answer where these cannot be read any more (`lacking`)."""
         if self._exchange is None:

@@ -33,6 +33,9 @@ class Brief(NamedTuple):
     """As it was told with the exchange: it holds under the rules of that time."""
 
     profile: str | None
+    heavy: bool
+    """Whether it takes a while to unpack."""
+
     exchange: Callable[[], Exchange]
     """All of it. Raises Corrupt."""
 
@@ -54,6 +57,7 @@ def brief(entry: Entry) -> Brief:
         spoken(exchange.request.body),
         call.get("key"),
         call.get("profile"),
+        False,
         partial(_same, exchange),
     )
 

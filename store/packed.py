@@ -28,6 +28,9 @@ COLUMNS: Final = (
     *("request_digest", "response_digest", "head", "request_body", "response_body"),
 )
 
+HEAVY: Final = 256 << 10
+"""Bytes of packed bodies from which unpacking is felt."""
+
 type _Row = tuple[Any, ...]
 
 
@@ -135,7 +138,7 @@ class Stored(Sequence[Entry]):
         return map(self._brief, self._rows)
 
     def _brief(self, row: _Row) -> Brief:
-        name, _, started_at, _, ended_at, method, url, _, _, _, body, _, head, _, _, key, profile = row
+        name, _, started_at, _, ended_at, method, url, _, _, _, body, _, head, asked, answered, key, profile = row
         told = _in_short.decode(unpack(head, self._parts))
         request, kinds = told.request, told.request.chunks.kinds
         spoken = kinds is not None and kinds[0] != "data"
@@ -144,7 +147,20 @@ class Stored(Sequence[Entry]):
         body, whole = EMPTY_DIGEST if spoken else body, partial(_exchange, row, self._parts)
         version, headers = request.http_version, request.headers
         return Brief(
-            name, started_at, ended_at, method, url, version, headers, body, told.actor, spoken, key, profile, whole
+            name,
+            started_at,
+            ended_at,
+            method,
+            url,
+            version,
+            headers,
+            body,
+            told.actor,
+            spoken,
+            key,
+            profile,
+            len(asked) + len(answered or b"") > HEAVY,
+            whole,
         )
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -213,6 +214,35 @@ async def test_one_that_cannot_be_read_any_more_is_refused_and_the_others_answer
     assert "does not match its digest" in problem["detail"]
     assert (await answered(session, chat("b"))).status == 200
     await missed(session, chat("c"))
+
+
+async def test_a_heavy_one_is_unpacked_beside_the_loop():
+    session = session_of(exchange(chat("a"), said("A")))
+    entry = session.recording.index.entries[0]
+    whole = entry.brief.exchange
+    threads: list[int] = []
+
+    def unpacked() -> Exchange:
+        threads.append(threading.get_ident())
+        return whole()
+
+    entry.brief = entry.brief._replace(heavy=True, exchange=unpacked)
+    assert (await answered(session, chat("a"))).status == 200
+    assert len(threads) == 1
+    assert threads[0] != threading.get_ident()
+
+
+async def test_an_answer_that_we_fail_to_make_is_a_miss():
+    session = session_of(exchange(chat("a"), said("A")), exchange(chat("b"), said("B"), number=2))
+    session.recording.index.entries[0].brief = session.recording.index.entries[0].brief._replace(exchange=_broken)
+    with pytest.raises(ZeroDivisionError):
+        await session.answer(chat("a"))
+    await answered(session, chat("b"))
+    assert (session.report()["missed"], session.report()["verdict"]) == (1, "diverged")
+
+
+def _broken() -> Exchange:
+    raise ZeroDivisionError
 
 
 def _corrupt() -> Exchange:
