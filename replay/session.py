@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import islice
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -96,7 +96,8 @@ class Session:
 
     async def answer(self, request: Request, actor: str | None = None, *, strict: bool = False) -> Answer | None:
         """Answer a redacted request of an actor. None: it was not recorded, and goes live, which it may not where `strict`."""
-        if self.options.own_mode(urlsplit(request.url).hostname or "") == "passthrough":
+        own = self.options.own_mode(_host(request.url))
+        if own == "passthrough":
             self.passed()
             return None
         self._number += 1
@@ -107,7 +108,7 @@ class Session:
             run=self.recording.run,
             actor=actor,
             called=self.options.called,
-            live=self._may_go(request, strict=strict),
+            live=self.options.on_miss == "live" and not strict if own is None else own == "auto",
             mend=self.options.mend,
         )
         try:
@@ -127,10 +128,6 @@ class Session:
         """A request went to a host that may be asked for real."""
         self._tally.allowed += 1
         self.changed(self.id)
-
-    def _may_go(self, request: Request, *, strict: bool) -> bool:
-        own = self.options.own_mode(urlsplit(request.url).hostname or "")
-        return self.options.on_miss == "live" and not strict if own is None else own == "auto"
 
     def abandoned(self) -> None:
         """A client has left before we could look at its request."""
@@ -233,10 +230,8 @@ class Session:
         if self.options.listed:
             self._tally.answered_by.append(recorded.id)
         stands = mark("replayed", run=asked.run, step=recorded.step, match=tier, reframed=fit.reframed)
-        given = playback.answer(fit.exchange, self.options.pace, stands)
-        if given.end == "hold":
-            return replace(given, stayed=partial(self._stayed, asked, recorded, tier))
-        return replace(given, left=partial(self._left, asked, recorded, tier))
+        stayed, left = partial(self._stayed, asked, recorded, tier), partial(self._left, asked, recorded, tier)
+        return playback.answer(fit.exchange, self.options.pace, stands, stayed=stayed, left=left)
 
     def _spoken(self, asked: Asked, taken: Taken) -> Answer | None:
         """A WebSocket: its opening answers a request, and what was said over it follows."""
@@ -334,6 +329,11 @@ class Rest:
     """Where its edits, and what decides beyond the record, stand."""
 
     interrupted: bool
+
+
+@lru_cache(256)
+def _host(url: str) -> str:
+    return urlsplit(url).hostname or ""
 
 
 async def _aside[T](request: Request, work: Callable[[], T]) -> T:
