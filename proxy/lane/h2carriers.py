@@ -81,7 +81,7 @@ class OverHttp1:
         self._chunked = False
         self._body: Body | None = None
         self._unread = b""
-        self._over = False
+        self._heard = self._over = False
         self._keeps = True
         self._left = False
         """Whether nobody wants to hear of it any more."""
@@ -133,6 +133,7 @@ class OverHttp1:
     # What the upstream's connection tells
 
     def answer(self, data: bytes) -> None:
+        self._heard = True
         if self._over:
             # Nobody asked for more: it can only be an attack or a mistake.
             self._keeps = False
@@ -200,8 +201,7 @@ class OverHttp1:
             self._over = True
             self._taker.ended(())
         else:
-            untouched = self._body is None and not self._unread
-            self._taker.broken(BROKEN, unheard=untouched and self._upstream.used > 1)
+            self._taker.broken(BROKEN, unheard=not self._heard and self._upstream.used > 1)
 
     def full(self, *, full: bool) -> None:
         self._taker.full(full=full)

@@ -310,7 +310,7 @@ class Ways:
             for shared in self._shared[key]:
                 if shared.idle and shared.since < oldest:
                     shared.retire()
-            self._shared[key] = left = [shared for shared in self._shared[key] if not (shared.gone or shared.retiring)]
+            self._shared[key] = left = [shared for shared in self._shared[key] if not shared.gone]
             if not left:
                 del self._shared[key]
 

@@ -27,20 +27,34 @@ ALL_WINDOWS: Final = 1 << 30
 HIGH: Final = 256 << 10
 LOW: Final = 64 << 10
 
-HEAD_BYTES: Final = 128 << 10
-HEAD_FIELDS: Final = 1000
-
 RESETS: Final = 10_000
 """After so many resets of ours a connection takes no new streams: of a frame of which only a part has come, ngh2 forgets
 what it took of the connection's window, 16 KiB at most."""
 
-CONFIGURATION: Final = ngh2.Configuration(
-    auto_window_update=False,
-    max_inbound_header_list_size=HEAD_BYTES,
-    max_inbound_header_count=HEAD_FIELDS,
-    max_send_header_block_length=2 * HEAD_BYTES,
-    max_continuations=16,
-)
+HEAD_BYTES: Final = 128 << 10
+"""Of a request's head; a larger one ends its client's connection."""
+
+HEAD_FIELDS: Final = 1000
+
+ANSWER_BYTES: Final = 1 << 20
+"""Of a response's head. One that is larger ends a connection on which others wait, so that there is room to spare."""
+
+_CONFIGURATIONS: Final = {
+    ngh2.Role.SERVER: ngh2.Configuration(
+        auto_window_update=False,
+        max_inbound_header_list_size=HEAD_BYTES,
+        max_inbound_header_count=HEAD_FIELDS,
+        max_send_header_block_length=2 * ANSWER_BYTES,
+        max_continuations=16,
+    ),
+    ngh2.Role.CLIENT: ngh2.Configuration(
+        auto_window_update=False,
+        max_inbound_header_list_size=ANSWER_BYTES,
+        max_inbound_header_count=10 * HEAD_FIELDS,
+        max_send_header_block_length=2 * HEAD_BYTES,
+        max_continuations=128,
+    ),
+}
 
 # What is closed says so by an event, which may still be on its way when more is to be sent.
 _CLOSED: Final = (ngh2.StreamProtocolError, ngh2.ConnectionStateError, ngh2.ConnectionClosingError)
@@ -80,7 +94,7 @@ class Wire(asyncio.Protocol):
         """Has something done when all that is to be sent in this turn of the loop is there: one write costs as much as all else."""
 
         self._settings = {ngh2.Setting.INITIAL_WINDOW_SIZE: WINDOW} | settings
-        self._session = ngh2.Connection(role, CONFIGURATION)
+        self._session = ngh2.Connection(role, _CONFIGURATIONS[role])
         self._transport: asyncio.Transport | Tls
         self._flows: dict[int, Any] = {}
         self._lagging: set[Flow] = set()

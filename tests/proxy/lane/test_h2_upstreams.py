@@ -55,6 +55,33 @@ async def test_more_streams_than_an_upstream_takes_get_another_connection(tmp_pa
         assert upstream.connections == 2
 
 
+async def test_a_client_that_stops_reading_does_not_stop_the_other(tmp_path: Path) -> None:
+    async def handler(peer: Peer) -> None:
+        big, _ = await peer.request()
+        peer.conn.send_headers(big, OK)
+        left = 8 << 20
+        while True:
+            while left and (room := min(left, 16384, peer.conn.local_flow_control_window(big))) > 0:
+                peer.conn.send_data(big, bytes(room))
+                left -= room
+                peer.flush()
+            if peer.requests:
+                peer.respond((await peer.request())[0], OK, [b"ok"])
+            await peer.step()
+
+    async with speaking(handler) as upstream, opened(tmp_path, **reaching(upstream)) as door:
+        async with asking(door, upstream, acknowledge=False) as (one, authority), asking(door, upstream) as (other, _):
+            stream = one.ask(authority, "/big")
+            while len(one.streams[stream].body) < 65535:
+                await one.step()
+            for _ in range(3):
+                assert (await other.answer(other.ask(authority, "/"))).body == b"ok"
+            one.widen(stream)
+            while len(one.streams[stream].body) < 8 << 20:
+                await one.step()
+        assert upstream.connections == 1
+
+
 async def _resets(code: int, method: str) -> tuple[Any, list[str]]:
     """An upstream that resets the first request that it gets; which it got."""
     asked: list[str] = []
