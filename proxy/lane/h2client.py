@@ -67,6 +67,7 @@ class Http2Client(Wire):
                 event.headers, self.engine, self.owner, self._tunnel, self._within, bodiless=event.end_stream
             )
         except Problem as problem:
+            self.engine.config.counts[f"errors/{problem.code}"] += 1
             method = dict(event.headers)[b":method"]
             seat.refuse(problem, b"" if method == b"HEAD" else problem.body)
             self.freed(seat, lingers=not event.end_stream)
