@@ -11,7 +11,8 @@ _SHIPPED = (
     *("openai_chat", "openai_responses", "openai_embeddings", "openai_completions", "openai_assistants", "openai_rest"),
     *("openai_realtime", "openai_responses_socket", "gemini_live"),
     *("anthropic", "gemini", "gemini_interactions", "bedrock_converse", "bedrock_invoke", "bedrock_agent"),
-    *("cohere_v1", "cohere_v2", "mistral_conversations", "ollama", "replicate", "watsonx", "text_generation", "rerank"),
+    *("cohere_v1", "cohere_v2", "dashscope", "mistral_conversations", "ollama"),
+    *("replicate", "watsonx", "text_generation", "rerank"),
     *("mcp", "a2a", "graphql", "vectors", "reports", "rest"),
 )
 """The last one matches everything."""

@@ -216,6 +216,11 @@ def test_a_hostile_path_is_routed_in_linear_time(piece: str) -> None:
         ("POST", "us-south.ml.cloud.ibm.com", "/ml/v1/text/generation_stream", "watsonx", "text_completion", None),
         ("POST", "us-south.ml.cloud.ibm.com", "/ml/v1-beta/generation/text", "watsonx", "text_completion", None),
         ("POST", "us-south.ml.cloud.ibm.com", "/ml/v1/text/embeddings", "watsonx", "embeddings", None),
+        (
+            *("POST", "dashscope-intl.aliyuncs.com", "/api/v1/services/aigc/text-generation/generation"),
+            *("dashscope", "chat", None),
+        ),
+        ("POST", "gateway.test", "/api/v1/services/rerank/text-rerank/text-rerank", "dashscope", "rerank", None),
         ("POST", "x.us-east-1.aws.endpoints.huggingface.cloud", "/", "text_generation", "text_completion", None),
         ("POST", "tgi:8080", "/generate_stream", "text_generation", "text_completion", None),
         (
