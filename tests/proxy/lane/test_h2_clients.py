@@ -1,6 +1,8 @@
 """Clients of HTTP/2: many streams at once, and what they are told."""
 
 import asyncio
+import gc
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,10 @@ import pytest
 from calls.model import ChunkKind
 from proxy.door import Limits
 from proxy.lane import lane as lanes
+from proxy.lane.h2client import Http2Client
+from proxy.lane.h2exchange import Seat
 from proxy.lane.h2relay import Relay2
+from proxy.lane.h2upstreams import Leg
 from tests.support.h2doors import OK, answer_all, asking, reaching, speaking
 from tests.support.h2quick import Quick
 from tests.support.h2wire import Peer, StreamBroken
@@ -246,3 +251,59 @@ async def test_a_silent_client_is_let_go(tmp_path: Path, monkeypatch: pytest.Mon
 async def _to_the_end(peer: Peer) -> None:
     while True:
         await peer.step()
+
+
+async def test_clients_that_are_gone_leave_nothing(tmp_path: Path) -> None:
+    async with speaking(answer_all) as upstream, opened(tmp_path, MemoryRecorder(), **reaching(upstream)) as door:
+        for _ in range(5):
+            async with asking(door, upstream) as (peer, authority):
+                for stream in [peer.ask(authority, "/") for _ in range(4)]:
+                    await peer.answer(stream)
+                peer.begin(authority, "/half")  # and is left in the middle of it
+        for _ in range(500):
+            if not _left(Http2Client):
+                break
+            await asyncio.sleep(0.02)  # for the last one's end to arrive
+        assert [_left(kind) for kind in (Http2Client, Seat, Relay2, Leg)] == [0, 0, 0, 0]
+
+
+def _left(kind: type) -> int:
+    gc.collect()
+    return sum(type(thing) is kind for thing in gc.get_objects())
+
+
+# Of their own make
+
+
+async def _ran(*command: str) -> str:
+    process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+    return (await process.communicate())[0].decode()
+
+
+async def test_curl(tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(bytes(3 << 20))
+    async with speaking(_measured) as upstream, opened(tmp_path, Forgetful(), **reaching(upstream)) as door:
+        trusts = f"{door.config.authority.certificate}"
+        url = f"https://localhost:{upstream.port}/"
+        common = ["curl", "-sS", "--http2", "-x", door.url, "--cacert", trusts, "-w", " %{http_version} %{http_code}\n"]
+        assert await _ran(*common, "--data-binary", f"@{tmp_path}/large", url) == f"{3 << 20} 2 200\n"
+        assert await _ran(*common, "-T", f"{tmp_path}/large", url) == f"{3 << 20} 2 200\n"
+        many = await _ran(*common, "-Z", *[f"{url}{number}" for number in range(20)])
+        assert many.count(" 2 200\n") == 20
+
+
+async def test_node(tmp_path: Path) -> None:
+    script = Path(__file__).with_name("h2_asker.mjs")
+    recorder = MemoryRecorder()
+    async with speaking(_measured) as upstream, opened(tmp_path, recorder, **reaching(upstream)) as door:
+        authority, ca = f"localhost:{upstream.port}", str(door.config.authority.certificate)
+        said = await _ran("node", str(script), str(door.port), authority, ca)
+    assert said == ",".join(str(number) for number in range(100)) + "\n"
+    assert {told.outcome for told in recorder.exchanges} == {"completed"}
+    assert len(recorder.exchanges) == 100
+
+
+async def _measured(peer: Peer) -> None:
+    while True:
+        stream, heard = await peer.request()
+        peer.respond(stream, OK, [str(len(heard.body)).encode()])
