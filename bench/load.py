@@ -8,16 +8,16 @@ import heapq
 import json
 import re
 import select
-import socket
 import ssl
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 
 from bench.figures import cpu, cpu_with_children, quantile, rss
 from bench.speech import Asking, Http1Asking, Http2Asking
-from bench.wire import READ, Broken, received, send, through
+from bench.wire import Broken, Connection, through
 from bench.words import Bodies
 
 DOMAIN = "bench.example"
@@ -47,7 +47,7 @@ class Load:
         if self._trust and told["h2"]:
             self._trust.set_alpn_protocols(["h2"])
         self._poll = select.epoll()
-        self._connections: dict[int, socket.socket] = {}
+        self._connections: dict[int, Connection] = {}
         self.spoken: dict[int, Asking] = {}
 
     def connect(self) -> None:
@@ -59,12 +59,12 @@ class Load:
             self.spoken[connection.fileno()] = self.speaking(host)
             self._poll.register(connection, select.EPOLLIN)
 
-    def connection(self, host: str) -> socket.socket:
+    def connection(self, host: str) -> Connection:
         """One to that host, as this door is reached."""
         told = self.told
         asked = told["authority"] or f"{host}:443"
         connection = through(told["proxy"], asked, host, told["upstream"], told["run"], self._trust)
-        if told["h2"] and not (isinstance(connection, ssl.SSLSocket) and connection.selected_alpn_protocol() == "h2"):
+        if told["h2"] and connection.alpn != "h2":
             raise Broken("does not speak HTTP/2")
         return connection
 
@@ -87,11 +87,11 @@ class Load:
         used = {name: after[name] - before[name] for name in after}
         return {"seconds": lasted, "cpu": used, "rss": [empty, self._sizes()], **self._found()}
 
-    def begin(self, connections: list[socket.socket]) -> None:
+    def begin(self, connections: list[Connection]) -> None:
         """Ask for the first time on each connection."""
         raise NotImplementedError
 
-    def take(self, connection: socket.socket, data: bytes) -> None:
+    def take(self, connection: Connection, data: bytes) -> None:
         """Something came."""
         raise NotImplementedError
 
@@ -109,7 +109,7 @@ class Load:
             wait = max(min(end, self.due(now)) - now, 0)
             for number, _ in self._poll.poll(wait):
                 connection = self._connections[number]
-                data = received(connection)
+                data = connection.received()
                 if data == b"":
                     raise Broken(f"a connection was closed after {len(self.times)} measured")
                 if data is not None:
@@ -143,10 +143,10 @@ class Calls(Load):
         self._changes = CHANGES if told["changed"] else (b"", b"")
         self._number = 0
         self._asked: dict[int, float] = {}
-        self._waiting: list[tuple[float, int, socket.socket]] = []
+        self._waiting: list[tuple[float, int, Connection]] = []
         self._interval = told["connections"] / told["rate"] if told["rate"] else 0.0
 
-    def begin(self, connections: list[socket.socket]) -> None:
+    def begin(self, connections: list[Connection]) -> None:
         now = time.monotonic()
         for order, connection in enumerate(connections):
             heapq.heappush(self._waiting, (now + self._interval * order / len(connections), order, connection))
@@ -161,12 +161,12 @@ class Calls(Load):
         calls = self.told["calls"]
         return calls is not None and self._number >= calls and not self._asked
 
-    def take(self, connection: socket.socket, data: bytes) -> None:
+    def take(self, connection: Connection, data: bytes) -> None:
         number = connection.fileno()
         spoken = self.spoken[number]
         if not spoken.answered(data):
             if left := spoken.left():
-                send(connection, left)
+                _send(connection, left)
             return
         asked = self._asked.pop(number)
         self.times.append(time.monotonic() - asked)
@@ -175,7 +175,7 @@ class Calls(Load):
         else:
             self._ask(connection)
 
-    def _ask(self, connection: socket.socket) -> None:
+    def _ask(self, connection: Connection) -> None:
         calls, distinct = self.told["calls"], self.told["distinct"]
         if calls is not None and self._number >= calls:
             return
@@ -183,7 +183,7 @@ class Calls(Load):
         self._number += 1
         self._asked[connection.fileno()] = time.monotonic()
         body = self._bodies[number].replace(*self._changes, 1)
-        send(connection, self.spoken[connection.fileno()].ask(body))
+        _send(connection, self.spoken[connection.fileno()].ask(body))
 
     def _found(self) -> dict[str, Any]:
         return super()._found() | {"asked": self._number}
@@ -199,13 +199,13 @@ class Events(Load):
         super().__init__(told)
         self._halves: dict[int, bytes] = {}
 
-    def begin(self, connections: list[socket.socket]) -> None:
+    def begin(self, connections: list[Connection]) -> None:
         bodies = Bodies(self.told["size"], seed=1)
         for order, connection in enumerate(connections):
             body = bodies[self.told["first"] + order].replace(PLAIN, STREAMED, 1)
-            send(connection, self.spoken[connection.fileno()].ask(body))
+            _send(connection, self.spoken[connection.fileno()].ask(body))
 
-    def take(self, connection: socket.socket, data: bytes) -> None:
+    def take(self, connection: Connection, data: bytes) -> None:
         now = time.monotonic_ns()
         number = connection.fileno()
         # An event may come in two records.
@@ -236,13 +236,22 @@ class Connects(Load):
         asked = spoken.ask(self._bodies[self.told["first"] + self._number])
         self._number += 1
         began = time.monotonic()
-        with self.connection(host) as connection:
-            send(connection, asked)
-            connection.setblocking(True)
-            while not spoken.answered(data := connection.recv(READ)):
-                if not data:
+        with closing(self.connection(host)) as connection:
+            _send(connection, asked)
+            answer: bytes | None = None
+            while answer is None or not spoken.answered(answer):
+                connection.wait(reading=True)
+                answer = connection.received()
+                if answer == b"":
                     raise Broken("a connection was closed during its answer")
         return time.monotonic() - began
+
+
+def _send(connection: Connection, data: bytes) -> None:
+    """All of it, waiting where the other side is slow."""
+    connection.send(data)
+    if connection.waits:
+        connection.wait()
 
 
 KINDS: Mapping[str, type[Load]] = {"json": Calls, "events": Events, "connects": Connects}

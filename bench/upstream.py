@@ -19,7 +19,7 @@ from itertools import count
 from typing import Any
 
 from bench.speech import Asked, Gone, Http1Asked, Http2Asked
-from bench.wire import Broken, received, secured
+from bench.wire import Broken, Connection
 from bench.words import Bodies, prose
 
 EVENT = 200
@@ -38,10 +38,9 @@ class Upstream:
         for number in self._listeners:
             self._poll.register(number, select.EPOLLIN)
         self._poll.register(sys.stdin, select.EPOLLIN)
-        self._connections: dict[int, ssl.SSLSocket] = {}
+        self._connections: dict[int, Connection] = {}
         self._spoken: dict[int, Asked] = {}
-        self._unsent: dict[int, bytes] = {}
-        self._due: list[tuple[float, int, float, ssl.SSLSocket, int]] = []
+        self._due: list[tuple[float, int, float, Connection, int]] = []
         self._size = int(told["answer"])
         self._answers = cache(partial(Bodies, seed=2))
         self._events = _events()
@@ -69,7 +68,7 @@ class Upstream:
         try:
             if what & select.EPOLLOUT:
                 self._send(number)
-            if number in self._connections and (data := received(self._connections[number])) is not None:
+            if number in self._connections and (data := self._connections[number].received()) is not None:
                 self._read(number, data)
         except (OSError, Broken):
             self._drop(number)  # whoever asked has left: its window was over
@@ -78,12 +77,13 @@ class Upstream:
         plain, _ = listener.accept()
         newer = listener.fileno() == self._newer
         try:
-            connection = secured(plain, self._contexts[newer], server_side=True)
+            connection = Connection(plain, self._contexts[newer], server_side=True)
         except OSError:
             return  # a door that gave up: whoever waits for it will say so
         self._connections[connection.fileno()] = connection
         self._spoken[connection.fileno()] = Http2Asked() if newer else Http1Asked()
         self._poll.register(connection, select.EPOLLIN)
+        self._attend(connection.fileno(), select.EPOLLIN)
 
     def _read(self, number: int, data: bytes) -> None:
         if not data:
@@ -99,21 +99,14 @@ class Upstream:
         self._poll.unregister(number)
         self._connections.pop(number).close()
         del self._spoken[number]
-        self._unsent.pop(number, None)
 
     def _send(self, number: int, data: bytes = b"") -> None:
         """What can go at once; the rest when there is room: one slow door must not hold up the others' streams."""
-        waited = number in self._unsent
-        left = memoryview(self._unsent.pop(number, b"") + data)
-        while left:
-            try:
-                left = left[self._connections[number].send(left) :]
-            except ssl.SSLWantWriteError:
-                self._unsent[number] = bytes(left)
-                break
-        if waited != (number in self._unsent):
-            more = 0 if waited else select.EPOLLOUT
-            self._poll.modify(number, select.EPOLLIN | more)
+        connection = self._connections[number]
+        waited = connection.waits
+        connection.send(data)
+        if connection.waits != waited:
+            self._poll.modify(number, select.EPOLLIN | (0 if waited else select.EPOLLOUT))
 
     def _answer(self, number: int, spoken: Asked, stream: int, path: bytes) -> None:
         asked, _, value = path.rpartition(b"=")
@@ -124,7 +117,7 @@ class Upstream:
             size = int(value) if asked.endswith(b"size") else self._size
             self._send(number, spoken.answer(stream, self._answers(size)[next(self._number)]))
 
-    def _begin_stream(self, connection: ssl.SSLSocket, stream: int, rate: float) -> None:
+    def _begin_stream(self, connection: Connection, stream: int, rate: float) -> None:
         number = next(self._number)
         # Spread over the interval by the golden ratio: events of many streams do not leave at one moment.
         begin = time.monotonic() + (number * 0.618 % 1) / rate
@@ -140,7 +133,7 @@ class Upstream:
 
     def _sent(self, number: int, stream: int) -> bool:
         """Send an event, unless the last one still waits; whether the stream goes on."""
-        if number in self._unsent:
+        if self._connections[number].waits:
             return True
         event = self._events[next(self._number) % len(self._events)] % time.monotonic_ns()
         try:

@@ -1,6 +1,6 @@
 """TLS over non-blocking sockets with as little between them and the kernel as Python allows.
 
-asyncio's own TLS costs twice as much, and on a small machine load generator and upstream share the cores with the door.
+On a small machine load generator and upstream share the cores with the door.
 """
 
 import base64
@@ -19,39 +19,102 @@ class Broken(SystemExit):
     """The other side did not do what a measurement needs: the program ends with the message."""
 
 
-def secured(plain: socket.socket, context: ssl.SSLContext, **how: Any) -> ssl.SSLSocket:
-    """The same connection under TLS, its handshake done, not blocking from here on."""
-    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    plain.settimeout(PATIENCE)
-    wrapped = context.wrap_socket(plain, **how)
-    wrapped.setblocking(False)
-    return wrapped
+class Connection:
+    """A connection that never blocks, under TLS where there is a context.
 
+    Over memory: one system call reads all records that have come, where an SSLSocket makes two for each.
+    """
 
-def received(connection: socket.socket) -> bytes | None:
-    """What has come; b"" at the end, None when there is only half a record."""
-    try:
-        return connection.recv(READ)
-    except (ssl.SSLWantReadError, BlockingIOError):
-        return None
-    except (ssl.SSLEOFError, ConnectionError):
-        return b""
+    def __init__(self, plain: socket.socket, context: ssl.SSLContext | None, **how: Any) -> None:
+        if plain.family == socket.AF_INET:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        plain.settimeout(PATIENCE)
+        self._plain = plain
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._in, self._out, **how) if context else None
+        self._unsent = b""
+        if self._tls:
+            self._shake_hands(self._tls)
+        plain.setblocking(False)
 
+    def _shake_hands(self, tls: ssl.SSLObject) -> None:
+        while True:
+            try:
+                tls.do_handshake()
+            except ssl.SSLWantReadError:
+                self._plain.sendall(self._out.read())
+                data = self._plain.recv(READ)
+                if not data:
+                    raise ConnectionError("closed during the handshake") from None
+                self._in.write(data)
+            else:
+                self._plain.sendall(self._out.read())
+                return
 
-def send(connection: socket.socket, data: bytes) -> None:
-    """All of it, waiting where the other side is slow."""
-    left = memoryview(data)
-    while left:
+    @property
+    def alpn(self) -> str | None:
+        """What was agreed on."""
+        return self._tls.selected_alpn_protocol() if self._tls else None
+
+    @property
+    def waits(self) -> bool:
+        """Whether something waits to be sent."""
+        return bool(self._unsent)
+
+    def fileno(self) -> int:
+        """Its number; -1 when it is closed."""
+        return self._plain.fileno()
+
+    def close(self) -> None:
+        """At once: nobody waits for a goodbye."""
+        self._plain.close()
+
+    def received(self) -> bytes | None:
+        """What has come; b"" at the end, None when that is less than a record. OSError where it was broken off."""
         try:
-            left = left[connection.send(left) :]
-        except (ssl.SSLWantWriteError, BlockingIOError):
-            if not select.select([], [connection], [], PATIENCE)[1]:
-                raise Broken(f"the other side read nothing for {PATIENCE:.0f} s") from None
+            data = self._plain.recv(READ)
+        except BlockingIOError:
+            # What came with the end of the handshake is in already.
+            if not self._in.pending:
+                return None
+        else:
+            if not (data and self._tls):
+                return data
+            self._in.write(data)
+        assert self._tls is not None
+        pieces = []
+        try:
+            while self._in.pending:
+                pieces.append(self._tls.read(READ))
+        except ssl.SSLWantReadError:
+            pass  # half a record, or what is not for us
+        except ssl.SSLZeroReturnError:
+            pieces = pieces or [b""]
+        return b"".join(pieces) if pieces else None
+
+    def send(self, data: bytes = b"") -> None:
+        """What goes at once; the rest `waits`, to be sent by and by."""
+        if data and self._tls:
+            self._tls.write(data)
+            data = self._out.read()
+        unsent = self._unsent + data if self._unsent else data
+        if unsent:
+            try:
+                self._unsent = unsent[self._plain.send(unsent) :]
+            except BlockingIOError:
+                self._unsent = unsent
+
+    def wait(self, *, reading: bool = False) -> None:
+        """Until there is something to read, or room for what waits. Raises Broken after a while."""
+        while reading or self._unsent:
+            if not any(select.select([self] if reading else [], [] if reading else [self], [], PATIENCE)):
+                raise Broken(f"the other side {'said' if reading else 'read'} nothing for {PATIENCE:.0f} s")
+            if reading:
+                return
+            self.send()
 
 
-def through(
-    proxy: int | None, asked: str, host: str, port: int, run: str, trust: ssl.SSLContext | None
-) -> socket.socket:
+def through(proxy: int | None, asked: str, host: str, port: int, run: str, trust: ssl.SSLContext | None) -> Connection:
     """A connection to `host`: through the proxy on that port of this machine, or straight to a server on `port`.
 
     The proxy is told `asked`, a host and a port. Without `trust` there is no TLS.
@@ -63,10 +126,7 @@ def through(
         answer = _head(plain)
         if b" 200 " not in answer:
             raise Broken(f"CONNECT was answered with {answer[:80]!r}")
-    if trust is not None:
-        return secured(plain, trust, server_hostname=host)
-    plain.setblocking(False)
-    return plain
+    return Connection(plain, trust, **({"server_hostname": host} if trust else {}))
 
 
 def _head(plain: socket.socket) -> bytes:
