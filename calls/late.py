@@ -50,14 +50,14 @@ def answered(asked: Exchange, id: Json, stream: Exchange) -> Late | None:  # noq
 
 def is_old(stream: Exchange) -> bool:
     """Whether it is the stream of the older transport: what it brings must wait for what the client posts meanwhile."""
-    return stream.request.method == "GET" and _endpoint(stream) is not None
+    return stream.request.method == "GET" and endpoint(stream) is not None
 
 
 def _brings(stream: Exchange, asked: Exchange) -> bool:
     if not _is_stream(stream) or stream.request.method != "GET":
         return False
-    if endpoint := _endpoint(stream):
-        return endpoint == asked.request.url
+    if there := endpoint(stream):
+        return there == asked.request.url
     if stream.request.url != asked.request.url or stream.started_at < asked.started_at:
         return False
     after = header(stream.request.headers, "last-event-id")
@@ -71,7 +71,7 @@ def _is_stream(exchange: Exchange) -> bool:
     return media is not None and "text/event-stream" in media.lower()
 
 
-def _endpoint(stream: Exchange) -> str | None:
+def endpoint(stream: Exchange) -> str | None:
     """Where the first event of the older transport's stream says to post."""
     first = next(_events(stream), None) if _is_stream(stream) else None
     if first is None or first[0].event != "endpoint":

@@ -6,7 +6,7 @@ itself and leaves the other headers as they stand. Times are nanoseconds after t
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from calls.model import ChunkKind, Headers
 
@@ -14,6 +14,9 @@ type End = Literal["complete", "cut", "hold"]
 """`complete`: the message ends. `cut`: break the connection there. `hold`: send nothing more and wait for the client to
 leave; where it is still there after `patience`, call `stayed`, send what that returns if no head has gone out, and
 else break the connection."""
+
+AGAIN: Final = 5_000_000
+"""Nanoseconds until a piece that had to wait is looked at again."""
 
 type Standing = Literal["replayed", "edited", "live", "miss"]
 
@@ -27,6 +30,8 @@ class Piece:
 
     at: int
     data: bytes
+    ready: Callable[[], bytes | None] | None = None
+    """What it waits for beside its time: None as long as it has to wait, then the bytes to be sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,18 @@ def readdressed(response: Response, then: Json, now: Json) -> Response:
     return replace(response, headers=_headers(response, sum(map(len, now_pieces))), body=_body(now_pieces, times))
 
 
+def by_event(body: Body) -> Body:
+    """The same bytes, a piece for each event."""
+    pieces = _EVENT.split(body.data)
+    return _body(pieces, _times(body, pieces, whole=False))
+
+
+def event_for(event: bytes, then: Json, now: Json) -> bytes:
+    """One event as an answer to `now`."""
+    ids, tokens = _pairs(then, now, "id"), _pairs(then, now, "token")
+    return _rewritten(event, ids, tokens) if ids or tokens else event
+
+
 type Names = Mapping[str, Json]
 """What the recorded ids are now, by the recorded one as JSON: 1 and "1" are two."""
 

@@ -149,6 +149,7 @@ class Replays:
             # What is recorded beside it ends with its run.
             if (
                 session.options.candidate is None
+                and not session.streaming
                 and replay not in given
                 and self.now() - session.asked_at >= RESTS_AFTER
             ):
@@ -183,7 +184,9 @@ class Replays:
         """The replay of this name, loaded at its first request: once, however many come at the same time."""
         if run is None:
             return None
-        while (session := self._sessions.get(run) or self._by_run.get(run)) is None and self.load and self._may_load(run):
+        while (
+            (session := self._sessions.get(run) or self._by_run.get(run)) is None and self.load and self._may_load(run)
+        ):
             if waiting := self._loading.get(run):
                 await waiting.wait()
             elif not await self._loaded(run, self.load):

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from calls.key import keyed, raw_digest
+from calls.late import is_old
 from calls.model import Exchange, Json, Request
 from replay import explain, miss, playback, sockets
 from replay.answer import Answer, Tier, mark
@@ -16,6 +17,7 @@ from replay.explain import Asked
 from replay.fit import Fit, fitted
 from replay.frames import Break
 from replay.hooks import Beyond, Edits, Given
+from replay.late import Stream
 from replay.miss import Miss
 from replay.pacing import INSTANT, Pace
 from replay.recording import Recording
@@ -89,6 +91,7 @@ class Session:
     _script: Script = field(init=False)
     _sockets: sockets.Switchboard = field(init=False)
     _number: int = field(init=False, default=0)
+    _streams: list[Stream] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         self._script = Script(self.recording.index, self.options.after_last)
@@ -146,6 +149,11 @@ class Session:
         return await (self._unanswered(asked, key, raw) if taken is None else self._taken(asked, taken))
 
     @property
+    def streaming(self) -> bool:
+        """Whether a stream may be open that waits for what is still to be asked."""
+        return bool(self._streams)
+
+    @property
     def begun(self) -> bool:
         """Whether anything was asked."""
         return self._number > 0
@@ -200,6 +208,9 @@ class Session:
         return (await _aside(request, partial(keyed, request, self.recording.profiles))).key
 
     async def _taken(self, asked: Asked, taken: Taken) -> Answer | None:
+        for stream in self._streams:
+            if stream.url == asked.request.url:
+                stream.posted(taken.recorded.step, asked.request)
         if taken.recorded.heavy:
             await asyncio.to_thread(getattr, taken.recorded, "exchange")
         if playback.is_websocket(taken.recorded.exchange) and not taken.recorded.lacking:
@@ -230,8 +241,18 @@ class Session:
         if self.options.listed:
             self._tally.answered_by.append(recorded.id)
         stands = mark("replayed", run=asked.run, step=recorded.step, match=tier, reframed=fit.reframed)
+        stream = self._stream(fit.exchange)
         stayed, left = partial(self._stayed, asked, recorded, tier), partial(self._left, asked, recorded, tier)
-        return playback.answer(fit.exchange, self.options.pace, stands, stayed=stayed, left=left)
+        given = playback.answer(fit.exchange, self.options.pace, stands, stayed=stayed, left=left)
+        return given if stream is None else replace(given, pieces=tuple(stream.pieces(self.options.pace)))
+
+    def _stream(self, exchange: Exchange) -> Stream | None:
+        """The stream of MCP's older transport that this is."""
+        if not is_old(exchange):
+            return None
+        stream = Stream(exchange, self.recording.index.entries)
+        self._streams.append(stream)
+        return stream
 
     def _spoken(self, asked: Asked, taken: Taken) -> Answer | None:
         """A WebSocket: its opening answers a request, and what was said over it follows."""

@@ -72,8 +72,8 @@ def lacking(exchange: Exchange) -> str | None:
     """Why an exchange cannot be given as it was; None when it can."""
     if is_websocket(exchange) and not _upgraded(exchange.response):
         return "it left HTTP for something that is no WebSocket, which is not recorded"
-    if is_old(exchange):
-        return "it is the stream of MCP's older transport (HTTP+SSE), which would answer before it is asked; use the streamable one"
+    if is_old(exchange) and header(exchange.response.headers if exchange.response else (), "content-encoding"):
+        return "it is a compressed stream of MCP's older transport (HTTP+SSE), whose events cannot wait for what they answer"
     if exchange.truncated:
         return (
             "it is larger than body_limit, so bytes of it are lacking: raise that setting before it is recorded again"

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from http import HTTPStatus
 from typing import Final, Protocol
 
@@ -14,7 +15,7 @@ from proxy.lane.admission import Asked
 from proxy.lane.exchange import Desk, Exchange
 from proxy.lane.framing import Chunked, Sized
 from proxy.mitm.problem import Problem
-from replay.answer import Answer
+from replay.answer import AGAIN, Answer, Piece
 
 BURST: Final = 64 << 10
 """How much goes out in one write."""
@@ -149,9 +150,17 @@ class Answered(Exchange):
             self._plan.append((answer.at, lambda: self._head(answer)))
         if self.asked.method != "HEAD":
             for piece in answer.pieces:
-                self._plan.append((piece.at, lambda data=piece.data: self._piece(answer, data)))  # type: ignore[misc]
+                self._plan.append((piece.at, partial(self._due, answer, piece)))
         self._plan.append((answer.end_at, lambda: self._end(answer)))
         self._play()
+
+    def _due(self, answer: Answer, piece: Piece) -> None:
+        data = piece.data if piece.ready is None else piece.ready()
+        if data is not None:
+            self._piece(answer, data)
+            return
+        self._lacking = answer.left
+        self._plan.appendleft((time.monotonic_ns() - self._given_at + AGAIN, partial(self._due, answer, piece)))
 
     def _play(self) -> None:
         """Send what is due, then wait: for its time, or for the client to take what it got."""

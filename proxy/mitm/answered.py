@@ -3,6 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 
 from mitmproxy import http
@@ -27,7 +28,7 @@ from proxy.mitm.signals import Await, Full, Informational, Room
 from proxy.mitm.stream import RequestEvent, as_text
 from proxy.mitm.visit import Visit
 from proxy.mitm.websocket import Upgrade
-from replay.answer import Answer, Dialogue, mark
+from replay.answer import AGAIN, Answer, Dialogue, Piece, mark
 
 BURST = 64 << 10
 """How much goes out before we see whether the client takes it."""
@@ -176,9 +177,17 @@ class Answered(Relayed):
         if answer.status:
             self._plan.append((answer.at, lambda: self._send_head(answer)))
         for piece in answer.pieces:
-            self._plan.append((piece.at, lambda data=piece.data: self._send_piece(answer, data)))  # type: ignore[misc]
+            self._plan.append((piece.at, partial(self._due, answer, piece)))
         self._plan.append((answer.end_at, lambda: self._send_end(answer)))
         yield from self.play()
+
+    def _due(self, answer: Answer, piece: Piece) -> CommandGenerator[None]:
+        data = piece.data if piece.ready is None else piece.ready()
+        if data is not None:
+            yield from self._send_piece(answer, data)
+            return
+        self._lacking = answer.left
+        self._plan.appendleft((time.monotonic_ns() - self._given_at + AGAIN, partial(self._due, answer, piece)))
 
     def play(self) -> CommandGenerator[None]:
         """Send what is due, then wait: for its time, or for the client to take what it got."""

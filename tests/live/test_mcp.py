@@ -133,6 +133,7 @@ def is_whole(call: dict[str, Any], text: str, exchanges: int) -> None:
 async def test_the_older_transport_is_one_call_with_the_answer_that_came_on_the_stream(data: Path) -> None:
     async with recording(data, tools().sse_app()) as up:
         async with session(up, old=True) as mcp:
+            await mcp.send_ping()  # which the replay lacks, so that its calls come under other ids
             assert [await told(mcp, "add", a=1, b=n) for n in (1, 2)] == ["2", "3"]
         one, two = await tool_calls(up)
         is_whole(one, "2", 2)
@@ -142,13 +143,8 @@ async def test_the_older_transport_is_one_call_with_the_answer_that_came_on_the_
         bundle = (await api(up, "/v1/runs/mcp/bundle")).content
     file = data.with_name("old.jsonl")
     file.write_bytes(bundle)
-    async with running(data, "--mode", "replay", "--replay", str(file)) as up, through(up) as http:
-        refused = await http.get(
-            f"http://{HOST}/sse", headers={"accept": "text/event-stream", "cache-control": "no-store"}
-        )
-        assert refused.status_code == 424
-        assert refused.json()["playhead"]["reason"] == "incomplete"
-        assert "MCP's older transport" in refused.json()["detail"]
+    async with running(data, "--mode", "replay", "--replay", str(file)) as up, session(up, old=True) as mcp:
+        assert [await told(mcp, "add", a=1, b=n) for n in (1, 2)] == ["2", "3"]
 
 
 async def test_a_stream_that_broke_off_and_was_gone_on_with_is_one_call_and_replays(data: Path) -> None:
