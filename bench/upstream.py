@@ -129,7 +129,8 @@ class Upstream:
             # A closed connection has no number.
             if connection.fileno() in self._connections and self._sent(connection.fileno(), stream):
                 # Who is late leaves events out: a heap of them at once would be cheaper for a door than events are.
-                heapq.heappush(self._due, (max(due + interval, now), number, interval, connection, stream))
+                later = due + interval if due + interval > now else now + interval
+                heapq.heappush(self._due, (later, number, interval, connection, stream))
 
     def _sent(self, number: int, stream: int) -> bool:
         """Send an event, unless the last one still waits; whether the stream goes on."""
