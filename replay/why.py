@@ -21,7 +21,7 @@ def why(report: Report, number: int | None = None) -> Iterator[str]:
     yield f"replay {report['id']} of {report['run']}: {_headline(report)}"
     for one in misses[:_TOLD]:
         yield ""
-        yield from _miss(one)
+        yield from missed(one)
     unasked = report["missed"] + report["live"] - min(len(misses), _TOLD)
     if unasked > 0:
         yield f"\nand {unasked} more, which mostly follow from these; one of them: playhead why NUMBER"
@@ -31,7 +31,7 @@ def why(report: Report, number: int | None = None) -> Iterator[str]:
 
 def _one(misses: list[Report], report: Report, number: int) -> Iterator[str]:
     if misses:
-        yield from _miss(misses[0])
+        yield from missed(misses[0])
     elif report["missed"] + report["live"] > len(report["misses"]):
         yield f"request {number} of replay {report['id']} was answered, or was missed after the {len(report['misses'])} that are told"
     else:
@@ -50,12 +50,14 @@ def _headline(report: Report) -> str:
             return "nothing was asked, so nothing can be said: see whether requests reach the proxy with playhead doctor -- CMD"
 
 
-def _miss(one: Report) -> Iterator[str]:
+def missed(one: Report, *, stored: bool = True) -> Iterator[str]:
+    """One miss. Of a recording that is not `stored` nobody can look at a call by its id."""
     yield f"request {one['number']}, {one['reason']}: {one['asked'] or TITLES[one['reason']]}"
     nearest = one["nearest"] or {}
     differences = nearest.get("differences") or ()
     if differences:
-        yield f"  nearest is step {nearest['step']} (playhead show {nearest['call']}); recorded -, now +"
+        show = f" (playhead show {nearest['call']})" if stored else ""
+        yield f"  nearest is step {nearest['step']}{show}; recorded -, now +"
         yield from _sides(differences)
         if more := nearest.get("more"):
             yield f"    and {more} more places"
