@@ -99,11 +99,14 @@ class Lane:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(min(LOOK, shortest / 4))
-            now = loop.time()
-            for client in list(self._clients):
-                client.overdue(now)
-            self.upstreams.sweep()
-            self.ways.sweep()
+            self._look_once(loop.time())
+
+    def _look_once(self, now: float) -> None:
+        # By itself: a coroutine that sleeps would hold on to the last client that it has looked at.
+        for client in list(self._clients):
+            client.overdue(now)
+        self.upstreams.sweep()
+        self.ways.sweep()
 
     async def _let_go(self) -> None:
         """Requests in flight may end, for a while."""
