@@ -46,6 +46,9 @@ class Http2Client(Wire):
         self._tunnel = tunnel
         self._within = within
         self._lender = Lender(lane.upstreams, lane.engine.destinations)
+        self._alone = object()
+        """Whose connections are nobody else's."""
+
         self._bound: set[Way] = set()
         """Where it has shown authentication that is meant for a whole connection."""
 
@@ -88,7 +91,7 @@ class Http2Client(Wire):
         way = found.asked.way
         if found.asked.bound:
             self._bound.add(way)
-        key = Key(way, id(self) if way in self._bound else None)
+        key = Key(way, self._alone if way in self._bound else None)
         return Relay2(seat, found, self.lane.ways, key, self._lender)
 
     def _go_live(self, found: Asking, seat: Seat) -> Relay2:
@@ -193,6 +196,7 @@ class Http2Client(Wire):
         for seat in seats:
             self._abandon(seat, outcome, why)
         self._lender.close()
+        self.lane.ways.let_go(self._alone)
         self.lane.departed(self)
 
     def _abandon(self, seat: Seat, outcome: Outcome, why: str) -> None:

@@ -33,7 +33,7 @@ class Key(NamedTuple):
     """Whose connection it is, and to whom."""
 
     way: Way
-    owner: int | None
+    owner: object | None
     """One client's; None for all."""
 
 
@@ -184,6 +184,7 @@ class Leg(Flow):
 
     def interim(self, event: ngh2.InformationalResponseReceived) -> None:
         """A response announces another one."""
+        self._heard = True
         if self._taker is not None:
             self._taker.interim(int(dict(event.headers)[b":status"]), event.headers[1:])
 
@@ -302,6 +303,13 @@ class Ways:
         shared.begin(*upstream.given_away())
         self._shared.setdefault(key, []).append(shared)
         return Leg(shared)
+
+    def let_go(self, owner: object) -> None:
+        """Let go of the connections that are one client's alone: it has left."""
+        for key, every in self._shared.items():
+            if key.owner is owner:
+                for shared in every:
+                    shared.retire()
 
     def sweep(self) -> None:
         """Let go of those that have waited too long, and forget those that are gone."""

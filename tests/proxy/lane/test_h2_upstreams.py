@@ -24,14 +24,28 @@ async def test_all_clients_share_a_connection(tmp_path: Path) -> None:
 
 async def test_who_shows_a_name_for_a_connection_has_it_for_himself(tmp_path: Path) -> None:
     ntlm: Fields = [("authorization", "NTLM TlRMTVNT")]
-    async with speaking(answer_all) as upstream, opened(tmp_path, **reaching(upstream)) as door:
+    upstream, left = Upstream(), [asyncio.Event() for _ in range(4)]
+
+    async def handler(peer: Peer) -> None:
+        number = upstream.connections
+        try:
+            await answer_all(peer)
+        finally:
+            left[number].set()
+
+    async with speaking(handler, upstream=upstream), opened(tmp_path, **reaching(upstream)) as door:
         async with asking(door, upstream) as (one, authority), asking(door, upstream) as (other, _):
             await one.answer(one.ask(authority, "/", extra=ntlm))
             await one.answer(one.ask(authority, "/"))
             assert upstream.connections == 2  # the first was made to learn what the upstream speaks
             await other.answer(other.ask(authority, "/"))
             await other.answer(other.ask(authority, "/", extra=ntlm))
-        assert upstream.connections == 3
+            assert upstream.connections == 3
+            assert not left[2].is_set()
+        # What was one client's goes with it; what was everybody's stays.
+        await left[2].wait()
+        await left[3].wait()
+        assert not left[1].is_set()
 
 
 async def test_more_streams_than_an_upstream_takes_get_another_connection(tmp_path: Path) -> None:
