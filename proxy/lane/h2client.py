@@ -14,7 +14,7 @@ from proxy.lane.h2answered import Answered2
 from proxy.lane.h2exchange import LINGER, Exchange2, Seat
 from proxy.lane.h2heads import Asking, as_text, asking
 from proxy.lane.h2relay import Relay2
-from proxy.lane.h2upstreams import Key
+from proxy.lane.h2ways import Key
 from proxy.lane.h2wire import HEAD_BYTES, Fields, Flow, Wire
 from proxy.lane.upstream import Lender, Way
 from proxy.mitm.problem import Problem

@@ -14,7 +14,7 @@ from calls.model import Headers, Outcome
 from proxy.lane.h2carriers import Carrier
 from proxy.lane.h2exchange import Exchange2, Seat
 from proxy.lane.h2heads import Asking, Told
-from proxy.lane.h2upstreams import Key, Ways
+from proxy.lane.h2ways import Key, Ways
 from proxy.lane.h2wire import Fields
 from proxy.lane.relay import SAFE
 from proxy.lane.upstream import Lender

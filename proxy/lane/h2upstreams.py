@@ -1,40 +1,21 @@
-"""Connections of HTTP/2 to upstreams, which all clients share, and the way to an upstream that may speak either version.
+"""Connections of HTTP/2 to upstreams, and one request on them."""
 
-HTTP/2 knows no authentication by connection; where a client shows NTLM or Negotiate all the same, it gets connections of
-its own. What an upstream speaks is found out once, in the handshake, and forgotten when it speaks otherwise.
-"""
-
-import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 import ngh2
 
 from calls.model import Headers
-from proxy.lane.h2carriers import BROKEN, Carrier, OverHttp1, Taker
+from proxy.lane.h2carriers import BROKEN, Taker
 from proxy.lane.h2heads import Asking, as_fields, as_text, from_http2
 from proxy.lane.h2wire import Flow, Wire
-from proxy.lane.upstream import Lender, Upstreams, Way
-from proxy.mitm.engine import Engine
-from proxy.mitm.problem import Problem
 
 logger = logging.getLogger(__name__)
 
-KEPT: Final = 15.0
-"""Seconds for which a connection waits without a stream. An upstream that closes it sooner says what it has not done."""
-
 _REFUSED: Final = int(ngh2.ErrorCode.REFUSED_STREAM)
 _MALFORMED: Final = int(ngh2.ErrorCode.PROTOCOL_ERROR)
-
-
-class Key(NamedTuple):
-    """Whose connection it is, and to whom."""
-
-    way: Way
-    owner: object | None
-    """One client's; None for all."""
 
 
 class Shared(Wire):
@@ -231,100 +212,3 @@ class Leg(Flow):
         if self._taker is not None:
             refused = code == _REFUSED and not self._heard
             self._taker.broken(code, refused=refused, unheard=not (self._heard or self._fresh))
-
-
-class Ways:
-    """To upstreams that may speak either version."""
-
-    def __init__(self, upstreams: Upstreams, engine: Engine, at_last: Callable[[Callable[[], None]], None]) -> None:
-        self._upstreams = upstreams
-        self._at_last = at_last
-        self._engine = engine
-        self._shared: dict[Key, list[Shared]] = {}
-        self._coming: dict[Key, asyncio.Future[Problem | None]] = {}
-
-    def ready(self, key: Key, lender: Lender, *, repeatable: bool) -> Carrier | None:
-        """What is there already."""
-        if not self._old(key.way):
-            shared = next((shared for shared in self._shared.get(key, ()) if shared.roomy), None)
-            return None if shared is None else Leg(shared)
-        upstream = lender.lend(key.way, repeatable=repeatable)
-        return None if upstream is None else OverHttp1(upstream, lender)
-
-    async def carrier(self, key: Key, lender: Lender) -> Carrier:
-        """What carries one more request there. Raises Problem."""
-        while not self._old(key.way):
-            if (ready := self.ready(key, lender, repeatable=True)) is not None:
-                return ready
-            if (made := await self._make(key, lender)) is not None:
-                return made
-        return OverHttp1(await lender.connect(key.way), lender)
-
-    async def speaks(self, way: Way, lender: Lender) -> None:
-        """Find out what an upstream speaks, where nobody knows, by connecting to it. Raises Problem."""
-        key = Key(way, None)
-        if self._known(way) is None and (made := await self._make(key, lender)) is not None:
-            made.put_by()
-
-    def _known(self, way: Way) -> bytes | None:
-        return self._engine.alpn.get((way.name or "", way.port))
-
-    def _old(self, way: Way) -> bool:
-        return way.name is None or self._known(way) not in (None, b"h2")
-
-    async def _make(self, key: Key, lender: Lender) -> Carrier | None:
-        """A new connection; None where somebody else was about to make one, which is there now."""
-        if (coming := self._coming.get(key)) is not None:
-            if (problem := await asyncio.shield(coming)) is not None:
-                raise problem
-            return None
-        self._coming[key] = coming = asyncio.get_running_loop().create_future()
-        problem = Problem(502, "connect_failed", "the connection was given up")
-        try:
-            made = await self._connect(key, lender)
-        except Problem as fault:
-            problem = fault
-            raise
-        else:
-            problem = None
-            return made
-        finally:
-            del self._coming[key]
-            coming.set_result(problem)
-
-    async def _connect(self, key: Key, lender: Lender) -> Carrier:
-        way = key.way
-        assert way.name is not None
-        upstream = await self._upstreams.connect(way, self._engine.destinations, either=True)
-        self._engine.remember_alpn(way.name, way.port, upstream.alpn.encode())
-        if upstream.alpn != "h2":
-            return OverHttp1(upstream, lender)
-        shared = Shared(self._at_last)
-        shared.begin(*upstream.given_away())
-        self._shared.setdefault(key, []).append(shared)
-        return Leg(shared)
-
-    def let_go(self, owner: object) -> None:
-        """Let go of the connections that are one client's alone: it has left."""
-        for key, every in self._shared.items():
-            if key.owner is owner:
-                for shared in every:
-                    shared.retire()
-
-    def sweep(self) -> None:
-        """Let go of those that have waited too long, and forget those that are gone."""
-        oldest = time.monotonic() - KEPT
-        for key in list(self._shared):
-            for shared in self._shared[key]:
-                if shared.idle and shared.since < oldest:
-                    shared.retire()
-            self._shared[key] = left = [shared for shared in self._shared[key] if not shared.gone]
-            if not left:
-                del self._shared[key]
-
-    def close(self) -> None:
-        """Let go of all."""
-        for every in self._shared.values():
-            for shared in every:
-                shared.abort()
-        self._shared.clear()

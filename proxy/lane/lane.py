@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from proxy.door import Answerer, DoorConfig
 from proxy.errors import Failure
 from proxy.lane.client import Client
-from proxy.lane.h2upstreams import Ways
+from proxy.lane.h2ways import Ways
 from proxy.lane.tls import Leaves
 from proxy.lane.upstream import Upstreams
 from proxy.mitm.engine import Begun, Engine, trusted

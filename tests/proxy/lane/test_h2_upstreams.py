@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from proxy.lane import h2upstreams
+from proxy.lane import h2ways
 from tests.support.h2doors import OK, answer_all, asking, reaching, speaking
 from tests.support.h2wire import Fields, Peer, StreamBroken
 from tests.support.wire import MemoryRecorder, Upstream, answering, connected, opened
@@ -225,7 +225,7 @@ async def test_a_connection_that_breaks_without_a_word(tmp_path: Path, method: s
 
 
 async def test_a_connection_that_nobody_needs_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(h2upstreams, "KEPT", 0.0)
+    monkeypatch.setattr(h2ways, "KEPT", 0.0)
     gone = asyncio.Event()
 
     async def handler(peer: Peer) -> None:
