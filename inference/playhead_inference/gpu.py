@@ -1,8 +1,8 @@
 """On a GPU, and where it is asked for: our kernels in place of vLLM's, once they have shown on that very GPU that they hold.
 
-vLLM's mode (0.32.0, model_executor/determinism/batch_invariant.py) has two gaps that can be read there. On Hopper and Blackwell
-torch's own matmul stays with cuBLASLt, whose choice of tiles is only bounded, not fixed. And RMSNorm with a residual goes to
-a fused kernel that is not of the mode. `PLAYHEAD_KERNELS=own` fills both, and takes log-softmax and mean with them.
+vLLM's mode (0.32.0) leaves two gaps, by its sources. On Hopper and Blackwell torch's own matmul stays with cuBLASLt, on the word
+that a split of K was all that varied there. And RMSNorm with a residual goes to a fused CUDA kernel whose launcher, in versions
+before its fix, took other blocks from 256 rows on. `PLAYHEAD_KERNELS=own` fills both, and takes log-softmax and mean with them.
 """
 
 import os
@@ -20,7 +20,6 @@ TOLERANCE: Final = 1e-4
 ROWS: Final = (2, 16, 17, 40)
 SHAPES: Final = ((256, 64), (100, 70), (33, 33))
 """Width of the rows, and columns of a matmul: some fit the tiles and some do not."""
-
 
 Kernel = Callable[..., Any]
 
@@ -42,8 +41,9 @@ def offer(module: Any, layers: Any, key: str) -> None:
 
     def enable_batch_invariant_mode() -> None:
         enable()
-        verify(torch.device(key.lower()))
-        take_over(module, layers, key)
+        if not hasattr(module, "_playhead_library"):
+            verify(torch.device(key.lower()))
+            take_over(module, layers, key)
 
     enable_batch_invariant_mode.offers = True  # type: ignore[attr-defined] # the mark that it is done
     module.enable_batch_invariant_mode = enable_batch_invariant_mode

@@ -62,7 +62,7 @@ class Witness:
             "torch": str(torch.__version__),
             "weights": _weights(model),
             "mode": _own_mode(),
-            "kernels": asked(),
+            "kernels": asked() if _device(model).type != "cpu" else None,
         }
 
 
@@ -79,6 +79,8 @@ def _layers(model: Any) -> Iterator[tuple[str, tuple[Any, ...], int, Callable[[A
             yield name, ("head", *module.weight.shape), module.embedding_dim, _head(module)
         elif isinstance(module, RMSNorm):
             yield name, ("norm", module.hidden_size), module.hidden_size, module
+            # Another kernel on a GPU, whose blocks some versions of vLLM choose by the number of rows.
+            yield f"{name}, residual", ("sum", module.hidden_size), module.hidden_size, _summed(module)
     vocabulary = model.config.vocab_size
     yield "log_softmax", ("log_softmax",), vocabulary, lambda rows: rows.log_softmax(dim=-1, dtype=torch.float32)
     yield "softmax", ("softmax",), vocabulary, lambda rows: rows.softmax(dim=-1, dtype=torch.float32)
@@ -92,6 +94,10 @@ def _called(module: Any) -> Callable[[Any], Any]:
         return out[0] if isinstance(out, tuple) else out
 
     return call
+
+
+def _summed(module: Any) -> Callable[[Any], Any]:
+    return lambda rows: module(rows, rows.clone())[0]
 
 
 def _head(module: Any) -> Callable[[Any], Any]:
