@@ -50,7 +50,7 @@ class Settings(BaseSettings):
     api_port: int = Field(8081, ge=0, le=65535, description="port of the REST API; 0 takes a free one")
     workers: int = Field(1, ge=1, le=64, description="door processes that share the proxy port")
     part: Literal["all", "keeper", "doors"] = Field("all", description="what `up` runs; the images run one part each")
-    engine: Engine = Field("mitmproxy", description="the wire engine")
+    engine: Engine = Field("lane", description="the wire engine; the lane hands to mitmproxy what it does not speak")
     reverse: str | None = Field(None, description="serve this one origin in reverse mode, e.g. https://api.openai.com")
     database_url: SecretStr | None = Field(None, description="a PostgreSQL to use instead of the embedded one")
     token: SecretStr | None = Field(None, description="what clients of the proxy and the API must present")

@@ -24,7 +24,7 @@ from proxy.up import say_on_stderr, up
 @click.option("--reverse", metavar="ORIGIN", help="Serve this origin in reverse mode, for clients with a base_url.")
 @click.option("--replay", multiple=True, metavar="RUN|BUNDLE", help="What answers in replay mode. May be repeated.")
 @click.option("--part", type=click.Choice(["all", "keeper", "doors"]), help="Run one half alone, as the images do.")
-@click.option("--engine", type=click.Choice(["lane", "mitmproxy"]), help="The wire engine. Default: mitmproxy.")
+@click.option("--engine", type=click.Choice(["lane", "mitmproxy"]), help="The wire engine. Default: lane.")
 @click.option("--durability", type=click.Choice(["process", "fsync"]), help="What the end of an answer waits for.")
 @click.option(
     "--on-record-failure", type=click.Choice(["gap", "refuse"]), help="What happens to calls we cannot record."
