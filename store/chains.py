@@ -105,15 +105,15 @@ def _named(one: Link) -> str:
 
 async def kin(connection: asyncpg.Connection, project: str, fresh: Sequence[Link]) -> list[Link]:
     """Those that are stored and have ties with these; and of these, those that are in a chain already."""
-    reach = _reach(fresh)
+    near = reach([one.started_at for one in fresh])
     found = _stored(await connection.fetch(SELF, project, [one.id for one in fresh if one.loose], CHAIN), fresh)
     counterparts = {tie ^ 1 for one in fresh for tie in one.ties}
-    found += _stored(await connection.fetch(TIED, project, sorted(counterparts), *reach, MOST), fresh)
+    found += _stored(await connection.fetch(TIED, project, sorted(counterparts), *near, MOST), fresh)
     made = {tie for one in (*fresh, *found) for tie in one.ties if not tie & 1}
     # Nobody is known to have made it: but others may have handed it back.
     orphans = {tie for one in fresh for tie in one.ties if tie & 1 and tie & ~1 not in made}
     if orphans:
-        found += _stored(await connection.fetch(TIED, project, sorted(orphans), *reach, MOST), fresh)
+        found += _stored(await connection.fetch(TIED, project, sorted(orphans), *near, MOST), fresh)
     return found
 
 
@@ -139,8 +139,8 @@ def _stored(rows: Sequence[asyncpg.Record], fresh: Sequence[Link]) -> list[Link]
     ]
 
 
-def _reach(fresh: Sequence[Link]) -> tuple[uuid.UUID, uuid.UUID]:
-    times = [one.started_at for one in fresh]
+def reach(times: Sequence[int]) -> tuple[uuid.UUID, uuid.UUID]:
+    """The ids between which kin of exchanges of these times is looked for."""
     return _moment(min(times) - REACH), _moment(max(times) + REACH)
 
 

@@ -19,7 +19,7 @@ from store.filing import trace_of
 from store.links import gives, takes
 from store.prices import Cost
 from store.rows import body_digest, clean, digest_bytes
-from store.ties import ties
+from store.ties import marks, ties
 
 LONGEST_RUN = 255
 LONGEST_NAME = 200
@@ -81,7 +81,7 @@ def exchange_row(exchange: Exchange, project: str, call: Call | None = None) -> 
         body_digest(request.body.data),
         body_digest(response.body.data) if response else None,
         _lone_trace(exchange),
-        ties(exchange, call) or None,
+        [*ties(exchange, call), *marks(exchange, call)] or None,
     )
 
 

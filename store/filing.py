@@ -12,7 +12,7 @@ from typing import Final
 
 from calls.identity import Evidence, legal, told_by
 from calls.model import Call, Exchange
-from store.ties import OWN, OWNER, handed_back, owner_of
+from store.ties import EXECUTES, OWN, OWNER, SESSION, handed_back, owner_of, session_of
 
 LINK: Final = "link"
 """The source of an id that a request hands back."""
@@ -21,7 +21,7 @@ TRACE: Final = "traceparent"
 CHAIN: Final = "chain:"
 """Begins the name of a run that only the ids in its calls hold together; the id of its first exchange follows."""
 
-_LAST = frozenset((LINK, OWNER, TRACE))
+_LAST = frozenset((LINK, EXECUTES, SESSION, OWNER, TRACE))
 """What is weaker than a body's word."""
 
 
@@ -52,6 +52,30 @@ def may_follow(exchange: Exchange) -> bool:
     return is_owners(exchange) or (is_loose(exchange) and exchange.run.startswith(CHAIN))
 
 
+def may_go(exchange: Exchange) -> bool:
+    """Whether what it does for a model, or its session, may name its run: nothing stronger did, and no trace has moved it."""
+    return is_loose(exchange) and (TRACE, exchange.run) not in exchange.run_evidence
+
+
+def is_done(exchange: Exchange) -> bool:
+    """Whether it is in the run of a model that asked for it."""
+    return any(source == EXECUTES for source, _ in exchange.run_evidence)
+
+
+def done_for(exchange: Exchange, run: str, tool: str) -> Exchange:
+    """The exchange in the run of the model that asked for it by this id."""
+    return replace(_unasked(exchange), run=run, run_evidence=((EXECUTES, tool), *_unasked(exchange).run_evidence))
+
+
+def given_back(exchange: Exchange) -> Exchange:
+    """The exchange in the run of its connection's owner: it could as well be of several runs."""
+    return replace(_unasked(exchange), run=owner_of(exchange) or exchange.run)
+
+
+def _unasked(exchange: Exchange) -> Exchange:
+    return replace(exchange, run_evidence=tuple(one for one in exchange.run_evidence if one[0] != EXECUTES))
+
+
 def trace_of(exchange: Exchange) -> str | None:
     """The trace that may name the run of an exchange, because nothing stronger did."""
     if not is_loose(exchange):
@@ -71,7 +95,10 @@ def _links(exchange: Exchange, call: Call) -> Evidence:
     evidence = exchange.run_evidence
     if not evidence or any(source in OWN for source, _ in evidence):
         return ()
-    return _new(exchange, tuple((LINK, one) for one in handed_back(exchange, call)))
+    links = [(LINK, one) for one in handed_back(exchange, call)]
+    if call.kind != "model" and (session := session_of(exchange)):
+        links.append((SESSION, session))
+    return _new(exchange, tuple(links))
 
 
 def _new(exchange: Exchange, told: Evidence) -> Evidence:

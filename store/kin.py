@@ -4,18 +4,21 @@ The first of them cannot be told from a call that stands alone, so it is stored 
 there when the second comes. What is asked is the database, so a keeper that dies in between changes nothing.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from calls.model import Exchange
-from store import chains
+from store import chains, errands
 from store.chains import Chains, link_of
 from store.database import Database
-from store.filing import in_trace, may_follow, trace_of
+from store.errands import Around, seen
+from store.filing import done_for, given_back, in_trace, is_done, may_follow, may_go, trace_of
 from store.ingest import Kept
 from store.recorded import Recorded
-from store.ties import ties
+from store.threads import done_by
+from store.ties import owner_of, session_tie, ties
 
 
 class Kin:
@@ -31,7 +34,7 @@ class Kin:
 
         Raises `Unavailable` while Postgres is away.
         """
-        return await self._chained(await self._traced(batch))
+        return await self._done(await self._chained(await self._traced(batch)))
 
     # -- by traces
 
@@ -73,6 +76,36 @@ class Kin:
         stored = [one for one in await self._exchanges(earlier) if may_follow(one)]
         return kept + [_moved(self._understand(one), earlier[one.id]) for one in stored]
 
+    # -- by what a model asked for
+
+    async def _done(self, batch: Sequence[Kept]) -> list[Kept]:
+        """With the calls of tools in the runs of the models that asked for them."""
+        told = {one.exchange.id: one for one in batch}
+        if not (fresh := [found for one in batch if (found := seen(one))]):
+            return list(batch)
+        async with self._database.raw() as connection:
+            known, done = await errands.around(connection, self._project, fresh)
+        askers = {one.id: known.askers(one) for one in done}
+        wanted = {name: [one.id for one in asking] for name, asking in askers.items() if asking}
+        told |= await self._understood({*wanted, *itertools.chain(*wanted.values())} - told.keys())
+        moved = {name: _done_for(told[name], known, [told[one] for one in asking]) for name, asking in wanted.items()}
+        merged = {one.exchange.id: one for one in batch} | {name: one for name, one in moved.items() if one.was}
+        return list((await self._in_sessions(merged)).values())
+
+    async def _in_sessions(self, batch: dict[str, Kept]) -> dict[str, Kept]:
+        """With what surrounds the calls of tools in a session of MCP."""
+        sessions = {tie for one in batch.values() if (tie := session_tie(one.exchange)) is not None}
+        if not sessions:
+            return batch
+        mine = [found for one in batch.values() if (found := seen(one))]
+        async with self._database.raw() as connection:
+            goals = await errands.in_sessions(connection, self._project, mine, sessions)
+        read = batch | await self._understood(goals.keys() - batch.keys())
+        return batch | {name: _in_session(read[name], run) for name, run in goals.items()}
+
+    async def _understood(self, ids: Iterable[str]) -> dict[str, Kept]:
+        return {one.id: self._understand(one) for one in await self._exchanges(ids)}
+
     async def _exchanges(self, ids: Iterable[str]) -> list[Exchange]:
         recorded = Recorded(self._database, lambda _: _nothing_is_derived(), self._project)
         return list((await recorded.evidence(ids)).values())
@@ -88,6 +121,31 @@ def _moved(kept: Kept, run: str | None, stored: str | None = None) -> Kept:
     if run is None or run == exchange.run:
         return kept
     return replace(kept, exchange=replace(exchange, run=run), was=stored or kept.was or exchange.run)
+
+
+def _done_for(kept: Kept, known: Around, askers: Sequence[Kept]) -> Kept:
+    """A call of a tool in the run that asked for it, or back with its owner where that is not known (any more)."""
+    exchange = kept.exchange
+    if kept.call is None or not may_go(exchange):
+        return kept
+    rounds = [found for one in askers if one.call for found in known.rounds(one.exchange, one.call)]
+    runs = errands.asked_for(done_by(exchange, kept.call), rounds) if len(askers) <= errands.MANY else {}
+    run, tool = next(iter(runs.items())) if len(runs) == 1 else (None, "")
+    if run is None or run == owner_of(exchange):
+        return _gone(kept, given_back(exchange)) if is_done(exchange) else kept
+    return _gone(kept, done_for(exchange, run, tool))
+
+
+def _in_session(kept: Kept, run: str | None) -> Kept:
+    exchange = kept.exchange
+    if not may_go(exchange):
+        return kept
+    return _gone(kept, given_back(exchange) if run is None else replace(exchange, run=run))
+
+
+def _gone(kept: Kept, exchange: Exchange) -> Kept:
+    stays = exchange.run == kept.exchange.run
+    return kept if stays else replace(kept, exchange=exchange, was=kept.was or kept.exchange.run)
 
 
 def _nothing_is_derived() -> Any:

@@ -6,6 +6,7 @@ line more follows nothing that we know of. A call is what a model asked for when
 between the asking and the telling. What could as well be otherwise is unknown.
 """
 
+import heapq
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,9 @@ _DEEP: Final = 1000
 
 _BESIDE: Final = 24
 """Values that a request may carry beside a tool call's arguments: one with more tells of it, rather than does it."""
+
+_LOOKED_FOR: Final = 12
+"""Values by which it is looked for who asked for a call."""
 
 
 # Named tuples, because a run may have many thousand and they are made anew for each page of it.
@@ -136,8 +140,8 @@ def executed(tools: Sequence[ToolCall], candidates: Sequence[Done]) -> dict[str,
     free = list(candidates)
     # The one that says most is looked for first: what it did cannot then be taken for less.
     for tool in sorted(tools, key=lambda one: -len(_arguments(one))):
-        fits = [done for done in free if _fits(tool, done)]
-        best = min(fits, key=lambda done: (not done.tools, len(done.said)), default=None)
+        fitting = [done for done in free if fits(tool, done)]
+        best = min(fitting, key=lambda done: (not done.tools, len(done.said)), default=None)
         if tool.id is None or best is None or _contested(tool, best, tools):
             continue
         found[tool.id] = best.id
@@ -150,10 +154,11 @@ def _contested(tool: ToolCall, done: Done, tools: Sequence[ToolCall]) -> bool:
     if done.tools:
         return False
     others = (one for one in tools if one.name != tool.name and _arguments(one) == _arguments(tool))
-    return any(_fits(other, done) for other in others)
+    return any(fits(other, done) for other in others)
 
 
-def _fits(tool: ToolCall, done: Done) -> bool:
+def fits(tool: ToolCall, done: Done) -> bool:
+    """Whether a call may have done what a tool call asks: it has its name and arguments, or all of its arguments."""
     if done.tools:
         return any(_same_name(tool.name, one.name) and one.arguments == tool.arguments for one in done.tools)
     wanted = _arguments(tool)
@@ -172,6 +177,33 @@ def _arguments(tool: ToolCall) -> frozenset[str]:
 
 
 _TELLS_NOTHING: Final = frozenset(("", "true", "false", "null", "0", "1"))
+
+
+def asked_by(tool: ToolCall) -> list[str]:
+    """What a tool call is looked for by: its longest argument, else the names that it may be called by."""
+    arguments = _arguments(tool)
+    return [_longest(arguments)] if arguments else _names(tool.name)
+
+
+def found_by(done: Done) -> list[str]:
+    """What a call is found by: one of these is among `asked_by` of whatever it did, if it carries not much beside."""
+    if done.tools:
+        return [_longest(_arguments(one) or {one.name}) for one in done.tools]
+    return heapq.nlargest(_LOOKED_FOR, done.said - _TELLS_NOTHING, key=_size)
+
+
+def _longest(values: Iterable[str]) -> str:
+    return max(values, key=_size)
+
+
+def _size(value: str) -> tuple[int, str]:
+    return len(value), value
+
+
+def _names(asked: str) -> list[str]:
+    """The names for which `_same_name` holds."""
+    places = [n for n in range(1, len(asked)) if asked[n - 1] in "_./"]
+    return [asked, *(asked[n:] for n in places)][:_LOOKED_FOR]
 
 
 def _values(value: Json) -> Iterator[str]:

@@ -9,13 +9,28 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from calls.model import Call, Exchange, Json
+from calls.model import Call, Exchange, Json, header
 from calls.shape import elements, members, some
 from store.links import gives, takes
+from store.threads import asked_by, done_by, found_by
 
 OWNER: Final = "owner"
 OWN: Final = frozenset(("credentials", "x-playhead-run"))
 """Sources of evidence that are our own words."""
+
+EXECUTES: Final = "executes"
+"""The source of the id of a tool call that an exchange did."""
+
+DOING: Final = frozenset(("tool", "retrieval"))
+"""Kinds of calls that do what a model asks for."""
+
+HOUR: Final = 3600 * 1_000_000_000
+"""Nanoseconds after a model asked for a tool in which it is looked for who called it."""
+
+SESSION: Final = "mcp-session-id"
+"""The source of the session of MCP that an exchange is of."""
+
+ASKED: Final = "asked"
 
 MOST: Final = 16
 """Ties of one exchange in each direction."""
@@ -36,9 +51,65 @@ def ties(exchange: Exchange, call: Call | None) -> list[int]:
     owner = owner_of(exchange)
     if owner is None or call is None or any(source in OWN for source, _ in exchange.run_evidence):
         return []
-    return [_tie(owner, one) for one in made(exchange, call)] + [
-        _tie(owner, one) | 1 for one in handed_back(exchange, call)
+    return [_tie(owner, "", one) for one in made(exchange, call)] + [
+        _tie(owner, "", one) | 1 for one in handed_back(exchange, call)
     ]
+
+
+def marks(exchange: Exchange, call: Call | None) -> list[int]:
+    """What finds a tool call and whoever asked for it, and the exchanges of one session of MCP (`errands`).
+
+    Even numbers for what an answer asks of tools, odd ones for what may have been asked. A session is even for what belongs
+    to it whatever it does, odd for a call that is known to be a run's.
+    """
+    owner = owner_of(exchange)
+    if owner is None or call is None or any(source in OWN for source, _ in exchange.run_evidence):
+        return []
+    if call.kind == "model":
+        return _asked(owner, exchange, call)
+    session = session_tie(exchange)
+    if session is not None and not call.tool_calls:
+        return [session]
+    if call.kind not in DOING or ties(exchange, call):
+        return []
+    hour = exchange.started_at // HOUR
+    found = [_tie(owner, f"{ASKED} {hour}", one) | 1 for one in found_by(done_by(exchange, call))]
+    if session is not None and any(source == EXECUTES for source, _ in exchange.run_evidence):
+        found.append(session | 1)
+    return found
+
+
+def asked_at(exchange: Exchange, call: Call) -> int | None:
+    """When whoever asked could first act on the answer; None where there is no whole one."""
+    at = exchange.first_byte_at if call.streamed else exchange.ended_at
+    return exchange.started_at + at if call.complete and at is not None else None
+
+
+def session_of(exchange: Exchange) -> str | None:
+    """The session of MCP that an exchange begins or is part of."""
+    heads = (exchange.request.headers, exchange.response.headers if exchange.response else ())
+    return next((found for head in heads if (found := header(head, SESSION))), None)
+
+
+def session_tie(exchange: Exchange) -> int | None:
+    """The tie of the session of MCP that an exchange is of."""
+    owner, session = owner_of(exchange), session_of(exchange)
+    return None if owner is None or session is None else _tie(owner, SESSION, session)
+
+
+def tie_of(exchange: Exchange, name: str) -> int | None:
+    """The tie of whoever makes this id beside an exchange."""
+    owner = owner_of(exchange)
+    return None if owner is None else _tie(owner, "", name)
+
+
+def _asked(owner: str, exchange: Exchange, call: Call) -> list[int]:
+    at = asked_at(exchange, call)
+    if at is None or not call.tool_calls:
+        return []
+    told = _distinct(one for tool in call.tool_calls if tool.id for one in asked_by(tool))
+    # What is done in the hour after lies in the one or in the other.
+    return [_tie(owner, f"{ASKED} {at // HOUR + n}", one) for n in (0, 1) for one in told]
 
 
 def made(exchange: Exchange, call: Call) -> list[str]:
@@ -66,8 +137,9 @@ def owner_of(exchange: Exchange) -> str | None:
     return next((value for source, value in exchange.run_evidence if source == OWNER), None)
 
 
-def _tie(owner: str, name: str) -> int:
-    digest = hashlib.blake2b(f"{owner}\0{name}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
+def _tie(owner: str, kind: str, name: str) -> int:
+    said = f"{owner}\0{name}" if not kind else f"{owner}\0{kind}\0{name}"
+    digest = hashlib.blake2b(said.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, signed=True) & ~1
 
 

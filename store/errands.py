@@ -1,0 +1,180 @@
+"""Whose a tool call is that nobody named a run for: of the model that asked for it, where only one run's did.
+
+A model asks (the asking), and the next call of its run brings what came of it (the telling). What was called in between with
+what was asked is of that run; what two runs could have asked for is of nobody. A session of MCP (its handshake, its lists,
+its end) goes where its tool calls are, when these are all in one run. Whatever order they come in, it ends the same: what
+was of one run and could be of another now goes back to its connection's owner.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+import asyncpg
+
+from calls.model import Call, Exchange, ToolCall
+from store.chains import reach
+from store.columns import Kept
+from store.threads import Done, fits
+from store.ties import DOING, HOUR, asked_at, marks, tie_of, ties
+
+MOST: Final = 1000
+"""Exchanges that are looked at in one step: where there are more, it stays unknown whose a call of a tool is."""
+
+MANY: Final = 8
+"""Askings that a call of a tool may come from: one that may come from more is nobody's."""
+
+
+class Seen(NamedTuple):
+    """What is known of an exchange without reading it."""
+
+    id: str
+    run: str
+    started_at: int
+    kind: str
+    ties: frozenset[int]
+
+    @property
+    def asks(self) -> bool:
+        """Whether it is a call of a model, which asks for tools and tells what came of them."""
+        return self.kind == "model"
+
+    @property
+    def makes(self) -> set[int]:
+        """The ties of those who do what it asks for, and who hand back its ids."""
+        return {tie | 1 for tie in self.ties if not tie & 1}
+
+    @property
+    def takes(self) -> set[int]:
+        """The ties of those who may have asked for what it did, or made the ids that it hands back."""
+        return {tie ^ 1 for tie in self.ties if tie & 1}
+
+
+class Round(NamedTuple):
+    """A tool call that a model asked for, from the answer that asks to the next call of its run, which tells of it."""
+
+    run: str
+    begin: int
+    end: int
+    tool: ToolCall
+
+
+class Around:
+    """What was seen around some calls of tools."""
+
+    def __init__(self, seen: Iterable[Seen]) -> None:
+        self.seen: dict[str, Seen] = {}
+        self._by_tie: dict[int, list[Seen]] = {}
+        self.add(seen)
+
+    def add(self, seen: Iterable[Seen]) -> None:
+        """Take these as well, but for those that are known."""
+        for one in seen:
+            if self.seen.setdefault(one.id, one) is one:
+                for tie in one.ties:
+                    self._by_tie.setdefault(tie, []).append(one)
+
+    def done_after(self, asker: Seen) -> list[Seen]:
+        """The calls of tools that may have done what this one asked for, before it was told of something."""
+        last = max((one.started_at for one in self._tellings(asker)), default=0)
+        found = self._with(asker.makes)
+        return [one for one in found if one.kind in DOING and asker.started_at <= one.started_at < last]
+
+    def askers(self, done: Seen) -> list[Seen]:
+        """Those that may have asked for this, and were told of something since."""
+        return [one for one in self._with(done.takes) if one.asks and done in self.done_after(one)]
+
+    def rounds(self, asker: Exchange, call: Call) -> Iterator[Round]:
+        """What it asked for and its run was told of."""
+        begin, here = asked_at(asker, call), self.seen[asker.id]
+        tellings = self._tellings(here)
+        for tool in call.tool_calls if begin is not None else ():
+            tie = tie_of(asker, tool.id) if tool.id else None
+            ends = [one.started_at for one in tellings if tie is not None and tie | 1 in one.ties]
+            if begin is not None and ends:
+                yield Round(here.run, begin, min(*ends, begin + HOUR), tool)
+
+    def in_session(self, tie: int) -> Iterator[tuple[str, str | None]]:
+        """What surrounds the calls of a session and is elsewhere, and the run that it is to go to; None is its owner's."""
+        runs = {one.run for one in self._with([tie | 1])}
+        for one in self._with([tie]) if runs else ():
+            if len(runs) > 1 and one.run in runs:
+                yield one.id, None
+            elif len(runs) == 1 and one.run not in runs:
+                yield one.id, next(iter(runs))
+
+    def _tellings(self, asker: Seen) -> list[Seen]:
+        found = self._with(asker.makes)
+        return [one for one in found if one.asks and one.run == asker.run and one.started_at > asker.started_at]
+
+    def _with(self, ties: Collection[int]) -> list[Seen]:
+        return list({one.id: one for tie in ties for one in self._by_tie.get(tie, ())}.values())
+
+
+def seen(kept: Kept) -> Seen | None:
+    """What is seen of an exchange that is about to be stored; None of one that has nothing to do with others."""
+    exchange, call = kept.exchange, kept.call
+    found = frozenset((*ties(exchange, call), *marks(exchange, call)))
+    return Seen(exchange.id, exchange.run, exchange.started_at, call.kind, found) if call and found else None
+
+
+def asked_for(done: Done, rounds: Iterable[Round]) -> dict[str, str]:
+    """The runs in which this may have been asked for, and by which tool call."""
+    found: dict[str, str] = {}
+    for one in sorted(rounds, key=lambda one: (one.begin, one.tool.id)):
+        if one.begin <= done.started_at < one.end and one.tool.id and fits(one.tool, done):
+            found.setdefault(one.run, one.tool.id)
+    return found
+
+
+async def around(connection: asyncpg.Connection, project: str, fresh: Sequence[Seen]) -> tuple[Around, list[Seen]]:
+    """What is around these, and the calls of tools of which they may tell whose they are."""
+    known = Around(fresh)
+    look = _Look(connection, project, fresh)
+    await look.up(known, {tie for one in fresh if one.asks for tie in one.takes})
+    askers = [one for one in known.seen.values() if one.asks]
+    await look.up(known, {tie for one in askers for tie in one.makes})
+    begun = {one.id: one for one in fresh if one.kind in DOING}
+    found = begun | {one.id: one for asker in askers for one in known.done_after(asker)}
+    await look.up(known, {tie for one in found.values() for tie in one.takes})
+    await look.up(known, {tie for one in known.seen.values() if one.asks for tie in one.makes})
+    return known, [] if look.too_much else list(found.values())
+
+
+async def in_sessions(
+    connection: asyncpg.Connection, project: str, mine: Sequence[Seen], sessions: Collection[int]
+) -> dict[str, str | None]:
+    """Where what surrounds the calls in these sessions is to go; None is back to its owner."""
+    known, look = Around(mine), _Look(connection, project, mine)
+    await look.up(known, {tie | side for tie in sessions for side in (0, 1)})
+    if look.too_much:
+        return {}
+    return {name: run for tie in sessions for name, run in known.in_session(tie)}
+
+
+class _Look:
+    """Looks for what is stored, for each tie once."""
+
+    def __init__(self, connection: asyncpg.Connection, project: str, near: Sequence[Seen]) -> None:
+        self._connection = connection
+        self._project = project
+        self._reach = reach([one.started_at for one in near])
+        self._had: set[int] = set()
+        self.too_much = False
+
+    async def up(self, known: Around, ties: set[int]) -> None:
+        if not (wanted := ties - self._had):
+            return
+        self._had |= wanted
+        rows = await self._connection.fetch(SEEN, self._project, sorted(wanted), *self._reach, MOST)
+        self.too_much |= len(rows) == MOST
+        known.add(
+            Seen(str(row["id"]), row["run"], row["started_at"], row["kind"], frozenset(row["ties"])) for row in rows
+        )
+
+
+SEEN = """
+SELECT exchanges.id, exchanges.run, exchanges.started_at, calls.kind, exchanges.ties
+FROM exchanges JOIN calls USING (project, id)
+WHERE project = $1 AND exchanges.ties && $2::bigint[] AND id BETWEEN $3 AND $4
+LIMIT $5
+"""
