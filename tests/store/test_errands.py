@@ -22,10 +22,10 @@ MCP = "https://mcp.example.com/mcp"
 type Asked = tuple[str, dict[str, str]]
 
 
-def turn(number: int, *asks: Asked, brings: Sequence[str] = (), name: str = "weather", **more: Any) -> Exchange:
+def turn(number: int, *asks: Asked, brings: Sequence[str] = (), evidence: Sequence[tuple[str, str]] = ()), name: str = "weather", **more: Any) -> Exchange:
     """A model's turn: the tool calls that it asks for, with their ids, and the ids whose results it is told."""
     calls = [
-        {"id": id_, "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+        {"id": id_, "type": "function", "function": {"name": "weather", "arguments": json.dumps(arguments)}}
         for id_, arguments in asks
     ]
     says = [{"role": "tool", "tool_call_id": one, "content": "1.4 mm"} for one in brings]
@@ -37,7 +37,7 @@ def turn(number: int, *asks: Asked, brings: Sequence[str] = (), name: str = "wea
         "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
     }
     body = {"model": "gpt-5", "messages": [{"role": "user", "content": "hi"}, *says]}
-    return told(number, CHAT, body, answer, *more.pop("evidence", ()), **more)
+    return told(number, CHAT, body, answer, *evidence)
 
 
 def weather(number: int, city: str = "Oslo", *evidence: tuple[str, str], owner: str = OWNER) -> Exchange:
@@ -132,15 +132,15 @@ async def test_nobody_is_drawn_in_who_was_named_or_is_another_or_came_at_another
 
 
 async def test_an_asking_that_our_own_words_named_draws_nobody(database: Database) -> None:
-    mine = {"evidence": (("credentials", "mine"),)}
-    made = [turn(1, OSLO, **mine), weather(2), turn(3, brings=["call_o"], **mine)]
+    mine = [("credentials", "mine")]
+    made = [turn(1, OSLO, evidence=mine), weather(2), turn(3, brings=["call_o"], evidence=mine)]
     await put(database, *made)
     assert await held(database) == {"mine": ids(made[0], made[2]), OWNER: ids(made[1])}
 
 
 async def test_a_tool_follows_a_run_that_an_agent_s_own_header_named(database: Database) -> None:
-    named = {"evidence": (("thread-id", "theirs"),)}
-    made = [turn(1, OSLO, **named), weather(2), turn(3, brings=["call_o"], **named)]
+    named = [("thread-id", "theirs")]
+    made = [turn(1, OSLO, evidence=named), weather(2), turn(3, brings=["call_o"], evidence=named)]
     await ends_as(database, {"theirs": ids(*made)}, made)
 
 
