@@ -22,7 +22,7 @@ MCP = "https://mcp.example.com/mcp"
 type Asked = tuple[str, dict[str, str]]
 
 
-def turn(number: int, *asks: Asked, brings: Sequence[str] = (), evidence: Sequence[tuple[str, str]] = ()), name: str = "weather", **more: Any) -> Exchange:
+def turn(number: int, *asks: Asked, brings: Sequence[str] = (), evidence: Sequence[tuple[str, str]] = ()) -> Exchange:
     """A model's turn: the tool calls that it asks for, with their ids, and the ids whose results it is told."""
     calls = [
         {"id": id_, "type": "function", "function": {"name": "weather", "arguments": json.dumps(arguments)}}
