@@ -97,7 +97,8 @@ def _show_run(run: dict[str, Any], calls: list[dict[str, Any]]) -> None:
     click.echo(f"  {counted(run['calls'], 'call')}, {counted(run['gaps'], 'gap')}, {state}\n")
     print_table(*_table(calls))
     if calls:
-        click.echo(f"\none call whole: {typed(f"show {calls[0]['id']}")}", err=True)
+        whole = typed(f"show {calls[0]['id']}")
+        click.echo(f"\none call whole: {whole}", err=True)
 
 
 def _table(calls: list[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
