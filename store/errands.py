@@ -7,11 +7,12 @@ was of one run and could be of another now goes back to its connection's owner.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import asyncpg
 
-from calls.model import Call, Exchange, ToolCall
+from calls.model import ToolCall
 from store.chains import reach
 from store.columns import Kept
 from store.threads import Done, fits
@@ -22,6 +23,11 @@ MOST: Final = 1000
 
 MANY: Final = 8
 """Askings that a call of a tool may come from: one that may come from more is nobody's."""
+
+
+REMEMBERED: Final = 512
+SMALL: Final = 16 << 10
+"""Bytes of an answer that is remembered, so that it need not be read again."""
 
 
 class Seen(NamedTuple):
@@ -58,6 +64,14 @@ class Round(NamedTuple):
     tool: ToolCall
 
 
+class Asking(NamedTuple):
+    """What an answer asks of tools, with the ties of its ids, and since when it may be done."""
+
+    id: str
+    begin: int
+    tools: tuple[tuple[int, ToolCall], ...]
+
+
 class Around:
     """What was seen around some calls of tools."""
 
@@ -83,15 +97,12 @@ class Around:
         """Those that may have asked for this, and were told of something since."""
         return [one for one in self._with(done.takes) if one.asks and done in self.done_after(one)]
 
-    def rounds(self, asker: Exchange, call: Call) -> Iterator[Round]:
-        """What it asked for and its run was told of."""
-        begin, here = asked_at(asker, call), self.seen[asker.id]
-        tellings = self._tellings(here)
-        for tool in call.tool_calls if begin is not None else ():
-            tie = tie_of(asker, tool.id) if tool.id else None
-            ends = [one.started_at for one in tellings if tie is not None and tie | 1 in one.ties]
-            if begin is not None and ends:
-                yield Round(here.run, begin, min(*ends, begin + HOUR), tool)
+    def rounds(self, asking: Asking) -> Iterator[Round]:
+        """What was asked for and its run was told of."""
+        tellings = self._tellings(here := self.seen[asking.id])
+        for tie, tool in asking.tools:
+            if ends := [one.started_at for one in tellings if tie | 1 in one.ties]:
+                yield Round(here.run, asking.begin, min(*ends, asking.begin + HOUR), tool)
 
     def in_session(self, tie: int) -> Iterator[tuple[str, str | None]]:
         """What surrounds the calls of a session and is elsewhere, and the run that it is to go to; None is its owner's."""
@@ -115,6 +126,50 @@ def seen(kept: Kept) -> Seen | None:
     exchange, call = kept.exchange, kept.call
     found = frozenset((*ties(exchange, call), *marks(exchange, call)))
     return Seen(exchange.id, exchange.run, exchange.started_at, call.kind, found) if call and found else None
+
+
+def asking(kept: Kept) -> Asking:
+    """What it asks of tools."""
+    exchange, call = kept.exchange, kept.call
+    begin = asked_at(exchange, call) if call else None
+    if call is None or begin is None:
+        return Asking(exchange.id, 0, ())
+    tied = ((tie_of(exchange, tool.id), tool) for tool in call.tool_calls if tool.id)
+    return Asking(exchange.id, begin, tuple((tie, tool) for tie, tool in tied if tie is not None))
+
+
+class Recent:
+    """What need not be read again: the askings, and the calls of tools, that came last. It forgets, and is never wrong."""
+
+    def __init__(self) -> None:
+        self._askings: dict[str, Asking] = {}
+        self._done: dict[str, Kept] = {}
+
+    def learn(self, batch: Iterable[Kept]) -> None:
+        """Remember those that are small."""
+        for one in batch:
+            if one.call is None or not one.exchange.response:
+                continue
+            if one.call.kind == "model" and one.call.tool_calls and one.exchange.response.body.size <= SMALL:
+                _remember(self._askings, one.exchange.id, asking(one))
+            elif one.call.kind in DOING and one.exchange.request.body.size + one.exchange.response.body.size <= SMALL:
+                _remember(self._done, one.exchange.id, replace(one, was=None))
+
+    def asking(self, name: str) -> Asking | None:
+        """What was asked for in this answer."""
+        return self._askings.get(name)
+
+    def done(self, one: Seen) -> Kept | None:
+        """A call of a tool, if it is still where it was."""
+        found = self._done.get(one.id)
+        return found if found and found.exchange.run == one.run else None
+
+
+def _remember[T](kept: dict[str, T], name: str, value: T) -> None:
+    kept.pop(name, None)
+    kept[name] = value
+    if len(kept) > REMEMBERED:
+        del kept[next(iter(kept))]
 
 
 def asked_for(done: Done, rounds: Iterable[Round]) -> dict[str, str]:

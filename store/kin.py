@@ -5,7 +5,7 @@ there when the second comes. What is asked is the database, so a keeper that die
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from calls.model import Exchange
 from store import chains, errands
 from store.chains import Chains, link_of
 from store.database import Database
-from store.errands import Around, seen
+from store.errands import Around, Asking, Recent, asking, seen
 from store.filing import done_for, given_back, in_trace, is_done, may_follow, may_go, trace_of
 from store.ingest import Kept
 from store.recorded import Recorded
@@ -28,6 +28,7 @@ class Kin:
         self._database = database
         self._understand = understand
         self._project = project
+        self._recent = Recent()
 
     async def joined(self, batch: Sequence[Kept]) -> list[Kept]:
         """The batch with each exchange in the run of its kin, and with those stored earlier that are to be moved there.
@@ -85,23 +86,39 @@ class Kin:
             return list(batch)
         async with self._database.raw() as connection:
             known, done = await errands.around(connection, self._project, fresh)
-        askers = {one.id: known.askers(one) for one in done}
-        wanted = {name: [one.id for one in asking] for name, asking in askers.items() if asking}
-        told |= await self._understood({*wanted, *itertools.chain(*wanted.values())} - told.keys())
-        moved = {name: _done_for(told[name], known, [told[one] for one in asking]) for name, asking in wanted.items()}
-        merged = {one.exchange.id: one for one in batch} | {name: one for name, one in moved.items() if one.was}
-        return list((await self._in_sessions(merged)).values())
+        asked = {one.id: [asker.id for asker in known.askers(one)] for one in done}
+        asked = {name: askers for name, askers in asked.items() if askers}
+        told, askings = await self._read(told, known, asked)
+        placed = [
+            _done_for(told[name], known, [askings[one] for one in askers if one in askings])
+            for name, askers in asked.items()
+            if name in told
+        ]
+        merged = _merged(batch, placed)
+        self._recent.learn(merged)
+        return await self._in_sessions(merged)
 
-    async def _in_sessions(self, batch: dict[str, Kept]) -> dict[str, Kept]:
+    async def _read(
+        self, told: dict[str, Kept], known: Around, asked: Mapping[str, Sequence[str]]
+    ) -> tuple[dict[str, Kept], dict[str, Asking]]:
+        """The calls of tools and what their askers ask, as far as these still are here."""
+        askers = set(itertools.chain(*asked.values()))
+        told = told | {one: kept for one in asked.keys() - told.keys() if (kept := self._recent.done(known.seen[one]))}
+        askings = {one: it for one in askers - told.keys() if (it := self._recent.asking(one))}
+        told |= await self._understood((askers | asked.keys()) - told.keys() - askings.keys())
+        return told, askings | {one: asking(told[one]) for one in askers & told.keys()}
+
+    async def _in_sessions(self, batch: list[Kept]) -> list[Kept]:
         """With what surrounds the calls of tools in a session of MCP."""
-        sessions = {tie for one in batch.values() if (tie := session_tie(one.exchange)) is not None}
-        if not sessions:
+        sessions = {tie for one in batch if (tie := session_tie(one.exchange)) is not None}
+        mine = [found for one in batch if (found := seen(one))] if sessions else []
+        if not mine:
             return batch
-        mine = [found for one in batch.values() if (found := seen(one))]
         async with self._database.raw() as connection:
             goals = await errands.in_sessions(connection, self._project, mine, sessions)
-        read = batch | await self._understood(goals.keys() - batch.keys())
-        return batch | {name: _in_session(read[name], run) for name, run in goals.items()}
+        read = {one.exchange.id: one for one in batch if one.exchange.id in goals}
+        read |= await self._understood(goals.keys() - read.keys())
+        return _merged(batch, [_in_session(one, goals[name]) for name, one in read.items()])
 
     async def _understood(self, ids: Iterable[str]) -> dict[str, Kept]:
         return {one.id: self._understand(one) for one in await self._exchanges(ids)}
@@ -123,13 +140,19 @@ def _moved(kept: Kept, run: str | None, stored: str | None = None) -> Kept:
     return replace(kept, exchange=replace(exchange, run=run), was=stored or kept.was or exchange.run)
 
 
-def _done_for(kept: Kept, known: Around, askers: Sequence[Kept]) -> Kept:
+def _merged(batch: Sequence[Kept], moved: Iterable[Kept]) -> list[Kept]:
+    """The batch with what was moved in its place, and with what is moved besides."""
+    left = {one.exchange.id: one for one in moved if one.was}
+    return [left.pop(one.exchange.id, one) for one in batch] + list(left.values())
+
+
+def _done_for(kept: Kept, known: Around, askings: Sequence[Asking]) -> Kept:
     """A call of a tool in the run that asked for it, or back with its owner where that is not known (any more)."""
     exchange = kept.exchange
     if kept.call is None or not may_go(exchange):
         return kept
-    rounds = [found for one in askers if one.call for found in known.rounds(one.exchange, one.call)]
-    runs = errands.asked_for(done_by(exchange, kept.call), rounds) if len(askers) <= errands.MANY else {}
+    rounds = [found for one in askings for found in known.rounds(one)]
+    runs = errands.asked_for(done_by(exchange, kept.call), rounds) if len(askings) <= errands.MANY else {}
     run, tool = next(iter(runs.items())) if len(runs) == 1 else (None, "")
     if run is None or run == owner_of(exchange):
         return _gone(kept, given_back(exchange)) if is_done(exchange) else kept
