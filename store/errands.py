@@ -78,10 +78,12 @@ class Around:
     def __init__(self, seen: Iterable[Seen]) -> None:
         self.seen: dict[str, Seen] = {}
         self._by_tie: dict[int, list[Seen]] = {}
+        self._last: dict[str, int] = {}
         self.add(seen)
 
     def add(self, seen: Iterable[Seen]) -> None:
         """Take these as well, but for those that are known."""
+        self._last.clear()
         for one in seen:
             if self.seen.setdefault(one.id, one) is one:
                 for tie in one.ties:
@@ -89,13 +91,21 @@ class Around:
 
     def done_after(self, asker: Seen) -> list[Seen]:
         """The calls of tools that may have done what this one asked for, before it was told of something."""
-        last = max((one.started_at for one in self._tellings(asker)), default=0)
-        found = self._with(asker.makes)
-        return [one for one in found if one.kind in DOING and asker.started_at <= one.started_at < last]
+        found = self._with(asker.makes) if self._told(asker) else ()
+        return [one for one in found if one.kind in DOING and self._is_around(asker, one)]
 
     def askers(self, done: Seen) -> list[Seen]:
         """Those that may have asked for this, and were told of something since."""
-        return [one for one in self._with(done.takes) if one.asks and done in self.done_after(one)]
+        return [one for one in self._with(done.takes) if one.asks and self._is_around(one, done)]
+
+    def _is_around(self, asker: Seen, done: Seen) -> bool:
+        return asker.started_at <= done.started_at < self._told(asker)
+
+    def _told(self, asker: Seen) -> int:
+        """When it was told last of what it asked for."""
+        if (found := self._last.get(asker.id)) is None:
+            found = self._last[asker.id] = max((one.started_at for one in self._tellings(asker)), default=0)
+        return found
 
     def rounds(self, asking: Asking) -> Iterator[Round]:
         """What was asked for and its run was told of."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from calls.model import Exchange
 from store import chains, errands
+from store.blobs import Corrupt
 from store.chains import Chains, link_of
 from store.database import Database
 from store.errands import Around, Asking, Recent, asking, seen
@@ -124,8 +125,13 @@ class Kin:
         return {one.id: self._understand(one) for one in await self._exchanges(ids)}
 
     async def _exchanges(self, ids: Iterable[str]) -> list[Exchange]:
-        recorded = Recorded(self._database, lambda _: _nothing_is_derived(), self._project)
-        return list((await recorded.evidence(ids)).values())
+        recorded, wanted = Recorded(self._database, lambda _: _nothing_is_derived(), self._project), list(ids)
+        try:
+            return list((await recorded.evidence(wanted)).values())
+        except Corrupt:
+            # What cannot be read stays where it is, and holds up no other; whoever opens it is told.
+            half = len(wanted) // 2
+            return [*await self._exchanges(wanted[:half]), *await self._exchanges(wanted[half:])] if half else []
 
 
 def _in_trace(kept: Kept) -> Kept:

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from calls.model import Exchange, ToolCall
 from store.database import Database
+from store.ingest import Ingest, Kept
+from store.kin import Kin
 from store.recorded import Recorded
 from store.runs import Runs
 from store.threads import Done, asked_by, fits, found_by
@@ -180,6 +182,34 @@ async def test_a_session_that_two_agents_share_is_of_nobody_though_its_tools_are
         assert await held(database) == expected
         for run in expected:
             assert await Runs(database).delete(run)
+
+
+async def test_a_keeper_that_remembers_files_as_one_that_reads(database: Database) -> None:
+    same = ("call_x", {"city": "Oslo"})
+    one, other = [turn(1, OSLO), turn(5, brings=["call_o"])], [turn(2, same), turn(6, brings=["call_x"])]
+    tool, kin, ingest = weather(4), Kin(database, lambda one: Kept(one, understood(one))), Ingest(database)
+    for made in (one[0], tool, one[1]):
+        await ingest.put(await kin.joined([Kept(made, understood(made))]))
+    assert await held(database) == {run_of(*one): ids(one[0], tool, one[1])}
+    for made in (other[1], other[0]):
+        await ingest.put(await kin.joined([Kept(made, understood(made))]))
+    assert await held(database) == {run_of(*one): ids(*one), run_of(*other): ids(*other), OWNER: ids(tool)}
+    stored = await Recorded(database, understood).exchange(tool.id)
+    assert stored == tool
+
+
+async def test_evidence_that_cannot_be_read_stays_and_holds_up_nobody(database: Database) -> None:
+    made = [turn(1, OSLO, ROME), weather(2), weather(3, "Rome"), turn(4, brings=["call_o", "call_r"])]
+    await put(database, *made[:3])
+    async with database.raw() as connection:
+        await connection.execute("UPDATE exchanges SET request_digest = '' WHERE id = $1", made[1].id)
+    await put(database, made[3])
+    async with database.raw() as connection:
+        rows = await connection.fetch("SELECT id, run FROM exchanges ORDER BY id")
+    chain = run_of(*made)
+    assert [(str(row["id"]), row["run"]) for row in rows] == [
+        (one.id, OWNER if one is made[1] else chain) for one in made
+    ]
 
 
 @pytest.mark.parametrize("asked", ["now", "mcp__weather__now", "weather.now", "weather/now"])
