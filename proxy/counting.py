@@ -21,6 +21,7 @@ class Counting:
         self._answerer = answerer
         self._counts = counts
         self.passed = answerer.passed
+        self.unseen = answerer.unseen
         if (alpn := getattr(answerer, "alpn", None)) is not None:
             self.alpn = alpn
 

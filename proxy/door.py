@@ -168,6 +168,9 @@ class Answerer(Protocol):
     def passed(self, *, run: str | None) -> None:
         """A request went to its upstream, because the mode of its host wants it so."""
 
+    def unseen(self, *, run: str | None, large: bool = False) -> None:
+        """A request of which the answerer never gets the whole: its client left, or it is too `large` to be looked up."""
+
 
 class _Wired(Protocol):
     """A transport or a stream's writer."""

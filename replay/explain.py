@@ -123,8 +123,12 @@ def abandoned(asked: Asked) -> Miss:
     return _miss(asked, "client_left", detail, _MORE_TIME, None)
 
 
-def unseen(replay: str, run: str, number: int) -> Miss:
-    """The miss of a client that left before its request could be read."""
+def unseen(replay: str, run: str, number: int, *, large: bool = False) -> Miss:
+    """The miss of a request that could not be read: its client left before its end, or it is too `large`."""
+    if large:
+        detail = f"request {number} is larger than what can be looked up in a recording."
+        fix = "send less at once, or let its host be asked for real: allowed_hosts"
+        return Miss(replay=replay, run=run, reason="incomplete", number=number, detail=detail, fix=fix)
     detail = f"the client of request {number} left before run {run} could answer it."
     return Miss(replay=replay, run=run, reason="client_left", number=number, detail=detail, fix=_MORE_TIME)
 

@@ -107,16 +107,23 @@ class Replays:
         try:
             request = await self._redacted(request)
         except asyncio.CancelledError:
-            session.abandoned()
+            session.unseen()
             raise
         return redacting(await session.answer(request, actor, strict=strict), request, self.redactor)
 
     def passed(self, *, run: str | None) -> None:
         """A request went to its upstream, because the mode of its host wants it so. It is counted where it belongs."""
-        meant = self._meant(run) or ""
-        session = self._only or self._sessions.get(meant) or self._by_run.get(meant)
-        if session is not None:
+        if session := self._open_for(run):
             session.passed()
+
+    def unseen(self, *, run: str | None, large: bool = False) -> None:
+        """A request broke off, or was too large to be looked up: no replay is right that forgets it."""
+        if session := self._open_for(run):
+            session.unseen(large=large)
+
+    def _open_for(self, run: str | None) -> Session | None:
+        meant = self._meant(run) or ""
+        return self._only or self._sessions.get(meant) or self._by_run.get(meant)
 
     def report(self, replay: str) -> dict[str, Json]:
         """The report of a replay, so far."""

@@ -132,10 +132,10 @@ class Session:
         self._tally.allowed += 1
         self.changed(self.id)
 
-    def abandoned(self) -> None:
-        """A client has left before we could look at its request."""
+    def unseen(self, *, large: bool = False) -> None:
+        """A client has left before we could look at its request, or that is too `large` for it."""
         self._number += 1
-        self._tally.miss(miss.noted(explain.unseen(self.id, self.recording.run, self._number)))
+        self._tally.miss(miss.noted(explain.unseen(self.id, self.recording.run, self._number, large=large)))
         self.changed(self.id)
 
     async def _found(self, asked: Asked) -> Answer | None:

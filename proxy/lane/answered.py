@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import Final, Protocol
 
 from calls.model import Body as Whole
-from calls.model import Chunk, Headers, Request
+from calls.model import Chunk, Headers, Outcome, Request
 from proxy.door import Answerer
 from proxy.lane.admission import Asked
 from proxy.lane.exchange import Desk, Exchange
@@ -88,12 +88,22 @@ class Answered(Exchange):
                 self._data += piece
         self._raw += [cut.go, cut.end or b""]
         if len(self._data) > self.engine.config.limits.answered_request:
-            detail = "the request is larger than what can be looked up in a recording"
-            self.refuse(Problem(413, "request_too_large", detail))
+            self._too_large()
         elif cut.end is not None:
             self._trailers = self._body.trailers
             self._ask()
         return cut.rest
+
+    def _too_large(self) -> None:
+        self._answerer.unseen(run=self.asked.named, large=True)
+        self.refuse(
+            Problem(413, "request_too_large", "the request is larger than what can be looked up in a recording")
+        )
+
+    def abandon(self, outcome: Outcome, why: str) -> None:
+        if self.asking and not self.over:
+            self._answerer.unseen(run=self.asked.named)
+        super().abandon(outcome, why)
 
     def _ask(self) -> None:
         self.asking = False

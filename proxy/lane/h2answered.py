@@ -9,7 +9,6 @@ from proxy.door import Answerer
 from proxy.lane.answered import HOP_BY_HOP, Answered, Live, Step
 from proxy.lane.h2exchange import Exchange2, Seat
 from proxy.lane.h2heads import Asking, wired
-from proxy.mitm.problem import Problem
 from replay.answer import Answer
 
 
@@ -36,9 +35,7 @@ class Answered2(Exchange2, Answered):
         self._chunks.append(Chunk(time.monotonic_ns() - self._began, len(self._data), len(data)))
         self._data += data
         if len(self._data) > self.engine.config.limits.answered_request:
-            self.refuse(
-                Problem(413, "request_too_large", "the request is larger than what can be looked up in a recording")
-            )
+            self._too_large()
         elif last:
             self.asked_all(())
 

@@ -13,10 +13,12 @@ from mitmproxy.proxy.layers.http._events import (
     RequestData,
     RequestEndOfMessage,
     RequestHeaders,
+    RequestProtocolError,
     RequestTrailers,
     ResponseData,
     ResponseEndOfMessage,
     ResponseHeaders,
+    ResponseProtocolError,
     ResponseTrailers,
 )
 
@@ -102,6 +104,7 @@ class Answered(Relayed):
                 self._chunks.append(Chunk(time.monotonic_ns() - self._began, len(self._body), len(data)))
                 self._body += data
                 if len(self._body) > self.visit.engine.config.limits.answered_request:
+                    self._unseen(large=True)
                     detail = "the request is larger than what can be looked up in a recording"
                     yield from self.refuse(Problem(413, "request_too_large", detail))
             case RequestTrailers(trailers=trailers):
@@ -267,8 +270,20 @@ class Answered(Relayed):
 
     def abandon(self, outcome: Outcome, why: str) -> None:
         """The connection is gone, or something of ours has failed."""
+        self._unseen()
         self._tell_lacking()
         super().abandon(outcome, why)
+
+    def broken_off(self, event: RequestProtocolError | ResponseProtocolError) -> CommandGenerator[None]:
+        """One side is gone before the exchange was over."""
+        self._unseen()
+        yield from super().broken_off(event)
+
+    def _unseen(self, *, large: bool = False) -> None:
+        """Nobody gets to see the whole of the request, if it is still coming in."""
+        answerer = self.visit.engine.answerer
+        if self.client_state == self.collect and answerer is not None:
+            answerer.unseen(run=self.asked.named, large=large)
 
     def _tell_lacking(self) -> None:
         lacking, self._lacking = self._lacking, None

@@ -435,6 +435,17 @@ async def test_a_client_that_leaves_while_we_look_has_missed_all_the_same():
     assert first["reason"] == "client_left"
 
 
+@pytest.mark.parametrize(("large", "reason"), [(False, "client_left"), (True, "incomplete")])
+async def test_a_request_that_never_came_whole_is_missed(large: bool, reason: str):
+    session = session_of(exchange(chat("a"), said("A")))
+    await answered(session, chat("a"))
+    session.unseen(large=large)
+    report = session.report()
+    assert (report["served"], report["missed"], report["verdict"]) == (1, 1, "diverged")
+    first: Any = report["first_divergence"]
+    assert first["reason"] == reason
+
+
 async def test_every_change_is_announced():
     seen: list[str] = []
     session = Session("replay-1", recording(run_of(exchange(chat("a"), said("A"))), PROFILES), Options(), seen.append)

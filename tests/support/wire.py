@@ -239,6 +239,8 @@ class ScriptedAnswerer:
         self._alpn = alpn
         self.asked: list[tuple[Request, str | None, str]] = []
         self.passing: list[str | None] = []
+        self.lost: list[tuple[str | None, bool]] = []
+        self.heard = asyncio.Event()
         self.actors: list[str | None] = []
 
     async def answer(self, request: Request, *, run: str | None, owner: str, actor: str | None = None) -> Answer | None:
@@ -248,6 +250,10 @@ class ScriptedAnswerer:
 
     def passed(self, *, run: str | None) -> None:
         self.passing.append(run)
+
+    def unseen(self, *, run: str | None, large: bool = False) -> None:
+        self.lost.append((run, large))
+        self.heard.set()
 
     def alpn(self, authority: str) -> tuple[str, ...] | None:
         return self._alpn

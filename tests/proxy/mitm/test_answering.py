@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from calls.model import Request
+from proxy.door import Limits
 from replay.answer import Answer, Piece
 from tests.support.h2wire import Peer, StreamBroken
 from tests.support.wire import Door, MemoryRecorder, ScriptedAnswerer, answering, connected, opened, whole
@@ -240,6 +241,21 @@ async def test_whoever_answers_hears_of_a_client_that_left_before_it_had_all(tmp
             await left.wait()
 
 
+@pytest.mark.parametrize(("body", "large"), [(b"half", False), (b"too much", True)])
+async def test_whoever_answers_hears_of_a_request_that_it_does_not_get(
+    tmp_path: Path, body: bytes, large: bool
+) -> None:
+    answerer = ScriptedAnswerer()
+    upload = b"POST http://nowhere.invalid/x HTTP/1.1\r\nHost: nowhere.invalid\r\nX-Playhead-Run: r\r\nContent-Length: 9\r\n\r\n"
+    async with opened(tmp_path, answerer=answerer, limits=Limits(answered_request=6)) as door:
+        reader, writer = await _plain(door, upload + body)
+        if large:
+            assert b" 413 " in await reader.readline()
+        writer.close()
+        await answerer.heard.wait()
+    assert (answerer.lost, answerer.asked) == ([("r", large)], [])
+
+
 async def test_a_client_that_left_with_all_of_the_body_has_not_left_early(tmp_path: Path) -> None:
     left = asyncio.Event()
     answer = _pieces(b"first", b"last", left=left.set, end_at=int(600e9))
@@ -361,6 +377,9 @@ class _Broken:
 
     def passed(self, *, run: str | None) -> None:
         raise AssertionError("nobody has a mode of its own here")
+
+    def unseen(self, *, run: str | None, large: bool = False) -> None:
+        raise AssertionError("every request is whole here")
 
 
 async def test_an_answerer_that_fails_ends_the_connection(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
