@@ -2,7 +2,8 @@
 
 The company matters: on a CPU the bits of a prompt differ by its neighbours only beyond some 500 tokens of context, and a
 prompt that lies in the prefix cache is not computed again. So the needle is long, its neighbours are long, and it is asked
-both with a salt of its own, which keeps it out of the cache, and with one that it shares.
+both with a salt of its own, which keeps it out of the cache, and with one that it shares. And an answer is asked for again with
+its beginning in the prompt, at the end of the longest context that is claimed: a preempted request is computed like that.
 """
 
 import asyncio
@@ -25,6 +26,11 @@ CONTEXT: Final = 1200
 TOKENS: Final = 8
 WAVES: Final = ((1, 0), (3, 4), (6, 2))
 """Needles and neighbours of each wave: alone, among the long, among itself."""
+
+LONG: Final = 4096
+ANSWER: Final = 16
+CONTINUED: Final = (1, 5, 9, 15)
+"""A prompt and its answer of so many tokens together, and how much of the answer is given with the prompt."""
 
 SAMPLINGS: Final[Mapping[str, Mapping[str, Any]]] = {
     "greedy": {"temperature": 0.0},
@@ -75,7 +81,9 @@ class Check:
     async def _swept(self, *, patched: bool) -> list[Cell]:
         await self.engine.collective_rpc("playhead_patch", args=(patched,))
         try:
-            return [await self._cell(name, **sampling) for name, sampling in SAMPLINGS.items()]
+            return [await self._cell(name, **sampling) for name, sampling in SAMPLINGS.items()] + [
+                await self._continued()
+            ]
         finally:
             await self.engine.collective_rpc("playhead_patch", args=(True,))
 
@@ -91,6 +99,21 @@ class Check:
             answers += await self._wave(draw, needle, [shared] * needles, neighbours, sampling)
         return cell(name, answers)
 
+    async def _continued(self) -> Cell:
+        """A long answer to a long prompt, and again with its beginning given as prompt: what a preempted request goes through.
+
+        There a token that was computed alone is computed among others of its own request, at the end of a long context.
+        """
+        draw = random.Random(20251120)  # noqa: S311 # likewise
+        length = min(LONG, int(self.engine.vllm_config.model_config.max_model_len)) - ANSWER
+        needle = _words(draw, length, self._vocabulary())
+        whole = await self._ask(needle, self._salt(), SAMPLINGS["greedy"], ANSWER)
+        answers = [whole]
+        for at in CONTINUED:
+            rest = await self._ask([*needle, *whole.tokens[:at]], self._salt(), SAMPLINGS["greedy"], ANSWER - at)
+            answers.append(Answer(tokens=whole.tokens[:at] + rest.tokens, logprobs=whole.logprobs[:at] + rest.logprobs))
+        return cell("continued", answers)
+
     async def _wave(
         self, draw: random.Random, needle: Sequence[int], salts: Sequence[str], neighbours: int, sampling: Any
     ) -> list[Answer]:
@@ -104,11 +127,11 @@ class Check:
         found = await asyncio.gather(*(self._ask(prompt, salt or self._salt(), sampling) for prompt, salt in asked))
         return [answer for answer, (_, salt) in zip(found, asked, strict=True) if salt is not None]
 
-    async def _ask(self, prompt: Sequence[int], salt: str, sampling: Mapping[str, Any]) -> Answer:
+    async def _ask(self, prompt: Sequence[int], salt: str, sampling: Mapping[str, Any], tokens: int = TOKENS) -> Answer:
         self.asked += 1
         params = SamplingParams(
-            max_tokens=TOKENS,
-            min_tokens=TOKENS,
+            max_tokens=tokens,
+            min_tokens=tokens,
             ignore_eos=True,
             logprobs=5,
             detokenize=False,
@@ -159,6 +182,7 @@ def _checked(config: Any) -> dict[str, Any]:
     """Which of vLLM's choices this check went through."""
     return {
         "context": min(CONTEXT, config.model_config.max_model_len),
+        "continued_context": min(LONG, config.model_config.max_model_len),
         "samplings": list(SAMPLINGS),
         "chunked_prefill": bool(config.scheduler_config.enable_chunked_prefill),
         "prefix_caching": bool(config.cache_config.enable_prefix_caching),

@@ -108,7 +108,7 @@ def _measured(wanted: argparse.Namespace) -> None:
 
     if wanted.cost:
         for row in cost.pairs(Engine(wanted.models, cost.cell(wanted.threads)), wanted.cost):
-            _say(row)
+            append(wanted.record, row)
     elif wanted.thousand:
         _say(runs.thousand(Engine(wanted.models, runs.THOUSAND), wanted.thousand))
     elif wanted.real:

@@ -33,7 +33,7 @@ def proved(engine: Engine) -> Row:
 
 
 def _swept(engine: Engine) -> list[Answer]:
-    """Every wave cold; then, where there is a prefix cache, one needle to fill it and the last wave to find it there."""
+    """Every wave cold; where there is a prefix cache, a needle to fill it and the last wave to find it there; continued."""
     draw = random.Random(1)  # noqa: S311 # the same company for stock and ours
     cell = engine.cell
     needle = engine.words(draw, cell.context)
@@ -42,7 +42,16 @@ def _swept(engine: Engine) -> list[Answer]:
         salt = f"shared-since-{engine.asked}"
         for wave in (cell.waves[0], cell.waves[-1]):
             answers += engine.wave(draw, needle, wave, salt)
-    return answers
+    return answers + (_continued(engine, needle, answers[0]) if cell.sampling == "greedy" else [])
+
+
+def _continued(engine: Engine, needle: list[int], whole: Answer) -> list[Answer]:
+    """The answer again, its beginning given as prompt: what a preempted request goes through. A drawn one would draw anew."""
+    found = []
+    for at in (at for at in (1, 9, 15) if at < len(whole.tokens)):
+        (rest,) = engine.answers([([*needle, *whole.tokens[:at]], None)], len(whole.tokens) - at)
+        found.append(Answer(tokens=whole.tokens[:at] + rest.tokens, logprobs=whole.logprobs[:at] + rest.logprobs))
+    return found
 
 
 THOUSAND: Final = Cell(context=560, chunk=2048, answer=4, most=64)

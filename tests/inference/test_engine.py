@@ -85,7 +85,8 @@ def test_it_shows_what_it_checked(url: str) -> None:
     assert report["layers"]["differing"] == []
     assert report["layers"]["swept"] > 20
     assert all(cell["distinct"] == 1 for cell in report["patched"])
-    assert all(cell["distinct"] > 1 for cell in report["control"])
+    assert all(cell["distinct"] > 1 for cell in report["control"] if cell["name"] != "continued")
+    assert [cell["name"] for cell in report["patched"]] == ["greedy", "seeded", "continued"]
     assert report["workers"][0]["attention"] == ["playhead_inference.attention.Backend"]
 
 
@@ -176,13 +177,21 @@ def test_a_control_of_its_own_is_stock_vllm_and_says_whose(python: str, model: P
     """What a GPU's control is, as far as a CPU can run it."""
     file = tmp_path / "control.json"
     words = ["--model", str(model), "--dtype", "float32", "--enforce-eager", "--max-model-len", "2048"]
-    subprocess.run([python, "-m", "playhead_inference.control", str(file), *words], check=True, env=ENGINE)
+    subprocess.run([python, "-m", "playhead_inference.control", str(file), *words], check=True, env=os.environ | CPU)
     found = json.loads(file.read_text())
-    assert all(cell["distinct"] > 1 for cell in found["cells"])
+    assert all(cell["distinct"] > 1 for cell in found["cells"] if cell["name"] != "continued")
     assert found["of"]["workers"][0]["weights"].startswith("sha256:")
 
 
-ENGINE = os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "2"}
+def test_a_gpu_s_start_goes_as_far_as_the_device(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its control runs, here on a CPU; then vLLM's own mode is on, and refused for what it would do here."""
+    for name, value in CPU.items():
+        monkeypatch.setenv(name, value)
+    said = refused("--device", "gpu", "--context", "2048", str(model), "--", "--dtype", "float32", "--enforce-eager")
+    assert "VLLM_BATCH_INVARIANT must be unset on a CPU" in said
+
+
+CPU = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "2"}
 
 
 def printed(*words: str) -> dict[str, Any]:
