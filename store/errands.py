@@ -24,7 +24,6 @@ MOST: Final = 1000
 MANY: Final = 8
 """Askings that a call of a tool may come from: one that may come from more is nobody's."""
 
-
 REMEMBERED: Final = 512
 SMALL: Final = 16 << 10
 """Bytes of an answer that is remembered, so that it need not be read again."""

@@ -1,9 +1,9 @@
-"""Whose an exchange is, where the door could not know: by its body, by the ids that it hands back, and by a trace.
+"""Whose an exchange is, where the door could not know: by its body, the ids that it hands back, what a model asked for, a trace.
 
 A door names a run when a request begins, from its head. Where that named none, the exchange came in under the connection's
 owner; the keeper, who has all of it, files it under the run that its body names, else under that of the call whose ids it
-hands back, else under its trace as soon as a second exchange has the same one (in 111 of 111 recordings with several traces
-each call had one of its own: wire report, D). What was told stands in `run_evidence` with its source, whatever came of it.
+hands back or of the model that asked for it, else under its trace as soon as a second exchange has the same one (in 111 of
+111 recordings with several traces each call had one of its own: wire report, D). What was told stands in `run_evidence` with its source, whatever came of it.
 Filing again changes nothing.
 """
 

@@ -77,7 +77,9 @@ exchanges = Table(
     Column("request_body", LargeBinary, nullable=False),  # in a form of `blobs`
     Column("response_body", LargeBinary),
     Column("trace", Text),  # of one that only its connection's owner names a run for: whoever has the same one joins it
-    Column("ties", ARRAY(BigInteger)),  # digests of the ids that it makes and hands back, where we told no run: `ties`
+    Column(
+        "ties", ARRAY(BigInteger)
+    ),  # digests of what it makes, asks, hands back and does, where we told no run: `ties`
     _key("id"),
     # A run's exchanges in step order.
     Index(None, "project", "run", "started_at", "id"),

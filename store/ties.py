@@ -1,7 +1,8 @@
 """Ids that tie an exchange to others, where nobody told us whose it is: those that its answer makes, those that it hands back.
 
 A tie counts among the exchanges of one owner only, so it is a digest of both: who hands back an id of another machine's call
-has another tie. What our own credentials or header named has none: it neither is moved nor draws others to it. Pure.
+has another tie. Beside the ids stands what finds a tool call and whoever asked for it (`marks`). What our own credentials or
+header named has none: it neither is moved nor draws others to it. Pure.
 """
 
 import hashlib

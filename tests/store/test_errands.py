@@ -18,7 +18,7 @@ from store.recorded import Recorded
 from store.runs import Runs
 from store.threads import Done, asked_by, fits, found_by
 from tests.store.test_chains import run_of, told
-from tests.store.test_filing import CHAT, OWNER, held, put, understood
+from tests.store.test_filing import CHAT, OWNER, filed_as, held, put, understood
 
 MCP = "https://mcp.example.com/mcp"
 type Asked = tuple[str, dict[str, str]]
@@ -165,6 +165,12 @@ async def test_a_session_of_mcp_goes_where_its_tools_are_called(database: Databa
     shaken = session(1, (4, "Oslo"))
     talk = [turn(3, OSLO), turn(5, brings=["call_o"])]
     await ends_as(database, {run_of(*talk): ids(*shaken[:2], talk[0], shaken[2], talk[1])}, [*shaken, *talk])
+
+
+def test_the_session_of_mcp_is_kept_as_evidence() -> None:
+    found = filed_as(rpc(1, "tools/list"))
+    assert (found.run, found.run_evidence) == (OWNER, (("mcp-session-id", "s-1"), ("owner", OWNER)))
+    assert filed_as(found) == found
 
 
 async def test_a_session_that_two_agents_share_is_of_nobody_though_its_tools_are(database: Database) -> None:
