@@ -41,7 +41,7 @@ def ls_command(as_json: bool, limit: int, **flags: Any) -> None:
         click.echo(none, err=True)
         return
     print_table(
-        ("RUN", "STARTED", "CALLS", "TOKENS", "MODELS", "LABELS"),
+        ("RUN", "STARTED", "CALLS", "TOKENS", "MODELS", "NAME, LABELS"),
         [_row(run) for run in found["items"]],
     )
 
@@ -50,7 +50,8 @@ def _row(run: dict[str, Any]) -> tuple[str, ...]:
     # Cached tokens are among the input's and reasoning among the output's.
     total = sum(run["tokens"][side] or 0 for side in ("input_tokens", "output_tokens"))
     flag = "" if run["complete"] else " (incomplete)"
-    labels = " ".join(f"{name}={value}" for name, value in (run["labels"] or {}).items())
+    named = [run["name"]] if run["name"] else []
+    labels = " ".join((*named, *(f"{name}={value}" for name, value in (run["labels"] or {}).items())))
     started = (run["started_at"] or "")[:19].replace("T", " ")
     return run["id"], started, f"{run['calls']}{flag}", f"{total:,}", ", ".join(run["models"] or []), labels
 

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from proxy.api import Api, NotFound, lacks, segment
 from proxy.cli import COMMANDS, HIDDEN, loaded, playhead
 from proxy.cli.common import moment
-from proxy.cli.look import _table
+from proxy.cli.look import _row, _table
 from proxy.doctor import Finding, used_by
 from proxy.errors import Failure
 from proxy.export import _place
@@ -255,3 +255,14 @@ def test_what_to_type_next_names_the_same_data_directory() -> None:
     with click.Context(playhead) as context:
         context.params = {"data": Path("/srv/my data"), "database_url": "postgresql://me:secret@db/x"}
         assert typed("replay r", "-- COMMAND") == "playhead replay r --data '/srv/my data' -- COMMAND"
+
+
+def test_a_run_with_a_name_is_listed_with_it() -> None:
+    run = {
+        "id": "chain:1",
+        "name": "ticket 904",
+        "labels": {"team": "x"},
+        "tokens": {"input_tokens": 1, "output_tokens": 2},
+    }
+    row = _row({**run, "started_at": None, "calls": 2, "complete": True, "models": []})
+    assert row == ("chain:1", "", "2", "3", "", "ticket 904 team=x")
