@@ -3,7 +3,7 @@
 from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar, Final, Protocol
 
-from calls.model import Outcome
+from calls.model import Headers, Outcome
 from proxy.lane.admission import Asked
 from proxy.mitm.engine import Engine
 from proxy.mitm.problem import Problem
@@ -59,6 +59,9 @@ class Exchange:
         """Whether more of the request is to come."""
 
         self.over = False
+        self.refused = False
+        """Whether it was answered in the upstream's place with a problem, which may still have to be kept."""
+
         self.catching_up = False
         """Whether nothing more is taken in until others have had their turn."""
 
@@ -67,7 +70,7 @@ class Exchange:
     @property
     def accepts(self) -> bool:
         """Whether it takes in its request just now."""
-        return self.asking
+        return self.asking and not self.refused
 
     def start(self) -> None:
         """Begin."""
@@ -175,20 +178,28 @@ class Exchange:
 
     def refuse(self, problem: Problem, outcome: Outcome = "refused") -> None:
         """Answer in the upstream's place, and say in the record that it was us."""
+        self.refused = True
         self.engine.config.counts[f"errors/{problem.code}"] += 1
-        headers = problem.headers if not self.asking else (*problem.headers, ("Connection", "close"))
-        body = problem.body if self.asked.method != "HEAD" else b""
+        headers, body = self.refusal(problem), problem.body if self.asked.method != "HEAD" else b""
         self.tape.response(problem.status, problem.reason, "HTTP/1.1", headers)
         self.tape.data("response", body)
         self.tape.ended("response")
         self.tape.closed(outcome, problem.detail)
-        fields = "".join(f"{name}: {value}\r\n" for name, value in headers)
-        whole = f"HTTP/1.1 {problem.status} {problem.reason}\r\n{fields}\r\n".encode() + body
-        self.once_kept(lambda: self._refused(whole), lambda: self._refused(whole))
 
-    def _refused(self, whole: bytes) -> None:
-        self.desk.write(whole)
-        self.finish(keep=False)
+        def refused() -> None:
+            self.send_refusal(problem, headers, body)
+            self.finish(keep=False)
+
+        self.once_kept(refused, refused)
+
+    def refusal(self, problem: Problem) -> Headers:
+        """The fields of such an answer."""
+        return problem.headers if not self.asking else (*problem.headers, ("Connection", "close"))
+
+    def send_refusal(self, problem: Problem, headers: Headers, body: bytes) -> None:
+        """Send it."""
+        fields = "".join(f"{name}: {value}\r\n" for name, value in headers)
+        self.desk.write(f"HTTP/1.1 {problem.status} {problem.reason}\r\n{fields}\r\n".encode() + body)
 
     def finish(self, *, keep: bool, closes: bool = False) -> None:
         """The answer is out. What is still to come of the request is swallowed."""

@@ -102,7 +102,7 @@ class Http2Client(Wire):
 
     def _went_on(self, event: ngh2.DataReceived) -> None:
         seat = self._flows.get(event.stream_id)
-        if seat is not None and seat.exchange is not None and seat.exchange.asking:
+        if seat is not None and seat.exchange is not None and seat.exchange.accepts:
             if event.data:
                 seat.exchange.take(event.data, last=event.end_stream)
             elif event.end_stream:
@@ -113,7 +113,7 @@ class Http2Client(Wire):
 
     def _trailed(self, event: ngh2.TrailersReceived) -> None:
         seat = self._flows.get(event.stream_id)
-        if seat is not None and seat.exchange is not None and seat.exchange.asking:
+        if seat is not None and seat.exchange is not None and seat.exchange.accepts:
             seat.exchange.asked_all(as_text(event.headers))
 
     def _reset(self, event: ngh2.StreamReset) -> None:

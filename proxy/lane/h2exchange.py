@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import ngh2
 
-from calls.model import Headers, Outcome
+from calls.model import Headers
 from proxy.lane.exchange import Exchange
 from proxy.lane.h2heads import as_fields, wired
 from proxy.lane.h2wire import Fields, Flow
@@ -119,15 +119,8 @@ class Exchange2(Exchange):
         """The request is whole."""
         raise NotImplementedError
 
-    def refuse(self, problem: Problem, outcome: Outcome = "refused") -> None:
-        body = problem.body if self.asked.method != "HEAD" else b""
-        self.tape.response(problem.status, problem.reason, "HTTP/1.1", problem.headers)
-        self.tape.data("response", body)
-        self.tape.ended("response")
-        self.tape.closed(outcome, problem.detail)
+    def refusal(self, problem: Problem) -> Headers:
+        return problem.headers
 
-        def refused() -> None:
-            self.desk.refuse(problem, body)
-            self.finish(keep=False)
-
-        self.once_kept(refused, refused)
+    def send_refusal(self, problem: Problem, headers: Headers, body: bytes) -> None:  # noqa: ARG002 - the problem has them
+        self.desk.refuse(problem, body)

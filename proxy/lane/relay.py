@@ -63,7 +63,7 @@ class Relay(Exchange):
 
     @property
     def accepts(self) -> bool:
-        return self.asking and (not self._streams or self._upstream is not None)
+        return super().accepts and (not self._streams or self._upstream is not None)
 
     def start(self) -> None:
         self.begin_tape()

@@ -146,6 +146,14 @@ async def test_an_agent_does_not_get_inside(tmp_path: Path, url: str) -> None:
     assert [told.outcome for told in recorder.exchanges] == ["refused"]
 
 
+async def test_who_sends_a_body_inside_is_told_why_not(tmp_path: Path) -> None:
+    async with opened(tmp_path, MemoryRecorder()) as door:
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        writer.write(b"POST http://127.1/ HTTP/1.1\r\nHost: 127.1\r\nContent-Length: 5\r\n\r\nhello")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 403 ")
+        writer.close()
+
+
 @pytest.mark.parametrize("target", ["api.test:22", "api.test:25", "127.0.0.1:443", "[::1]:443"])
 async def test_a_tunnel_inside_is_refused_at_once(tmp_path: Path, target: str) -> None:
     async with opened(tmp_path, MemoryRecorder()) as door:
