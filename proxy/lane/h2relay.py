@@ -182,7 +182,8 @@ class Relay2(Exchange2):
         self._early.clear()
         if self._early_end is not None:
             carrier.end(*self._early_end)
-        self.desk.hold(full=False)
+        # It may have been full with that already.
+        self.full(full=self._upstream_full)
 
     # The response
 

@@ -94,6 +94,33 @@ async def test_events_pass_beside_a_large_upload(tmp_path: Path) -> None:
         assert (await peer.answer(upload)).body == str(size).encode()
 
 
+async def test_an_upload_waits_for_an_upstream_that_takes_nothing(tmp_path: Path) -> None:
+    """Also where what came before there was an upstream was too much for it."""
+    recorder, early = MemoryRecorder(), 1 << 20
+
+    async def handler(peer: Peer) -> None:
+        while True:
+            await peer.step()
+
+    def taken() -> int:
+        return len(recorder.only.body("request"))
+
+    async with (
+        speaking(handler, acknowledge=False) as upstream,
+        opened(tmp_path, recorder, **reaching(upstream)) as door,
+        asking(door, upstream) as (peer, authority),
+        asyncio.TaskGroup() as group,
+    ):
+        recorder.gate.clear()
+        pouring = group.create_task(peer.pour(peer.begin(authority, "/upload"), 8 << 20))
+        await recorder.until(lambda: bool(recorder.exchanges) and taken() == early)
+        recorder.gate.set()
+        # Nothing but what is under way comes now; that nothing does cannot be waited for.
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(recorder.until(lambda: taken() > 2 * early), 0.5)
+        pouring.cancel()
+
+
 @pytest.mark.parametrize("code", [CANCEL, CALM])
 async def test_why_a_client_gives_up_is_handed_on(tmp_path: Path, code: int) -> None:
     reached, told = asyncio.Event(), asyncio.get_running_loop().create_future()
