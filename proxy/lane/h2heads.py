@@ -54,7 +54,7 @@ def asking(fields: Fields, engine: Engine, owner: str, tunnel: Tunnel, within: O
     """What a request in a tunnel asks for. Raises Problem."""
     pseudo, headers = _apart(fields)
     method, authority, path = pseudo[":method"], pseudo.get(":authority", ""), pseudo.get(":path", "")
-    _sound(method, headers)
+    _sound(method, path, headers)
     hosts = [value for name, value in headers if name == "host"]
     if not all(_names(host, within) for host in (authority, *hosts) if host):
         detail = f"the request names another host than the connection was made for, {within.authority}; it went nowhere"
@@ -87,9 +87,12 @@ def _apart(fields: Fields) -> tuple[dict[str, str], Headers]:
     return pseudo, tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in fields[len(pseudo) :])
 
 
-def _sound(method: str, headers: Headers) -> None:
+def _sound(method: str, path: str, headers: Headers) -> None:
     if method == "CONNECT":
         raise Problem(405, "connect_in_tunnel", "there is a connection already: CONNECT is for the proxy itself")
+    if not path.startswith("/"):
+        # With another scheme than http and https, libnghttp2 lets `@elsewhere.test/` pass, and the record would name that host.
+        raise Problem(400, "bad_path", "the path of a request begins with /; it went nowhere")
     if len(headers) > HEAD_LINES:
         raise Problem(431, "head_too_large", f"the request has more than {HEAD_LINES} header fields")
 

@@ -170,3 +170,11 @@ def test_another_host_is_refused() -> None:
     head = [(b":method", b"GET"), (b":path", b"/"), (b":authority", b"evil.test")]
     with pytest.raises(Problem, match="host_mismatch"):
         asking(head, engine, "local", Tunnel("api.test", 443, None), Origin("https", "api.test", 443), bodiless=True)
+
+
+@pytest.mark.parametrize("path", [b"@evil.test/", b":1/", b".evil.test/", b"*", b""])
+def test_no_path_changes_the_host_that_the_record_names(path: bytes) -> None:
+    engine: Any = None
+    head = [(b":method", b"OPTIONS"), (b":scheme", b"x"), (b":path", path), (b":authority", b"api.test")]
+    with pytest.raises(Problem, match="bad_path"):
+        asking(head, engine, "local", Tunnel("api.test", 443, None), Origin("https", "api.test", 443), bodiless=True)
