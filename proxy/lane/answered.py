@@ -202,7 +202,7 @@ class Answered(Exchange):
 
     def _kept(self, answer: Answer, *, last: bool) -> None:
         """What becomes part of a run is kept before its end goes out: hold the rest back until it is."""
-        if not (answer.recorded and last and self.tape.open):
+        if not (answer.recorded and last and self.tape.open and self.tape.guarded):
             return
         self._flush()
         self.tape.ended("response", answer.trailers)

@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -28,6 +29,24 @@ async def test_the_run_holds_what_was_asked_and_what_was_answered(tmp_path: Path
     assert (told.body("request"), told.body("response"), told.outcome) == (b"asked", b"hello", "completed")
     assert told.head is not None
     assert ("Playhead", 'replayed; run="base"; step=1') in told.head[-1]
+
+
+class Broken(MemoryRecorder):
+    """Fails as soon as it is told anything."""
+
+    def begin(self, **_: Any) -> Any:
+        raise LookupError("a mistake of ours")
+
+
+@pytest.mark.parametrize("http2", [False, True])
+async def test_a_recorder_that_fails_costs_nobody_the_answer(tmp_path: Path, http2: bool) -> None:
+    answerer, recorder = ScriptedAnswerer(RECORDED, alpn=("h2",) if http2 else ("http/1.1",)), Broken()
+    async with (
+        opened(tmp_path, recorder, answerer, mode="auto") as door,
+        httpx.AsyncClient(proxy=door.proxy("child"), verify=door.tls, http2=http2) as client,
+    ):
+        assert (await client.get("https://nowhere.invalid/x")).text == "hello"
+    assert recorder.gaps[0][:2] == ("child", "the recorder failed: LookupError")
 
 
 @pytest.mark.parametrize("sized", [True, False])
