@@ -104,7 +104,10 @@ class Lane:
     def _look_once(self, now: float) -> None:
         # By itself: a coroutine that sleeps would hold on to the last client that it has looked at.
         for client in list(self._clients):
-            client.overdue(now)
+            try:
+                client.overdue(now)
+            except Exception as fault:  # noqa: BLE001 - the guard: nobody would look at the others any more
+                client.broken(fault)
         self.upstreams.sweep()
         self.ways.sweep()
 

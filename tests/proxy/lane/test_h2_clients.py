@@ -12,6 +12,7 @@ import pytest
 from calls.model import ChunkKind
 from proxy.door import Limits
 from proxy.lane import lane as lanes
+from proxy.lane.client import Client
 from proxy.lane.h2client import Http2Client
 from proxy.lane.h2exchange import Seat
 from proxy.lane.h2relay import Relay2
@@ -268,6 +269,28 @@ async def test_a_fault_of_ours_ends_one_client_and_no_other(
         assert (await other.answer(other.ask(authority, "/"))).body == b"ok"
     assert [told.outcome for told in recorder.exchanges] == ["completed", "refused", "completed"]
     assert "a mistake of ours" in caplog.text
+
+
+async def test_a_fault_in_a_look_at_the_time_ends_one_client_and_no_looking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lanes, "LOOK", 0.05)
+    faults = [LookupError("a mistake of ours")]
+    overdue = Client.overdue
+
+    def look(client: Client, now: float) -> None:
+        if faults:
+            raise faults.pop()
+        overdue(client, now)
+
+    monkeypatch.setattr(Client, "overdue", look)
+    async with opened(tmp_path, limits=Limits(idle=0.3, grace=0.5)) as door:
+        both = [await asyncio.open_connection("127.0.0.1", door.port) for _ in range(2)]
+        async with asyncio.timeout(10):
+            ends = await asyncio.gather(*(reader.read() for reader, _ in both), return_exceptions=True)
+        for _, writer in both:
+            writer.close()
+    assert {type(end) for end in ends} <= {bytes, ConnectionResetError}
 
 
 async def test_a_silent_client_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
