@@ -77,7 +77,8 @@ def _size(path: Path) -> int:
 def _read(path: Path) -> Counter[str]:
     try:
         return Counter(json.loads(path.read_bytes()))
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):
+        # It is not synced, so a machine that went down may leave it empty.
         return Counter()
 
 

@@ -32,6 +32,14 @@ def test_a_spool_that_has_counted_nothing_counts_nothing(tmp_path: Path) -> None
     assert not counted.waiting()
 
 
+def test_a_count_that_a_machine_lost_as_it_went_down_is_no_trouble(tmp_path: Path) -> None:
+    spool = _door(tmp_path, "door-1", answers__miss=2)
+    (spool / NAME).write_bytes(b"")
+    counted = Counted(tmp_path)
+    counted.ended(spool)
+    assert not counted.total()
+
+
 def test_what_may_be_watched_is_there_before_it_happens() -> None:
     lines = told({})
     assert 'playhead_door_answers_total{standing="miss"} 0' in lines
