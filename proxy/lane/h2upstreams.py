@@ -14,6 +14,9 @@ from proxy.lane.h2wire import Flow, Wire
 
 logger = logging.getLogger(__name__)
 
+SILENT: Final = 15.0
+"""Seconds without a word on which something is under way, after which a connection may be dead: nobody else is put on it."""
+
 _REFUSED: Final = int(ngh2.ErrorCode.REFUSED_STREAM)
 _MALFORMED: Final = int(ngh2.ErrorCode.PROTOCOL_ERROR)
 
@@ -24,7 +27,7 @@ class Shared(Wire):
     def __init__(self, at_last: Callable[[Callable[[], None]], None]) -> None:
         super().__init__(ngh2.Role.CLIENT, {ngh2.Setting.ENABLE_PUSH: 0}, at_last)
         self.used = 0
-        self.since = time.monotonic()
+        self.since = self.heard = time.monotonic()
         self._most = 100
         self._flows: dict[int, Leg]
         self._hearing |= {
@@ -41,7 +44,9 @@ class Shared(Wire):
     @property
     def roomy(self) -> bool:
         """Whether one more stream may be opened."""
-        return not self.retiring and len(self._flows) < self._most
+        if self.retiring or len(self._flows) >= self._most:
+            return False
+        return self.idle or time.monotonic() - self.heard < SILENT
 
     @property
     def idle(self) -> bool:
@@ -58,6 +63,10 @@ class Shared(Wire):
         self._flows[leg.number] = leg
         self.used += 1
         return True
+
+    def data_received(self, data: bytes) -> None:
+        self.heard = time.monotonic()
+        super().data_received(data)
 
     def lost(self) -> None:
         legs, self._flows = list(self._flows.values()), {}

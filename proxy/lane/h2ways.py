@@ -93,6 +93,9 @@ class Ways:
         self._engine.remember_alpn(way.name, way.port, upstream.alpn.encode())
         if upstream.alpn != "h2":
             return OverHttp1(upstream, lender)
+        if upstream.gone:
+            # Nobody would be told of it again.
+            raise Problem(502, "connect_failed", f"{way.name} closed the connection as soon as it was made")
         shared = Shared(self._at_last)
         shared.begin(*upstream.given_away())
         self._shared.setdefault(key, []).append(shared)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from proxy.lane import h2ways
+from proxy.lane import h2upstreams, h2ways
+from proxy.lane.upstream import Upstreams
 from tests.support.h2doors import OK, answer_all, asking, reaching, speaking
 from tests.support.h2wire import Fields, Peer, StreamBroken
 from tests.support.wire import MemoryRecorder, Upstream, answering, connected, opened
@@ -242,6 +243,54 @@ async def test_a_connection_that_nobody_needs_is_let_go(tmp_path: Path, monkeypa
         await peer.answer(peer.ask(authority, "/"))
         async with asyncio.timeout(10):
             await gone.wait()
+
+
+async def test_nobody_else_is_put_on_a_connection_that_may_be_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(h2upstreams, "SILENT", 0.0)
+    upstream, silent, answered = Upstream(), asyncio.Event(), asyncio.Event()
+
+    async def handler(peer: Peer) -> None:
+        if upstream.connections == 1:
+            stream, _ = await peer.request()
+            silent.set()
+            await answered.wait()
+            peer.respond(stream, OK, [b"late"])
+        await answer_all(peer)
+
+    async with (
+        speaking(handler, upstream=upstream),
+        opened(tmp_path, **reaching(upstream)) as door,
+        asking(door, upstream) as (peer, authority),
+    ):
+        first = peer.ask(authority, "/")
+        await silent.wait()
+        assert (await peer.answer(peer.ask(authority, "/"))).body == b"ok"
+        answered.set()
+        assert (await peer.answer(first)).body == b"late"
+    assert upstream.connections == 2
+
+
+async def test_a_connection_that_is_closed_as_soon_as_it_is_made_is_nobodys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = Upstreams.connect
+
+    async def gone(*args: Any, **kwargs: Any) -> Any:
+        made = await connect(*args, **kwargs)
+        made.gone = True
+        return made
+
+    async with (
+        speaking(answer_all) as upstream,
+        opened(tmp_path, **reaching(upstream)) as door,
+        asking(door, upstream) as (peer, authority),
+    ):
+        monkeypatch.setattr(Upstreams, "connect", gone)
+        monkeypatch.setattr(h2upstreams.Shared, "roomy", False)
+        heard = await peer.answer(peer.ask(authority, "/"))
+    assert (heard.header(":status"), b"connect_failed" in heard.body) == ("502", True)
 
 
 async def test_a_response_that_is_no_sound_one_is_our_502(tmp_path: Path) -> None:
