@@ -79,7 +79,8 @@ class Seat(Flow):
 
     def cut(self) -> None:
         """Break the stream off."""
-        self.reset(ngh2.ErrorCode.INTERNAL_ERROR)
+        self.exchange = None
+        self._client.break_off(self, ngh2.ErrorCode.INTERNAL_ERROR)
 
     def reset(self, code: int) -> None:
         """Break the stream off, and say why."""

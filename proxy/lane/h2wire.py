@@ -98,6 +98,9 @@ class Wire(asyncio.Protocol):
         self._transport: asyncio.Transport | Tls
         self._flows: dict[int, Any] = {}
         self._lagging: set[Flow] = set()
+        self._breaking: dict[Flow, int] = {}
+        """Streams that are reset once all is sent that is to be sent on them, and with what."""
+
         self._unsent: list[bytes] = []
         self._due = False
         self._choked = False
@@ -210,6 +213,13 @@ class Wire(asyncio.Protocol):
         if self._resets > RESETS and not self.retiring:
             self.retire()
 
+    def break_off(self, flow: Flow, code: int) -> None:
+        """Break a stream off behind what is still to be sent on it: a reset would overtake that."""
+        if self._session.queued_body_size(flow.number):
+            self._breaking[flow] = code
+        else:
+            self.reset(flow, code)
+
     def retire(self) -> None:
         """Take no new streams, and close with the last one."""
         if self.gone or self.retiring:
@@ -262,6 +272,8 @@ class Wire(asyncio.Protocol):
             self._lagging.discard(flow)
             flow.lagging = False
             flow.room(full=False)
+        for flow in [flow for flow in self._breaking if not self._session.queued_body_size(flow.number)]:
+            self.reset(flow, self._breaking.pop(flow))
 
     # Hearing
 
@@ -294,5 +306,6 @@ class Wire(asyncio.Protocol):
     def forget(self, flow: Flow) -> None:
         """A stream is closed. What it owes is the connection's window, too."""
         self._lagging.discard(flow)
+        self._breaking.pop(flow, None)
         del self._flows[flow.number]
         self.hold(flow, full=False)
