@@ -78,7 +78,8 @@ class Recorded:
     @property
     def lacking(self) -> str | None:
         """Why it cannot answer, in words; None when it can."""
-        return lacking(self.exchange) or self.gap if self._damage is None else self._damage
+        exchange = self.exchange
+        return self._damage or lacking(exchange) or self.gap
 
     @property
     def over(self) -> int:

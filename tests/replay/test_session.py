@@ -216,6 +216,12 @@ async def test_one_that_cannot_be_read_any_more_is_refused_and_the_others_answer
     await missed(session, chat("c"))
 
 
+def test_whatever_is_asked_first_of_a_damaged_one_it_cannot_answer():
+    entry = session_of(exchange(chat("a"), said("A"))).recording.index.entries[0]
+    entry.brief = entry.brief._replace(exchange=_corrupt)
+    assert entry.lacking == "a stored body does not match its digest"
+
+
 async def test_a_heavy_one_is_unpacked_beside_the_loop():
     session = session_of(exchange(chat("a"), said("A")))
     entry = session.recording.index.entries[0]
