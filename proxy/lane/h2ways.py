@@ -18,6 +18,9 @@ from proxy.mitm.problem import Problem
 KEPT: Final = 15.0
 """Seconds for which a connection waits without a stream. An upstream that closes it sooner says what it has not done."""
 
+ASK_AGAIN: Final = 3600.0
+"""Seconds after which upstreams that spoke only HTTP/1 are asked again what they speak: they may have learned more."""
+
 
 class Key(NamedTuple):
     """Whose connection it is, and to whom."""
@@ -36,6 +39,7 @@ class Ways:
         self._engine = engine
         self._shared: dict[Key, list[Shared]] = {}
         self._coming: dict[Key, asyncio.Future[Problem | None]] = {}
+        self._forgot = time.monotonic()
 
     def ready(self, key: Key, lender: Lender, *, repeatable: bool) -> Carrier | None:
         """What is there already."""
@@ -110,7 +114,8 @@ class Ways:
 
     def sweep(self) -> None:
         """Let go of those that have waited too long, and forget those that are gone."""
-        oldest = time.monotonic() - KEPT
+        now = time.monotonic()
+        oldest = now - KEPT
         for key in list(self._shared):
             for shared in self._shared[key]:
                 if shared.idle and shared.since < oldest:
@@ -118,6 +123,9 @@ class Ways:
             self._shared[key] = left = [shared for shared in self._shared[key] if not shared.gone]
             if not left:
                 del self._shared[key]
+        if now - self._forgot > ASK_AGAIN:
+            self._forgot = now
+            self._engine.forget_old()
 
     def close(self) -> None:
         """Let go of all."""

@@ -122,6 +122,10 @@ class Engine:
         if len(self.alpn) > ALPN_KEPT:
             del self.alpn[next(iter(self.alpn))]
 
+    def forget_old(self) -> None:
+        """Forget which upstreams chose anything but HTTP/2."""
+        self.alpn = {place: alpn for place, alpn in self.alpn.items() if alpn == b"h2"}
+
     def offers(self, target: Origin) -> bytes | None:
         """The protocol that the client of this target should get; None where nobody knows."""
         if self.answerer is not None and (alpn := getattr(self.answerer, "alpn", None)) is not None:
