@@ -42,6 +42,9 @@ class Relay2(Exchange2):
         self._streams = False
         """Whether the request goes on piece by piece."""
 
+        self._went_out = False
+        """Whether any of it has, so that it could not be sent a second time."""
+
         self._begun = False
         """Whether a response has begun."""
 
@@ -174,6 +177,9 @@ class Relay2(Exchange2):
 
     def _catch_up(self, carrier: Carrier) -> None:
         """Send what came of the request meanwhile, and take in more of it."""
+        if self._carrier is not carrier:
+            return
+        self._went_out = True
         for data in self._early:
             if self._carrier is carrier:
                 carrier.send(data)
@@ -264,8 +270,8 @@ class Relay2(Exchange2):
             self.desk.reset(code)
 
     def _may_ask_again(self, *, refused: bool, unheard: bool) -> bool:
-        asked_all = not self._streams and not self._begun
-        return asked_all and self._tries < TRIES and (refused or (unheard and self._repeatable()))
+        there = not self._went_out and not self._begun
+        return there and self._tries < TRIES and (refused or (unheard and self._repeatable()))
 
     def malformed(self, fault: str) -> None:
         self._carrier = None

@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+from proxy.ca import ensure
+from proxy.door import DoorConfig, Limits
 from proxy.lane import h2upstreams, h2ways
 from proxy.lane.upstream import Upstreams
+from proxy.mitm.engine import Engine
 from tests.support.h2doors import OK, answer_all, asking, reaching, speaking
 from tests.support.h2wire import Fields, Peer, StreamBroken
 from tests.support.wire import MemoryRecorder, Upstream, answering, connected, opened
@@ -272,6 +275,44 @@ async def test_nobody_else_is_put_on_a_connection_that_may_be_dead(
     assert upstream.connections == 2
 
 
+async def test_an_upload_goes_elsewhere_where_a_connection_took_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have said GOAWAY just before."""
+    begin = h2upstreams.Shared.open
+    refused: list[h2upstreams.Shared] = []
+
+    def once_closing(shared: h2upstreams.Shared, *args: Any, **kwargs: Any) -> bool:
+        if refused:
+            return begin(shared, *args, **kwargs)
+        refused.append(shared)
+        shared.retire()
+        return False
+
+    monkeypatch.setattr(h2upstreams.Shared, "open", once_closing)
+    async with (
+        speaking(answer_all) as upstream,
+        opened(tmp_path, limits=Limits(buffered_request=0), **reaching(upstream)) as door,
+        asking(door, upstream) as (peer, authority),
+    ):
+        upload = peer.ask(authority, "/", method="POST", body=bytes(10_000), extra=[("content-length", "10000")])
+        assert (await peer.answer(upload)).body == b"ok"
+        assert upstream.connections == 2
+
+
+def test_what_spoke_only_http_1_is_asked_again_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority = ensure(tmp_path)
+    engine = Engine(config=DoorConfig(authority=authority), recorder=None, answerer=None, trust=tmp_path)
+    ways = h2ways.Ways(Upstreams(str(authority.certificate)), engine, lambda _: None)
+    engine.remember_alpn("old.test", 443, b"http/1.1")
+    engine.remember_alpn("new.test", 443, b"h2")
+    ways.sweep()
+    assert len(engine.alpn) == 2
+    monkeypatch.setattr(h2ways, "ASK_AGAIN", -1.0)
+    ways.sweep()
+    assert engine.alpn == {("new.test", 443): b"h2"}
+
+
 async def test_a_connection_that_is_closed_as_soon_as_it_is_made_is_nobodys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -321,12 +362,11 @@ async def test_an_upstream_of_http_1_gets_http_1(tmp_path: Path) -> None:
         reader, writer = await connected(door, "api.test:443", alpn=("h2",))
         peer = Peer(reader, writer, client=True)
         crumbs: Fields = [("cookie", "a=1"), ("x-playhead-step", "3"), ("x-b", "2"), ("cookie", "b=2")]
-        for _ in range(2):
-            heard = await peer.answer(peer.ask("api.test", "/x", extra=crumbs))
+        first, heard = [await peer.answer(peer.ask("api.test", "/x", extra=crumbs)) for _ in range(2)]
         writer.close()
     assert upstream.heads == [b"GET /x HTTP/1.1\r\nHost: api.test\r\ncookie: a=1; b=2\r\nx-b: 2\r\n\r\n"] * 2
     assert upstream.connections == 1
-    assert heard.headers == [(":status", "200"), ("x-a", "1"), ("content-length", "2")]
+    assert first.headers == heard.headers == [(":status", "200"), ("x-a", "1"), ("content-length", "2")]
     told = recorder.exchanges[0]
     assert told.begun["headers"] == (("cookie", "a=1"), ("x-b", "2"), ("cookie", "b=2"))
     assert told.begun["step"] == 3
