@@ -136,7 +136,10 @@ class DoorConfig:
         return self.mode == "replay"
 
     def mode_of(self, host: str, run: str | None = None) -> Mode:
-        """What is done with what a run asks this host: what was said of the host, else of the run, else of all."""
+        """What is done with what a run asks this host: what was said of the host, else of the run, else of all.
+
+        `run` is as our own credentials or header name it: what agents tell others could be forged to go unrecorded.
+        """
         own = self.own_mode(host) if self.modes else None
         return own or (self.run_mode(run) if run else None) or self.mode
 

@@ -127,7 +127,7 @@ class Answered(Exchange):
         elif answer is not None:
             self._recorded(answer)
             self._give(answer)
-        elif self.engine.config.mode_of(asked.target.host, asked.identity.run) == "replay":
+        elif self.engine.config.mode_of(asked.target.host, asked.named) == "replay":
             detail = "nobody answered this request, and no upstream may be asked in replay"
             self.refuse(Problem(502, "not_answered", detail))
         else:

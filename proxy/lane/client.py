@@ -211,7 +211,7 @@ class Client(asyncio.Protocol):
         answerer = self.engine.answerer
         if answerer is None:
             return Relay(self, request, self._lender)
-        if self.engine.config.mode_of(request.target.host, request.identity.run) in ("record", "passthrough"):
+        if self.engine.config.mode_of(request.target.host, request.named) in ("record", "passthrough"):
             answerer.passed(run=request.named)
             return Relay(self, request, self._lender)
         return Answered(self, request, answerer, self.owner, lambda: self._go_live(request))

@@ -116,7 +116,7 @@ class Exchange:
 
         recorder = (
             None
-            if self.engine.config.mode_of(asked.target.host, asked.identity.run) == "passthrough"
+            if self.engine.config.mode_of(asked.target.host, asked.named) == "passthrough"
             else self.engine.recorder
         )
         self.tape = Tape(recorder, asked.identity.run, begin)

@@ -82,7 +82,7 @@ class Http2Client(Wire):
         asked, answerer = found.asked, self.engine.answerer
         if answerer is None:
             return self._relay(found, seat)
-        if self.engine.config.mode_of(asked.target.host, asked.identity.run) in ("record", "passthrough"):
+        if self.engine.config.mode_of(asked.target.host, asked.named) in ("record", "passthrough"):
             answerer.passed(run=asked.named)
             return self._relay(found, seat)
         return Answered2(seat, found, answerer, self.owner, lambda: self._go_live(found, seat))
@@ -162,6 +162,9 @@ class Http2Client(Wire):
                 seat.exchange.overdue(now)
             elif seat.left_at is not None and seat.left_at + LINGER < now:
                 seat.reset(ngh2.ErrorCode.NO_ERROR)
+            elif seat.stuck(self.untaken(seat), now) and not seat.drop(now):
+                self.stop()
+                return
         if self._flows or now - self.since < self.engine.config.limits.idle:
             return
         if self.retiring:

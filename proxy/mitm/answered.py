@@ -78,7 +78,7 @@ class Answered(Relayed):
 
     @property
     def _relays(self) -> bool:
-        return self.visit.engine.config.mode_of(self.asked.target.host, self.asked.identity.run) in (
+        return self.visit.engine.config.mode_of(self.asked.target.host, self.asked.named) in (
             "record",
             "passthrough",
         )
@@ -136,7 +136,7 @@ class Answered(Relayed):
                 self.begin_tape()
                 self._tell_request(body)
             yield from self.give(waiting.result)
-        elif self.visit.engine.config.mode_of(asked.target.host, asked.identity.run) == "replay":
+        elif self.visit.engine.config.mode_of(asked.target.host, asked.named) == "replay":
             detail = "nobody answered this request, and no upstream may be asked in replay"
             yield from self.refuse(Problem(502, "not_answered", detail))
         else:

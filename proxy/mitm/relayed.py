@@ -103,9 +103,7 @@ class Relayed(Stream):
 
         # In passthrough there is no recorder; a single host may have that mode, too.
         engine = self.visit.engine
-        recorder = (
-            None if engine.config.mode_of(asked.target.host, asked.identity.run) == "passthrough" else engine.recorder
-        )
+        recorder = None if engine.config.mode_of(asked.target.host, asked.named) == "passthrough" else engine.recorder
         self.tape = Tape(recorder, asked.identity.run, begin)
 
     def relay(self, event: RequestHeaders) -> CommandGenerator[None]:

@@ -350,6 +350,26 @@ async def test_a_host_that_may_be_asked_is_asked_in_replay_and_nobody_else(tmp_p
     assert (upstream.connections, answerer.passing, len(answerer.asked)) == (1, ["run-1"], 1)
 
 
+@pytest.mark.parametrize(
+    ("fields", "passes"), [(b"X-Playhead-Run: free\r\n", True), (b"X-Claude-Code-Session-Id: free\r\n", False)]
+)
+async def test_a_run_s_mode_is_for_whoever_names_it_to_us(tmp_path: Path, fields: bytes, passes: bool) -> None:
+    async with (
+        answering(LIVE) as upstream,
+        opened(
+            tmp_path,
+            recorder := MemoryRecorder(),
+            mode="record",
+            run_mode=lambda run: "passthrough" if run == "free" else None,
+            upstreams={"nowhere.invalid": f"http://127.0.0.1:{upstream.port}"},
+        ) as door,
+    ):
+        reader, writer = await _plain(door, ASK.replace(b"\r\n\r\n", b"\r\n" + fields + b"\r\n"))
+        await reader.readuntil(b"live")
+        writer.close()
+    assert bool(recorder.exchanges) != passes
+
+
 async def test_a_host_that_must_be_replayed_does_not_go_live_in_auto(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
     async with (
