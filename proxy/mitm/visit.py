@@ -17,7 +17,7 @@ from mitmproxy.proxy import commands, events
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layer import Layer
 from mitmproxy.proxy.mode_specs import ProxyMode
-from mitmproxy.proxy.server import ConnectionIO, LiveConnectionHandler
+from mitmproxy.proxy.server import ConnectionIO, LiveConnectionHandler, TimeoutWatchdog
 
 from calls.model import Outcome
 from proxy.door import acknowledge
@@ -75,6 +75,20 @@ class Guard:
             yield commands.SendData(connection, pieces[0] if len(pieces) == 1 else b"".join(pieces))
 
 
+class Watchdog(TimeoutWatchdog):
+    """Closes what is silent, and only while it may: mitmproxy's does not look again whether it was disarmed as it slept."""
+
+    async def watch(self) -> None:
+        """Wait for silence; cancelled when the connection is over."""
+        while True:
+            await self.can_timeout.wait()
+            silent = time.time() - self.last_activity
+            if silent >= self.timeout:
+                await self.callback()
+                return
+            await asyncio.sleep(self.timeout - silent)
+
+
 class Visit(LiveConnectionHandler):
     """One client's connection."""
 
@@ -87,6 +101,7 @@ class Visit(LiveConnectionHandler):
         writer: asyncio.StreamWriter,
     ) -> None:
         super().__init__(reader, writer, engine.options, mode)  # type: ignore[arg-type]  # theirs, cheaper
+        self.timeout_watchdog = Watchdog(engine.options.tcp_timeout, self.on_timeout)
         self.engine = engine
         self.given: Credentials | None = None
         """What the client told us at CONNECT."""

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import gzip
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from proxy.door import Limits
 from proxy.mitm import http1, relayed
+from proxy.mitm.visit import Watchdog
 from tests.support.h2wire import Peer
 from tests.support.wire import Door, MemoryRecorder, Upstream, answering, connected, opened, read_request, serving
 
@@ -80,6 +82,26 @@ async def test_a_silent_stream_is_not_cut_for_being_idle(tmp_path: Path) -> None
         # Now nothing is under way, and the connection is let go.
         assert await reader.read() == b""
         writer.close()
+
+
+async def test_what_begins_while_the_watchdog_sleeps_is_not_closed_by_it() -> None:
+    closed = asyncio.Event()
+
+    async def close() -> None:
+        closed.set()
+
+    watchdog = Watchdog(0, close)
+    watchdog.timeout = 0.01  # type: ignore[assignment]  # as `Options` has it
+    async with asyncio.TaskGroup() as group:
+        watching = group.create_task(watchdog.watch())
+        await asyncio.sleep(0)
+        with watchdog.disarm():
+            time.sleep(0.02)  # noqa: ASYNC251 - a loop that is late
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert not closed.is_set()
+        await closed.wait()
+        await watching
 
 
 async def test_no_upstream_is_contacted_before_there_is_a_request(tmp_path: Path) -> None:
