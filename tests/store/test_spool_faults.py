@@ -219,7 +219,7 @@ def test_a_torn_tail_costs_only_what_it_tore(directory: Path, cut: int) -> None:
 
 def test_a_torn_tail_of_a_living_writer_is_waited_for(directory: Path) -> None:
     with Spool(directory) as spool:
-        data = b"".join(framed([b"slow record"], _salt(directory)))
+        data = framed([b"slow record"], _salt(directory))
         segment = path_of(directory, 1)
         reader = Reader(directory)
         for byte in data[:-1]:
@@ -361,6 +361,6 @@ def test_any_bytes_are_read_through_to_their_end(
 
 @given(payload=st.binary(min_size=1, max_size=200), salt=st.integers(0, 2**32 - 1), other=st.integers(0, 2**32 - 1))
 def test_bytes_that_an_agent_sends_are_never_a_frame(payload: bytes, salt: int, other: int) -> None:
-    forged = b"".join(framed([payload], other))
+    forged = framed([payload], other)
 
     assert (frame_at(forged, 0, salt) == "bad") == (salt != other)
