@@ -13,9 +13,9 @@ from typing import Final
 ROWS: Final = 8
 """Rows of queries, over the heads that share a KV head, up to which a tile is the same to the kernel whatever their number.
 
-The kernel walks the context in pieces whose size it takes from the number of rows, in steps of 8 (AVX-512, vLLM 0.32.0): with up
-to 16 rows a tile of a prompt was walked otherwise than the one row of an answer, once the context was longer than a piece.
-It shows where a request is preempted, and its answer so far is computed again as a prompt.
+Measured on AVX-512 (vLLM 0.32.0): a row has the same bits in tiles of 1 to 8 rows, and other ones from 9 on where the context has
+2,048 tokens and more; not with 1,200. The size of the pieces in which the kernel walks the context would explain it. It shows
+where a request is preempted, and its answer so far is computed again as a prompt.
 """
 
 

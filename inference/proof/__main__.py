@@ -9,6 +9,7 @@ python -m proof --page PAGE                 write the tables of the record into 
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -103,6 +104,9 @@ def main() -> None:
 
 def _measured(wanted: argparse.Namespace) -> None:
     """With an engine in this process."""
+    cell = cells()[wanted.cell] if wanted.cell else None
+    # Read by the libraries that compute, when they are loaded.
+    os.environ["OMP_NUM_THREADS"] = str(cell.threads if cell else wanted.threads)
     from proof import cost, runs
     from proof.engine import Engine
 
@@ -113,8 +117,8 @@ def _measured(wanted: argparse.Namespace) -> None:
         _say(runs.thousand(Engine(wanted.models, runs.THOUSAND), wanted.thousand))
     elif wanted.real:
         _say(runs.proved(Engine(wanted.models, REAL, wanted.real)))
-    else:
-        _say(runs.proved(Engine(wanted.models, cells()[wanted.cell])))
+    elif cell:
+        _say(runs.proved(Engine(wanted.models, cell)))
 
 
 def _say(found: Mapping[str, Any]) -> None:

@@ -29,7 +29,6 @@ class Engine:
             "VLLM_PLUGINS": "playhead_inference",
             "VLLM_NO_USAGE_STATS": "1",
             "HF_HUB_OFFLINE": "1",
-            "OMP_NUM_THREADS": str(cell.threads),
         }
         from vllm import LLM
 
