@@ -37,6 +37,9 @@ class Seat(Flow):
 
         self._client = client
         self._swallowed = 0
+        self._untaken = -1
+        self._untaken_since = 0.0
+        self._dropped = False
 
     def room(self, *, full: bool) -> None:
         self.full = full
@@ -86,6 +89,20 @@ class Seat(Flow):
         """Break the stream off, and say why."""
         self.exchange = None
         self._client.reset(self, code)
+
+    def stuck(self, untaken: int, now: float) -> bool:
+        """Whether the client has for too long taken nothing of an answer that is over here, but `untaken` there."""
+        if untaken != self._untaken:
+            self._untaken, self._untaken_since = untaken, now
+        return now - self._untaken_since > self.engine.config.limits.idle
+
+    def drop(self, now: float) -> bool:
+        """Give up on such a client: False where even that was not taken."""
+        if self._dropped:
+            return False
+        self._dropped, self._untaken_since = True, now
+        self.reset(ngh2.ErrorCode.CANCEL)
+        return True
 
     def swallow(self, size: int) -> None:
         """More of a request that nobody takes."""

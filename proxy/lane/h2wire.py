@@ -180,7 +180,7 @@ class Wire(asyncio.Protocol):
         """Send a piece of a body, as a frame of its own as long as the other side keeps up."""
         if not self.attempt(lambda: self._session.send_data(flow.number, data, end_stream=end)):
             return
-        if not flow.lagging and self._session.queued_body_size(flow.number) > HIGH:
+        if not flow.lagging and self.untaken(flow) > HIGH:
             flow.lagging = True
             self._lagging.add(flow)
             flow.room(full=True)
@@ -215,10 +215,14 @@ class Wire(asyncio.Protocol):
 
     def break_off(self, flow: Flow, code: int) -> None:
         """Break a stream off behind what is still to be sent on it: a reset would overtake that."""
-        if self._session.queued_body_size(flow.number):
+        if self.untaken(flow):
             self._breaking[flow] = code
         else:
             self.reset(flow, code)
+
+    def untaken(self, flow: Flow) -> int:
+        """How much waits to be sent on a stream."""
+        return self._session.queued_body_size(flow.number)
 
     def retire(self) -> None:
         """Take no new streams, and close with the last one."""
@@ -268,11 +272,11 @@ class Wire(asyncio.Protocol):
             self._transport.write(data)
 
     def _relieve(self) -> None:
-        for flow in [flow for flow in self._lagging if self._session.queued_body_size(flow.number) <= LOW]:
+        for flow in [flow for flow in self._lagging if self.untaken(flow) <= LOW]:
             self._lagging.discard(flow)
             flow.lagging = False
             flow.room(full=False)
-        for flow in [flow for flow in self._breaking if not self._session.queued_body_size(flow.number)]:
+        for flow in [flow for flow in self._breaking if not self.untaken(flow)]:
             self.reset(flow, self._breaking.pop(flow))
 
     # Hearing

@@ -1,12 +1,57 @@
-"""Answers from a record over HTTP/2."""
+"""Answers over HTTP/2 that their client does not take."""
 
+import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from proxy.ca import ensure
+from proxy.door import DoorConfig, Limits
+from proxy.lane import lane as lanes
+from proxy.lane.h2exchange import Seat
+from proxy.mitm.engine import Engine
 from replay.answer import Answer, Piece
 from tests.support.h2wire import Peer, StreamBroken
-from tests.support.wire import ScriptedAnswerer, connected, opened
+from tests.support.wire import ScriptedAnswerer, answering, connected, opened
+
+CANCEL = 8
+
+
+async def test_a_client_that_never_takes_the_rest_of_an_answer_does_not_keep_its_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lanes, "LOOK", 0.05)
+    body = bytes(200_000)
+    async with (
+        answering(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)) as upstream,
+        opened(
+            tmp_path,
+            limits=Limits(idle=0.3, grace=0.5),
+            upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"},
+        ) as door,
+    ):
+        peer = Peer(*await connected(door, "api.test:443", alpn=("h2",)), client=True, acknowledge=False)
+        stream = peer.ask("api.test", "/")
+        async with asyncio.timeout(10):
+            with pytest.raises(StreamBroken, match=rf"code {CANCEL}$"):
+                await peer.answer(stream)
+        peer.writer.close()
+    assert 0 < len(peer.streams[stream].body) < len(body)
+
+
+def test_a_slow_client_is_not_taken_for_one_that_never_reads(tmp_path: Path) -> None:
+    idle = 600.0
+    engine = Engine(
+        config=DoorConfig(authority=ensure(tmp_path), limits=Limits(idle=idle)),
+        recorder=None,
+        answerer=None,
+        trust=tmp_path,
+    )
+    seat = Seat(SimpleNamespace(engine=engine), 1)  # type: ignore[arg-type]  # it asks for no more
+    assert not any(seat.stuck(untaken, now=number * idle) for number, untaken in enumerate((3, 2, 1)))
+    assert not seat.stuck(1, now=3 * idle)
+    assert seat.stuck(1, now=3 * idle + 1)
 
 
 @pytest.mark.parametrize("pieces", [3, 200, 2000])
