@@ -1,10 +1,18 @@
 """Ports that we are about to listen on: free ones, and one that is kept for doors that come and go."""
 
+import random
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Final
 
 from proxy.errors import Failure
+
+QUIET: Final = range(16384, 32768)
+"""Ports that no kernel gives to outgoing connections (Linux: from 32768, others from 49152), which would take a free port
+before somebody listens on it."""
+
+TRIES: Final = 20
 
 
 @contextmanager
@@ -13,8 +21,7 @@ def held(listen: str, port: int) -> Iterator[int]:
 
     The socket is bound and never listens, so the kernel gives it no connections.
     """
-    free(listen, port)
-    with _bound(listen, port, reuse=True) as held:
+    with _bound(listen, free(listen, port), reuse=True) as held:
         yield int(held.getsockname()[1])
 
 
@@ -23,6 +30,10 @@ def free(listen: str, port: int) -> int:
 
     With SO_REUSEPORT alone two services would share a port unnoticed.
     """
+    tries = random.sample(QUIET, TRIES) if port == 0 else []
+    for one in tries:
+        with suppress(Failure), _bound(listen, one, reuse=False):
+            return one
     with _bound(listen, port, reuse=False) as probe:
         return int(probe.getsockname()[1])
 
