@@ -110,6 +110,11 @@ class Server(Http2, _http2.Http2Server):
 
     towards_client = True
 
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.breaking: dict[int, ResponseProtocolError] = {}
+        """Streams that are reset once all is sent that is to be sent on them: a reset would overtake that."""
+
     def _handle_event(self, event: events.Event) -> CommandGenerator[None]:
         if isinstance(event, Hold | Resume):
             yield from self.regulate(event.stream_id, event)
@@ -118,9 +123,13 @@ class Server(Http2, _http2.Http2Server):
                 head = [(b":status", b"%d" % event.response.status_code), *_lowered(event.response.headers)]
                 self.h2_conn.send_headers(event.stream_id, head)
                 yield commands.SendData(self.conn, self.h2_conn.data_to_send())
+        elif isinstance(event, ResponseProtocolError) and self.h2_conn.waiting(event.stream_id):
+            self.breaking[event.stream_id] = event
         else:
             yield from super()._handle_event(event)
             yield from self.measure(event)
+            for stream_id in [stream_id for stream_id in self.breaking if not self.h2_conn.waiting(stream_id)]:
+                yield from self._handle_event(self.breaking.pop(stream_id))
 
 
 class Client(Http2, _http2.Http2Client):

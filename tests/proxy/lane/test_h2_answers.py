@@ -11,9 +11,8 @@ from proxy.door import DoorConfig, Limits
 from proxy.lane import lane as lanes
 from proxy.lane.h2exchange import Seat
 from proxy.mitm.engine import Engine
-from replay.answer import Answer, Piece
 from tests.support.h2wire import Peer, StreamBroken
-from tests.support.wire import ScriptedAnswerer, answering, connected, opened
+from tests.support.wire import answering, connected, opened
 
 CANCEL = 8
 
@@ -52,16 +51,3 @@ def test_a_slow_client_is_not_taken_for_one_that_never_reads(tmp_path: Path) -> 
     assert not any(seat.stuck(untaken, now=number * idle) for number, untaken in enumerate((3, 2, 1)))
     assert not seat.stuck(1, now=3 * idle)
     assert seat.stuck(1, now=3 * idle + 1)
-
-
-@pytest.mark.parametrize("pieces", [3, 200, 2000])
-async def test_a_cut_comes_behind_all_that_came_before_it(tmp_path: Path, pieces: int) -> None:
-    """Also where that is more than the client's window: a reset overtakes what waits for it."""
-    answer = Answer(status=200, reason="OK", headers=(), pieces=(Piece(0, bytes(1000)),) * pieces, end="cut")
-    async with opened(tmp_path, answerer=ScriptedAnswerer(answer, alpn=("h2",))) as door:
-        peer = Peer(*await connected(door, "api.test:443", alpn=("h2",)), client=True)
-        stream = peer.ask("api.test", "/")
-        with pytest.raises(StreamBroken, match=r"code 2$"):
-            await peer.answer(stream)
-        peer.writer.close()
-    assert len(peer.streams[stream].body) == 1000 * pieces

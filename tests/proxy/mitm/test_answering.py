@@ -430,6 +430,19 @@ async def test_a_reader_that_stops_costs_no_memory(tmp_path: Path) -> None:
         writer.close()
 
 
+@pytest.mark.parametrize("pieces", [3, 200, 2000])
+async def test_a_stream_is_cut_behind_all_that_came_before(tmp_path: Path, pieces: int) -> None:
+    """Also where that is more than the client's window: a reset overtakes what waits for it."""
+    answer = _pieces(*[bytes(1000)] * pieces, end="cut")
+    async with opened(tmp_path, answerer=ScriptedAnswerer(answer, alpn=("h2",))) as door:
+        peer = Peer(*await connected(door, "api.test:443", alpn=("h2",)), client=True)
+        stream = peer.ask("api.test", "/")
+        with pytest.raises(StreamBroken, match=r"code 2$"):
+            await peer.answer(stream)
+        peer.writer.close()
+    assert len(peer.streams[stream].body) == 1000 * pieces
+
+
 ISOLATED = """
 import asyncio, socket, ssl, sys, pathlib
 from tests.support.wire import ScriptedAnswerer, connected, opened, whole
