@@ -181,7 +181,7 @@ class Exchange:
         self.refused = True
         self.engine.config.counts[f"errors/{problem.code}"] += 1
         headers, body = self.refusal(problem), problem.body if self.asked.method != "HEAD" else b""
-        self.tape.response(problem.status, problem.reason, "HTTP/1.1", headers)
+        self.tape.response(problem.status, problem.reason, self.version, headers)
         self.tape.data("response", body)
         self.tape.ended("response")
         self.tape.closed(outcome, problem.detail)

@@ -215,7 +215,8 @@ class Stream(http_layers.HttpStream):
         if self.flow.request.is_http2:
             headers = problem.headers
         body = problem.body if self.flow.request.method != "HEAD" else b""
-        self.tape.response(problem.status, problem.reason, "HTTP/1.1", headers)
+        version = "HTTP/2" if self.flow.request.is_http2 else "HTTP/1.1"
+        self.tape.response(problem.status, problem.reason, version, headers)
         self.tape.data("response", body)
         self.tape.ended("response")
         self.tape.closed(outcome, problem.detail)

@@ -1,6 +1,7 @@
 """HTTP/2 on either side: the protocol is the one there would be without us, and a slow reader slows its sender down."""
 
 import asyncio
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,21 @@ async def test_an_old_upstream_answers_a_new_client(tmp_path: Path) -> None:
         writer.close()
     assert (heard.headers, heard.body, heard.trailers) == (OK, b"ab", [("x-t", "v")])
     assert upstream.bodies == [b"5\r\nasked\r\n0\r\n\r\n"]
+
+
+async def test_a_refusal_is_recorded_in_the_version_that_the_client_got(tmp_path: Path) -> None:
+    recorder = MemoryRecorder()
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        nowhere = {"api.test": f"http://127.0.0.1:{deaf.getsockname()[1]}"}
+        async with opened(tmp_path, recorder, upstreams=nowhere) as door:
+            peer = Peer(*await connected(door, "api.test:443", alpn=("h2",)), client=True)
+            heard = await peer.answer(peer.ask("api.test", "/"))
+            peer.writer.close()
+    assert heard.header(":status") == "502"
+    told = recorder.only
+    assert told.head is not None
+    assert (told.begun["http_version"], told.head[2]) == ("HTTP/2", "HTTP/2")
 
 
 @pytest.mark.parametrize("status", ["103", "102"])
