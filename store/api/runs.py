@@ -140,13 +140,13 @@ async def run_rows(desk: TheDesk, run: RunId) -> Response:
 
 async def _switched(desk: Desk, run: str, mode: Mode | None) -> None:
     """Have doors do so with the run. Raises Problem where they cannot."""
-    if desk.modes is None or (desk.mode != "auto" and mode not in (None, desk.mode)):
+    if mode is not None and (desk.modes is None or desk.mode not in ("auto", mode)):
         detail = (
             f"the doors of this keeper are in mode {desk.mode}, and a run of theirs cannot be in mode {mode};"
             " start `playhead up --mode auto`, where a run can have any"
         )
         raise Problem(409, "not_switchable", detail)
-    if desk.modes.of(run) != mode:
+    if desk.modes is not None and desk.modes.of(run) != mode:
         desk.modes.put(run, mode)
         if desk.takes is not None:
             await desk.takes.end(run, succeeded=None)

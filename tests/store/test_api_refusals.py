@@ -248,6 +248,8 @@ async def test_replays_are_made_only_where_doors_replay(tmp_path: Path, database
         assert f"playhead replay {run} -- COMMAND" in told["detail"]
         told = is_problem(await house.api.put(f"/v1/runs/{run}", json={"mode": "auto"}), 409, "not_switchable")
         assert "playhead up --mode auto" in told["detail"]
+        # No mode of its own is what it has.
+        assert (await house.api.put(f"/v1/runs/{run}", json={"mode": None})).status_code == 200
 
 
 async def made_replay(house: House, **wanted: str) -> httpx2.Response:
