@@ -6,7 +6,7 @@ import ssl
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,8 @@ class Home:
     """A data directory and a configuration."""
 
     path: Path
+    recorded: dict[str, Any] = field(default_factory=dict)
+    """What clients were told by upstreams that are gone, by the run."""
 
     async def playhead(self, *arguments: str, **env: str) -> Done:
         line = command(*arguments[:1], "--data", str(self.path / "data"), *arguments[1:])
@@ -59,7 +61,7 @@ class Home:
         return await self.playhead(how, *runs, "--", sys.executable, str(CLIENT), *what, **env)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def home() -> Iterator[Home]:
     """Outside pytest's own directories: as root Postgres runs as another user, who must be able to pass through."""
     with tempfile.TemporaryDirectory(prefix="playhead-sockets-") as directory:
@@ -68,8 +70,10 @@ def home() -> Iterator[Home]:
         yield Home(path)
 
 
-async def recorded(home: Home, *what: str, **env: str) -> Any:
-    """What a client is told by the upstream, which is gone afterwards."""
+async def recorded(home: Home, what: str) -> Any:
+    """What a client is told by the upstream, which is gone afterwards. The run has its name."""
+    if what in home.recorded:
+        return home.recorded[what]
     ca = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     ca.issue_cert("127.0.0.1").configure_cert(context)
@@ -78,13 +82,14 @@ async def recorded(home: Home, *what: str, **env: str) -> Any:
         lines = "\n".join(f'"{host}" = "{origin}"' for host, origin in sockets.origins(port).items())
         text = f'upstream_ca = "{home.path / "upstream.pem"}"\n[upstreams]\n{lines}\n'
         (home.path / "playhead.toml").write_text(text)
-        return (await home.client("record", "talk", *what, **env)).told
+        home.recorded[what] = (await home.client("record", what, what)).told
+    return home.recorded[what]
 
 
 @pytest.mark.parametrize("what", ["realtime", "responses", "plain", "live"])
 async def test_a_client_is_told_the_same_when_the_upstream_is_gone(home: Home, what: str) -> None:
     told = await recorded(home, what)
-    again = await home.client("replay", "talk", what, STEP="11")
+    again = await home.client("replay", what, what, STEP="11")
     print(again.err)
     assert again.told == told
     assert "1 served, 0 missed, 0 live, 0 unused" in again.err
@@ -92,7 +97,7 @@ async def test_a_client_is_told_the_same_when_the_upstream_is_gone(home: Home, w
 
 async def test_a_client_that_says_something_else_is_told_where_and_so_is_whoever_reads_the_report(home: Home) -> None:
     await recorded(home, "realtime")
-    missed = await home.client("replay", "talk", "realtime", "Be long.")
+    missed = await home.client("replay", "realtime", "realtime", "Be long.")
     assert missed.code == 3
     assert "4424" in missed.err
     assert "playhead: replay_miss: message 1 is not the recorded one differs at /session/instructions" in missed.err
@@ -103,7 +108,7 @@ async def test_a_client_that_says_something_else_is_told_where_and_so_is_whoever
 
 async def test_a_client_that_leaves_early_has_not_replayed_its_run(home: Home) -> None:
     await recorded(home, "responses")
-    left = await home.client("replay", "talk", "responses", ONLY="1")
+    left = await home.client("replay", "responses", "responses", ONLY="1")
     assert left.code == 1
     assert "client_left" in left.err
 
@@ -111,14 +116,14 @@ async def test_a_client_that_leaves_early_has_not_replayed_its_run(home: Home) -
 async def test_of_sockets_that_are_opened_alike_what_is_said_decides(home: Home) -> None:
     told = await recorded(home, "at_once")
     for order in ("turned", "straight"):
-        again = await home.client("replay", "talk", "at_once", order)
+        again = await home.client("replay", "at_once", "at_once", order)
         assert again.told == told == ["first", "second"]
         assert "2 served, 0 missed, 0 live, 0 unused" in again.err
 
 
 async def test_a_session_is_shown_as_a_call(home: Home) -> None:
     await recorded(home, "realtime")
-    exported = await home.playhead("export", "talk", "-o", str(home.path / "talk.jsonl"))
+    exported = await home.playhead("export", "realtime", "-o", str(home.path / "talk.jsonl"))
     assert exported.code == 0, exported.err
     (call,) = [
         line["call"]
