@@ -7,6 +7,7 @@ from functools import lru_cache, partial
 from itertools import islice
 from typing import Any, Literal
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 from calls.key import keyed, raw_digest
 from calls.late import is_old
@@ -91,7 +92,8 @@ class Session:
     _script: Script = field(init=False)
     _sockets: sockets.Switchboard = field(init=False)
     _number: int = field(init=False, default=0)
-    _streams: list[Stream] = field(init=False, default_factory=list)
+    _streams: WeakSet[Stream] = field(init=False, default_factory=WeakSet)
+    """Those of which somebody still holds the answer: not every one that is left is told."""
 
     def __post_init__(self) -> None:
         self._script = Script(self.recording.index, self.options.after_last)
@@ -251,7 +253,7 @@ class Session:
         if not is_old(exchange):
             return None
         stream = Stream(exchange, self.recording.index.entries)
-        self._streams.append(stream)
+        self._streams.add(stream)
         return stream
 
     def _spoken(self, asked: Asked, taken: Taken) -> Answer | None:

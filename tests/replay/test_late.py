@@ -1,10 +1,11 @@
 """The stream of MCP's older transport: its answers wait for what they answer."""
 
+import gc
 from typing import Any
 
 from calls.json import dumps
 from calls.model import Request
-from replay.answer import Answer
+from replay.answer import AGAIN, AGAIN_AT_MOST, Answer, again
 from replay.recording import recording
 from replay.session import Options, Session
 from tests.replay.strategies import PROFILES, SECOND, exchange, ok, post, run_of
@@ -54,7 +55,7 @@ async def asked(session: Session, request: Request) -> Answer:
     return given
 
 
-async def test_an_answer_goes_out_when_it_was_asked_for():
+async def test_an_answer_goes_out_when_it_was_asked_for() -> None:
     session = replay()
     stream = await asked(session, STREAM)
     assert told(stream) == [event("endpoint", "/messages?session=s1")]
@@ -66,7 +67,7 @@ async def test_an_answer_goes_out_when_it_was_asked_for():
     assert session.report()["verdict"] == "right"
 
 
-async def test_it_bears_the_id_under_which_it_is_asked_now_in_any_order():
+async def test_it_bears_the_id_under_which_it_is_asked_now_in_any_order() -> None:
     session = replay()
     stream = await asked(session, STREAM)
     told(stream)
@@ -74,3 +75,21 @@ async def test_it_bears_the_id_under_which_it_is_asked_now_in_any_order():
     assert answer(7, "two") in told(stream), "nobody waits for what is not asked"
     await asked(session, asks(8, "t1"))
     assert answer(8, "one") in told(stream)
+
+
+async def test_a_stream_that_nobody_holds_any_more_is_forgotten() -> None:
+    session = replay()
+    stream = await asked(session, STREAM)
+    assert session.streaming
+    del stream
+    gc.collect()
+    assert not session.streaming
+
+
+def test_who_waits_for_long_is_looked_at_less_often() -> None:
+    assert [again(waited) for waited in (0, SECOND // 10, SECOND // 2, 600 * SECOND)] == [
+        AGAIN,
+        SECOND // 100,
+        SECOND // 20,
+        AGAIN_AT_MOST,
+    ]
