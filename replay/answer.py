@@ -16,7 +16,10 @@ leave; where it is still there after `patience`, call `stayed`, send what that r
 else break the connection."""
 
 AGAIN: Final = 5_000_000
-"""Nanoseconds until a piece that had to wait is looked at again."""
+"""Nanoseconds until a piece that had to wait is looked at again, at the least…"""
+
+AGAIN_AT_MOST: Final = 100_000_000
+"""…and at the most: who has waited for long is not held up by a little more."""
 
 type Standing = Literal["replayed", "edited", "live", "miss"]
 
@@ -102,6 +105,11 @@ class Answer:
     def body(self) -> bytes:
         """All pieces together."""
         return b"".join(piece.data for piece in self.pieces)
+
+
+def again(waited: int) -> int:
+    """Nanoseconds until a piece is looked at again that has waited for so many: a tenth of it, within limits."""
+    return min(max(waited // 10, AGAIN), AGAIN_AT_MOST)
 
 
 def mark(

@@ -15,7 +15,7 @@ from proxy.lane.admission import Asked
 from proxy.lane.exchange import Desk, Exchange
 from proxy.lane.framing import Chunked, Sized
 from proxy.mitm.problem import Problem
-from replay.answer import AGAIN, Answer, Piece
+from replay.answer import Answer, Piece, again
 
 BURST: Final = 64 << 10
 """How much goes out in one write."""
@@ -164,13 +164,16 @@ class Answered(Exchange):
         self._plan.append((answer.end_at, lambda: self._end(answer)))
         self._play()
 
-    def _due(self, answer: Answer, piece: Piece) -> None:
+    def _due(self, answer: Answer, piece: Piece, since: int | None = None) -> None:
+        """Send a piece, if it is ready, or go on waiting for it."""
         data = piece.data if piece.ready is None else piece.ready()
         if data is not None:
             self._piece(answer, data)
             return
         self._lacking = answer.left
-        self._plan.appendleft((time.monotonic_ns() - self._given_at + AGAIN, partial(self._due, answer, piece)))
+        now = time.monotonic_ns() - self._given_at
+        since = now if since is None else since
+        self._plan.appendleft((now + again(now - since), partial(self._due, answer, piece, since)))
 
     def _play(self) -> None:
         """Send what is due, then wait: for its time, or for the client to take what it got."""

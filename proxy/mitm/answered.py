@@ -30,7 +30,7 @@ from proxy.mitm.signals import Await, Full, Informational, Room
 from proxy.mitm.stream import RequestEvent, as_text
 from proxy.mitm.visit import Visit
 from proxy.mitm.websocket import Upgrade
-from replay.answer import AGAIN, Answer, Dialogue, Piece, mark
+from replay.answer import Answer, Dialogue, Piece, again, mark
 
 BURST = 64 << 10
 """How much goes out before we see whether the client takes it."""
@@ -184,13 +184,16 @@ class Answered(Relayed):
         self._plan.append((answer.end_at, lambda: self._send_end(answer)))
         yield from self.play()
 
-    def _due(self, answer: Answer, piece: Piece) -> CommandGenerator[None]:
+    def _due(self, answer: Answer, piece: Piece, since: int | None = None) -> CommandGenerator[None]:
+        """Send a piece, if it is ready, or go on waiting for it."""
         data = piece.data if piece.ready is None else piece.ready()
         if data is not None:
             yield from self._send_piece(answer, data)
             return
         self._lacking = answer.left
-        self._plan.appendleft((time.monotonic_ns() - self._given_at + AGAIN, partial(self._due, answer, piece)))
+        now = time.monotonic_ns() - self._given_at
+        since = now if since is None else since
+        self._plan.appendleft((now + again(now - since), partial(self._due, answer, piece, since)))
 
     def play(self) -> CommandGenerator[None]:
         """Send what is due, then wait: for its time, or for the client to take what it got."""

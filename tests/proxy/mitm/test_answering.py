@@ -158,6 +158,16 @@ async def test_each_piece_is_a_frame_of_its_own_in_http_2(tmp_path: Path) -> Non
     assert heard.pieces == [b"one", b"two", b"three"]
 
 
+async def test_a_piece_waits_until_it_is_ready(tmp_path: Path) -> None:
+    looks: list[bytes | None] = [b"late", None, None]
+    answer = Answer(status=200, headers=(), pieces=(Piece(0, b"early"), Piece(0, b"late", looks.pop)))
+    async with opened(tmp_path, answerer=ScriptedAnswerer(answer)) as door:
+        reader, writer = await _plain(door)
+        await reader.readuntil(b"late")
+        writer.close()
+    assert not looks
+
+
 async def test_a_cut_answer_breaks_off_at_its_byte(tmp_path: Path) -> None:
     recorded = (("Content-Length", "100"),)
     answers = [_pieces(b"part", headers=recorded, end="cut") for _ in range(2)]
