@@ -27,6 +27,12 @@ FORMAT = 1
 """The version of the trace format (docs/trace-format.md). A reader refuses one it does not know."""
 
 
+def ended(outcome: Outcome, *, complete: bool) -> Outcome:
+    """How an exchange ended for its client, which had all of the answer where its `complete` call says so: many leave a
+    stream at its own end mark (OpenAI's SDK at `[DONE]`), and whether HTTP's came first is a matter of milliseconds."""
+    return "completed" if outcome == "client_closed" and complete else outcome
+
+
 class UnknownFormat(ValueError):
     """A record was written in a version of the trace format that this Playhead does not read."""
 

@@ -73,12 +73,12 @@ class Generations:
         if report is None or not report["live"]:
             return None
         new = await self._recorded()
-        if why := _unfit(report, code, new):
+        profiles = shipped(self.house.profiles_toml())
+        derive = deriver(profiles, Redactor(key=self.house.data.redaction_key()).text)
+        if why := _unfit(report, code, new) or flaw(new, derive):
             return Settled(f"nothing was replaced: {why}; what went out is kept as run {self.candidate}", whole=False)
         old = await asyncio.to_thread(packed.load, bundle)
         exchanges = [*kept(old, set(report.get("answered_by", ())), unused=report["allow_unused"]), *new.exchanges]
-        profiles = shipped(self.house.profiles_toml())
-        derive = deriver(profiles, Redactor(key=self.house.data.redaction_key()).text)
         path = Path(recording)
         # Nobody else waits for this loop.
         name = None if path.is_file() else following(*_names(old))  # noqa: ASYNC240
@@ -133,7 +133,7 @@ def _unfit(report: Mapping[str, Any], code: int, new: Bundle) -> str | None:
         return "the replay did not come to a good end"
     if len(new.entries) != report["live"]:
         return f"of {report['live']} calls that went out {len(new.entries)} were recorded"
-    return flaw(new)
+    return None
 
 
 def _told(report: Mapping[str, Any], recording: str, name: str | None) -> str:

@@ -9,9 +9,10 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 from weakref import WeakSet
 
+from calls.derive import derive
 from calls.key import keyed, raw_digest
 from calls.late import is_old
-from calls.model import Exchange, Json, Request
+from calls.model import Exchange, Json, Request, ended
 from replay import explain, miss, playback, sockets
 from replay.answer import Answer, Tier, mark
 from replay.explain import Asked
@@ -217,14 +218,22 @@ class Session:
             await asyncio.to_thread(getattr, taken.recorded, "exchange")
         if playback.is_websocket(taken.recorded.exchange) and not taken.recorded.lacking:
             return self._spoken(asked, taken)
+        exchange = await self._heard_out(taken.recorded.exchange)
         if taken.exact:
-            return self._given(asked, taken, Fit(exchange=taken.recorded.exchange, strict=True))
-        return await self._fitted(asked, taken)
+            return self._given(asked, taken, Fit(exchange=exchange, strict=True))
+        return await self._fitted(asked, taken, exchange)
 
-    async def _fitted(self, asked: Asked, taken: Taken) -> Answer | None:
+    async def _heard_out(self, exchange: Exchange) -> Exchange:
+        """As it was, but that it has HTTP's end too where its client left at the answer's own: another may wait for it."""
+        if exchange.outcome != "client_closed":
+            return exchange
+        call = await asyncio.to_thread(derive, exchange, self.recording.profiles)
+        return replace(exchange, outcome=ended(exchange.outcome, complete=call.complete))
+
+    async def _fitted(self, asked: Asked, taken: Taken, exchange: Exchange) -> Answer | None:
         """The recorded answer to a request that is not the recorded one to the byte."""
         recorded = taken.recorded
-        fit = await _aside(asked.request, partial(fitted, recorded.exchange, asked.request, self.recording.profiles))
+        fit = await _aside(asked.request, partial(fitted, exchange, asked.request, self.recording.profiles))
         if fit.drift:
             self._tally.differed(recorded.id, fit.drift)
         if fit.misfit:

@@ -5,12 +5,12 @@ what is wrong with it, and the run stays as it was.
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from calls.key import raw_digest
 from calls.late import is_old
-from calls.model import Exchange, Response, header
+from calls.model import Call, Exchange, Response, ended, header
 from store.bundle import Bundle
 
 LABEL: Final = "playhead.generation"
@@ -30,13 +30,13 @@ FAILED: Final = frozenset({401, 403, 407, 408, 425, 429, *range(500, 600)})
 but not be the last word."""
 
 
-def flaw(recorded: Bundle) -> str | None:
+def flaw(recorded: Bundle, derive: Callable[[Exchange], Call]) -> str | None:
     """Why what was recorded live is not to be replayed; None where it is whole."""
     if recorded.gaps:
         return f"not everything could be recorded ({recorded.gaps[0].reason})"
     last: dict[str, Exchange] = {}
     for exchange in recorded.exchanges:
-        if exchange.outcome != "completed" or lacking(exchange):
+        if _broken_off(exchange, derive) or lacking(exchange):
             how = lacking(exchange) or exchange.error or exchange.outcome
             return f"{_words(exchange)} did not end well: {how}"
         last[raw_digest(exchange.request)] = exchange
@@ -83,6 +83,13 @@ def lacking(exchange: Exchange) -> str | None:
     if exchange.response is None and exchange.outcome in ("completed", "refused"):
         return f"no response was recorded ({exchange.error or exchange.outcome})"
     return None
+
+
+def _broken_off(exchange: Exchange, derive: Callable[[Exchange], Call]) -> bool:
+    """Whether its client has not had all of the answer. Only where it left does the answer have to be read."""
+    if exchange.outcome != "client_closed":
+        return exchange.outcome != "completed"
+    return ended(exchange.outcome, complete=derive(exchange).complete) != "completed"
 
 
 def is_websocket(exchange: Exchange) -> bool:

@@ -118,7 +118,7 @@ class Takes:
         if take.report is not None and not take.report["live"] and not take.report["interrupted"]:
             return None, None
         new = await self._bundle(take.candidate)
-        why = _unfit(take.report, new, succeeded=take.succeeded)
+        why = _unfit(take.report, new, succeeded=take.succeeded) or await asyncio.to_thread(flaw, new, self.derive)
         if take.candidate == take.run:
             await runs.patch(take.run, labels={FLAWED: why})
             return (None, why) if why else (take.run, None)
@@ -167,7 +167,7 @@ def _unfit(report: Mapping[str, Any] | None, new: Bundle, *, succeeded: bool | N
         return f"{report['missed']} requests were missed"
     if len(new.entries) < report["live"]:
         return f"of {report['live']} calls that went out {len(new.entries)} were recorded"
-    return flaw(new)
+    return None
 
 
 async def _gone(path: Path) -> None:

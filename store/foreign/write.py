@@ -14,7 +14,7 @@ import msgspec
 import yaml
 
 from calls.encoding import Undecodable, decode
-from calls.model import Body, Exchange, Headers, Request, Response, header
+from calls.model import Body, Exchange, Headers, Request, Response, ended, header
 from store.bundle import Entry
 from store.foreign.found import Skipped
 from store.foreign.har import WIRE
@@ -70,11 +70,11 @@ def _unfit(entry: Entry, *, messages: bool) -> str | None:
 
 
 def _whole(entry: Entry) -> bool:
-    """Whether the client had all of the answer. Many leave a stream at its own end marker, before HTTP's."""
+    """Whether the client had all of the answer."""
     exchange, call = entry.exchange, entry.call or {}
     if exchange.ended_at is None:
         return False
-    return exchange.outcome == "completed" or (exchange.outcome == "client_closed" and call.get("complete") is True)
+    return ended(exchange.outcome, complete=call.get("complete") is True) == "completed"
 
 
 def is_conversation(exchange: Exchange) -> bool:

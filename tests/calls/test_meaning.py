@@ -2,10 +2,13 @@
 
 from dataclasses import replace
 
+import pytest
+
 from calls.derive import derive
 from calls.meaning import meaning, meaning_digest, words
 from calls.model import Exchange
 from store.profiles import shipped
+from tests.replay import strategies
 from tests.store.agents import Agent
 from tests.store.samples import body, exchange
 
@@ -45,6 +48,12 @@ def test_a_status_and_a_cut_count() -> None:
     assert whole.response is not None
     assert said(whole) != said(replace(whole, response=replace(whole.response, status=500)))
     assert said(whole) != said(replace(whole, outcome="server_closed"))
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_when_a_client_left_does_not_count_where_a_stream_had_its_own_end(ended: bool) -> None:
+    whole = strategies.exchange(strategies.chat("a", stream=True), strategies.said_in_a_stream("A", ended=ended))
+    assert (said(replace(whole, outcome="client_closed")) == said(whole)) is ended
 
 
 def test_a_request_of_json_rpc_has_a_number_that_its_answer_repeats() -> None:

@@ -212,7 +212,7 @@ async def test_a_recorded_command_says_what_became_of_what_it_lacked(data: Path,
 
 async def commanded(house: Up, run: str, *paths: str) -> str:
     """What `playhead record` says of an agent that asks for these."""
-    agent = "import sys, urllib.request\nfor url in sys.argv[1:]: urllib.request.urlopen(url)"
+    agent = "import sys, urllib.request\nfor url in sys.argv[1:]: urllib.request.urlopen(url).read()"
     line = command("record", "--data", str(house.data), "--run", run, "--", sys.executable, "-c", agent)
     process = await asyncio.create_subprocess_exec(
         *(*line, *(f"http://{HOST}{path}" for path in paths)), stderr=asyncio.subprocess.PIPE, env=environment()

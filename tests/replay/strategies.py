@@ -70,6 +70,14 @@ def said(text: str) -> Response:
     return ok(dumps({**answer, "usage": usage}))
 
 
+def said_in_a_stream(text: str, *, ended: bool = True) -> Response:
+    """What a model said, as a stream, with its end mark or without."""
+    delta: Json = {"index": 0, "delta": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+    event: Json = {"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "gpt-test", "choices": [delta]}
+    pieces = [b"data: " + dumps(event) + b"\n\n", b"data: [DONE]\n\n"][: 1 + ended]
+    return ok(*pieces, headers=(("content-type", "text/event-stream"),))
+
+
 def run_of(*exchanges: Exchange, profiles: Profiles = PROFILES, run: str = "run-1") -> Bundle:
     """A bundle of these exchanges, keyed under these profiles."""
     entries = [Entry(exchange=exchange, call={"key": keyed(exchange.request, profiles).key}) for exchange in exchanges]

@@ -22,7 +22,19 @@ from replay.script import Recorded
 from replay.session import Options, Session
 from store.blobs import Corrupt
 from store.bundle import Bundle
-from tests.replay.strategies import CHAT, JSON, PROFILES, SECOND, chat, exchange, ok, post, run_of, said
+from tests.replay.strategies import (
+    CHAT,
+    JSON,
+    PROFILES,
+    SECOND,
+    chat,
+    exchange,
+    ok,
+    post,
+    run_of,
+    said,
+    said_in_a_stream,
+)
 
 TICKETS = "https://tickets.example.com/v2/search"
 
@@ -184,6 +196,14 @@ async def test_a_client_that_stays_where_the_recorded_one_left_is_a_miss():
     assert json.loads(answer.stayed().body)["playhead"]["reason"] == "incomplete"
     report = session.report()
     assert (report["served"], report["missed"], report["verdict"]) == (0, 1, "diverged")
+
+
+@pytest.mark.parametrize("now", [chat("a", stream=True), chat("a", stream=True, user="another")])
+async def test_where_the_client_left_at_the_end_of_the_stream_itself_others_may_wait_for_http_s(now: Request):
+    stream = said_in_a_stream("A")
+    session = session_of(exchange(chat("a", stream=True), stream, outcome="client_closed"))
+    answer = await answered(session, now)
+    assert (answer.body, answer.end) == (stream.body.data, "complete")
 
 
 async def test_an_exchange_with_a_gap_is_refused_with_the_reason_of_the_gap():

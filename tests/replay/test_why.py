@@ -16,7 +16,7 @@ from replay.session import Options, Session
 from replay.why import why
 from store.bundle import read, write
 from store.derived import deriver
-from tests.replay.strategies import PROFILES, chat, exchange, ok, run_of, said
+from tests.replay.strategies import PROFILES, chat, exchange, ok, run_of, said, said_in_a_stream
 
 
 async def report_of(*prompts: str, **options: Any) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def test_what_is_no_report_is_refused(tmp_path: Path):
 
 
 def live(*exchanges: Exchange) -> str | None:
-    return flaw(run_of(*exchanges))
+    return flaw(run_of(*exchanges), deriver(PROFILES, str))
 
 
 def test_a_whole_recording_has_no_flaw():
@@ -112,6 +112,13 @@ def test_an_error_of_the_moment_is_a_flaw_unless_the_next_try_went_well(status: 
 @pytest.mark.parametrize("outcome", ["client_closed", "server_closed", "timed_out", "refused"])
 def test_what_did_not_come_to_its_end_is_a_flaw(outcome: Any):
     assert "did not end well" in str(live(exchange(chat("a"), ok(b"abc"), outcome=outcome)))
+
+
+def test_to_leave_a_stream_at_its_own_end_is_no_flaw():
+    asked = chat("a", stream=True)
+    assert live(exchange(asked, said_in_a_stream("A"), outcome="client_closed")) is None
+    cut = said_in_a_stream("A", ended=False)
+    assert "did not end well" in str(live(exchange(asked, cut, outcome="client_closed")))
 
 
 def test_a_generation_holds_what_answered_and_what_is_new_and_reads_like_any_bundle():
