@@ -3,9 +3,10 @@
 import json
 import os
 import re
+import select
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from http.server import ThreadingHTTPServer
 from pathlib import Path
@@ -46,8 +47,13 @@ class Upstream(Handler):
             return self.answer(201, json.dumps({"got": asked}).encode())
         said = model.reply(asked["messages"])
         if asked.get("stream"):
-            return self.answer_in_pieces(model.streamed(said, 40, with_usage=True), 0)
+            return self.answer_in_pieces(self._lingering(model.streamed(said, 40, with_usage=True)), 0)
         return self.answer(200, model.whole(said, 40))
+
+    def _lingering(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        """HTTP's end comes behind the stream's own, at which OpenAI's SDK leaves."""
+        yield from pieces
+        select.select([self.connection], [], [], 0.05)
 
     def _note(self) -> int:
         asked: list[str] = self.server.asked  # type: ignore[attr-defined]
