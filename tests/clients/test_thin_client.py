@@ -11,8 +11,10 @@ from typing import Any
 import playhead
 import pytest
 from playhead.calls import calls, shape
+from playhead.named import RUN_ID
 from playhead.rest import calls_of
 
+from calls import identity
 from tests.clients.stage import PLAYHEAD, Stage
 from tests.support.service import running
 
@@ -249,6 +251,10 @@ def test_who_cannot_be_asked_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
         pass
     with pytest.raises(ValueError, match="cannot name a run"), playhead.run("two words"):
         pass
+
+
+def test_a_run_may_be_named_here_as_it_may_at_the_door() -> None:
+    assert identity.RUN.pattern == RUN_ID.pattern
 
 
 def test_the_environment_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:

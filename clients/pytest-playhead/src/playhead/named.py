@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any
 
-RUN_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+RUN_ID = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._:-]{1,128}")
+"""As the server's (`calls/identity.py`): neither `.` nor `..`, which no URL can hold."""
+
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 
 _told_by_the_test: Callable[[], Sequence[Mapping[str, Any]]] | None = None
@@ -38,7 +40,7 @@ def run(id: str) -> Iterator[Run]:  # noqa: A002 - the API's word
     `http://RUN:x@host:port`.
     """
     if not RUN_ID.fullmatch(id):
-        raise ValueError(f"{id!r} cannot name a run; use 1 to 128 of A-Z a-z 0-9 . _ : -")
+        raise ValueError(f"{id!r} cannot name a run; use 1 to 128 of A-Z a-z 0-9 . _ : - (not `.` or `..`)")
     if (told := _told_by_the_test) is not None:
         # A marked test has one recording, whatever runs it names.
         begun = len(told())
