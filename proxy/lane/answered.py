@@ -186,8 +186,8 @@ class Answered(Exchange):
                 self._alarm = asyncio.get_running_loop().call_later(early / 1e9, self._play)
                 return
             self._plan.popleft()
-            if len(self._plan) == 1:
-                # What follows is the end: a client that leaves now has had all of it.
+            if len(self._plan) <= 1:
+                # What follows is the end, or this is: a client that leaves now has had all of it.
                 self._lacking = None
             step()
             if len(self._unsent) > BURST:

@@ -204,8 +204,8 @@ class Answered(Relayed):
                 yield self.alarm(early / 1e9)
                 return
             self._plan.popleft()
-            if len(self._plan) == 1:
-                # What follows is the end: a client that leaves now has had all of it.
+            if len(self._plan) <= 1:
+                # What follows is the end, or this is: a client that leaves now has had all of it.
                 self._lacking = None
             yield from step()
 

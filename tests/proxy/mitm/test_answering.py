@@ -185,10 +185,13 @@ async def test_a_cut_answer_breaks_off_at_its_byte(tmp_path: Path) -> None:
 
 
 async def test_an_answer_without_a_head_is_no_answer_at_all(tmp_path: Path) -> None:
-    async with opened(tmp_path, answerer=ScriptedAnswerer(Answer(status=0, end="cut"))) as door:
+    left = asyncio.Event()
+    answer = Answer(status=0, end="cut", left=left.set)
+    async with opened(tmp_path, answerer=ScriptedAnswerer(answer)) as door:
         reader, writer = await _plain(door)
         assert await reader.read() == b""
         writer.close()
+    assert not left.is_set(), "it was we who left"
 
 
 async def test_a_held_answer_waits_for_the_client_to_leave(tmp_path: Path) -> None:
