@@ -8,7 +8,8 @@ from calls.profile import Profile, Profiles
 from calls.profile_text import parse
 
 _SHIPPED = (
-    *("openai_chat", "openai_responses", "openai_embeddings", "openai_completions", "openai_assistants", "openai_rest"),
+    *("openai_chat", "openai_responses", "openai_embeddings", "openai_completions", "openai_assistants"),
+    *("openai_agents", "openai_rest"),
     *("openai_realtime", "openai_responses_socket", "gemini_live"),
     *("anthropic", "gemini", "gemini_interactions", "bedrock_converse", "bedrock_invoke", "bedrock_agent"),
     *("cohere_v1", "cohere_v2", "dashscope", "mistral_conversations", "ollama"),

@@ -27,7 +27,8 @@ _UNDONE: Final = frozenset(("queued", "in_progress", "cancelling"))
 def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
     """OpenAI's and Azure's, or whoever is asked for this beta: LangGraph has threads and runs too."""
     beta = header(headers, "openai-beta") or ""
-    if not (host.endswith("openai.com") or "/openai/" in path or beta.startswith("assistants")):
+    ours = host.endswith(("openai.com", ".services.ai.azure.com", ".api.azureml.ms")) and "/chatkit/" not in path
+    if not (ours or "/openai/" in path or beta.startswith("assistants")):
         return None
     if match := _RUNS.fullmatch(path):
         return _claim_of_run(method, match["run"], match["verb"])

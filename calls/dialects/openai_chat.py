@@ -28,7 +28,9 @@ _FIRST: Final = frozenset(("id", "created", "model", "role"))
 _NOISE: Final = frozenset(("obfuscation", "p", "stream_options", "object", "choices"))
 
 
-_PATH: Final = re.compile(r"(?:.*/(?:deployments|engines)/(?P<model>[^/]+)/|(?:.*/)?)(?:chat|fim|agents)/completions")
+_PATH: Final = re.compile(
+    r"(?:.*/(?:deployments|engines)/(?P<model>[^/]+)/(?:extensions/)?|(?:.*/)?)(?:chat|fim|agents)/completions"
+)
 _ELSEWHERE: Final = (
     (re.compile(r".+writer\.com"), re.compile(r"/v1/chat")),
     (
@@ -38,8 +40,9 @@ _ELSEWHERE: Final = (
     (re.compile(r".*databricks.*"), re.compile(r"/serving-endpoints/(?P<model>[^/]+)/invocations")),
     (re.compile(r".+\.snowflakecomputing\.com"), re.compile(r"/api/v2/cortex/inference:complete")),
     (re.compile(r"api\.minimax(?:i\.com|\.io|\.chat)"), re.compile(r"/v1/text/chatcompletion_v2")),
+    (re.compile(r"api\.perplexity\.ai"), re.compile(r"/v1/(?:async/)?sonar")),
 )
-"""Where a chat of this shape goes by another path: Writer, IBM, Databricks, Snowflake, MiniMax."""
+"""Where a chat of this shape goes by another path: Writer, IBM, Databricks, Snowflake, MiniMax, Perplexity."""
 
 
 def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:  # noqa: ARG001 # as the protocol has it

@@ -17,9 +17,10 @@ from calls.shape import count, elements, members, some, text
 
 NAME: Final = "openai_responses"
 
-# OpenAI and compatibles, LiteLLM, Azure, Codex by a ChatGPT account, Databricks. A form has responses as well, but not under these.
+# OpenAI and compatibles, LiteLLM, Azure, Codex by a ChatGPT account, Databricks, OpenRouter's betas and presets, gateways. A form has
+# responses as well, but not under these.
 _PATH: Final = re.compile(
-    r"(?:.*/(?:v1|openai|codex|serving-endpoints))?/responses(?:/(?P<id>[^/]+))?(?:/(?P<verb>\w+))?"
+    r"(?:.*/(?:v\d|openai|codex|serving-endpoints|alpha|beta|proxy|presets/[^/]+))?/responses(?:/(?P<id>[^/]+))?(?:/(?P<verb>\w+))?"
 )
 
 _OPERATIONS: Final = {"compact": "compact", "input_tokens": "count_tokens"}
@@ -27,6 +28,9 @@ _OPERATIONS: Final = {"compact": "compact", "input_tokens": "count_tokens"}
 
 _ENDS: Final = frozenset(f"response.{status}" for status in ("completed", "failed", "incomplete", "cancelled", "done"))
 _UNDONE: Final = frozenset(("queued", "in_progress"))
+
+_SAID_MEANWHILE: Final = ("response.steer", "response.inject")
+"""What became of something that was said to a response while it was made: nothing of the response itself, an error neither."""
 
 _PIECES: Final[Mapping[str, tuple[str, str, str, str]]] = {
     "output_text": ("message", "content", "content_index", "text"),
@@ -39,6 +43,12 @@ _PIECES: Final[Mapping[str, tuple[str, str, str, str]]] = {
     "code_interpreter_call_code": ("code_interpreter_call", "", "", "code"),
 }
 """What comes in pieces: the type of its item, the list and the index in it of its part (where it has parts), and its member."""
+
+_WITHIN: Final = {
+    "shell_call_command": ("shell_call", "action", "commands", "command"),
+    "apply_patch_call_operation_diff": ("apply_patch_call", "operation", "diff", "diff"),
+}
+"""What comes in pieces within what is asked for: the type of its item, the member, the texts in it, and the whole at the end."""
 
 _PARTS: Final = {"content_part": ("content", "content_index"), "reasoning_summary_part": ("summary", "summary_index")}
 
@@ -68,7 +78,10 @@ def asked(body: Json) -> Asked:
     for item in map(members, reversed(elements(request.get("input")))):
         kind = text(item.get("type"))
         if kind.endswith("_call_output"):
-            results.append({"id": item.get("call_id"), "content": item.get("output")})
+            # A local shell's output has the id of the call for its own.
+            results.append({"id": item.get("call_id", item.get("id")), "content": item.get("output")})
+        elif kind == "tool_search_output" and item.get("execution") == "client":
+            results.append({"id": item.get("call_id"), "content": item.get("tools")})
         elif kind == "reasoning" or kind.endswith("_call") or item.get("role") == "assistant":
             break
     return Asked(model=some(request.get("model")), tool_results=tuple(reversed(results)))
@@ -112,6 +125,8 @@ class Stream:
             return
         said = payload(data)
         kind = text(said.get("type")) or event
+        if kind.startswith(_SAID_MEANWHILE):
+            return
         if kind == "error" or (said.get("error") is not None and "response" not in said):
             self._error = said.get("error") or {name: said[name] for name in said if name != "sequence_number"}
         elif "response" in said:
@@ -145,6 +160,8 @@ class _Item:
         self._state: dict[str, Json] = {}
         self._pieces: dict[str, list[str]] = {}
         self._parts: dict[str, dict[int, _Part]] = {}
+        self._within: dict[tuple[str, str], dict[int | None, list[str]]] = {}
+        self._outputs: dict[int, _ShellOutput] = {}
 
     def take(self, kind: str, said: Mapping[str, Json]) -> None:
         """Take one event about the item."""
@@ -158,6 +175,10 @@ class _Item:
             self._part("content", said.get("content_index")).annotate(said.get("annotation"))
         elif what in _PIECES:
             self._take_piece(what, how, said)
+        elif what in _WITHIN:
+            self._take_within(what, how, said)
+        elif what == "shell_call_output_content":
+            self._outputs.setdefault(count(said.get("command_index")) or 0, _ShellOutput()).take(said)
         elif what.endswith(("_call", "_tools")):
             # `response.web_search_call.searching`: how far it is.
             self._state["status"] = how
@@ -169,6 +190,11 @@ class _Item:
             item[name] = "".join(pieces)
         for name, parts in self._parts.items():
             item[name] = [parts[place].whole() for place in sorted(parts)]
+        for (member, field), texts in self._within.items():
+            joined: list[Json] = ["".join(texts[place]) for place in sorted(texts, key=lambda place: place or 0)]
+            item[member] = {**members(item.get(member)), field: joined[0] if None in texts else joined}
+        if self._outputs:
+            item["output"] = [output for place in sorted(self._outputs) for output in self._outputs[place].whole()]
         return item
 
     def _take_whole(self, item: Mapping[str, Json], *, done: bool) -> None:
@@ -177,6 +203,18 @@ class _Item:
             # It is said whole, and counts before its pieces.
             self._pieces.clear()
             self._parts.clear()
+            self._within.clear()
+            self._outputs.clear()
+
+    def _take_within(self, what: str, how: str, said: Mapping[str, Json]) -> None:
+        kind, member, field, whole = _WITHIN[what]
+        self._state.setdefault("type", kind)
+        texts = self._within.setdefault((member, field), {})
+        pieces = texts.setdefault(count(said.get("command_index")), [])
+        if how == "delta":
+            pieces.append(text(said.get("delta")))
+        else:
+            pieces[:] = [text(said.get(whole))]
 
     def _take_piece(self, what: str, how: str, said: Mapping[str, Json]) -> None:
         kind, field, index, member = _PIECES[what]
@@ -192,6 +230,27 @@ class _Item:
 
     def _part(self, field: str, place: Json) -> "_Part":
         return self._parts.setdefault(field, {}).setdefault(count(place) or 0, _Part())
+
+
+class _ShellOutput:
+    """What one command of a shell printed, while it comes."""
+
+    def __init__(self) -> None:
+        self._pieces: dict[str, list[str]] = {"stdout": [], "stderr": []}
+        self._whole: list[Json] | None = None
+
+    def take(self, said: Mapping[str, Json]) -> None:
+        """Take a piece, or the whole that the pieces made."""
+        if "output" in said:
+            self._whole = list(elements(said["output"]))
+        for name, pieces in self._pieces.items():
+            pieces.append(text(members(said.get("delta")).get(name)))
+
+    def whole(self) -> list[Json]:
+        """What it printed so far."""
+        if self._whole is not None:
+            return self._whole
+        return [{name: "".join(pieces) for name, pieces in self._pieces.items()}]
 
 
 class _Part:
@@ -237,7 +296,7 @@ def _parts(items: list[Mapping[str, Json]]) -> list[Json]:
 _NAMED: Final = frozenset(("function_call", "custom_tool_call", "mcp_call"))
 
 # What a tool was asked for, where it is no function; the first that the item has.
-_ASKED_FOR: Final = ("arguments", "input", "action", "code", "queries", "operation")
+_ASKED_FOR: Final = ("arguments", "input", "action", "actions", "code", "queries", "operation")
 
 
 def _tool_call(item: Mapping[str, Json]) -> ToolCall:

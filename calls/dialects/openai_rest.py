@@ -25,7 +25,7 @@ _MEDIA: Final = tuple(
         (r"/audio/speech", "speech"),
         (r"/audio/transcriptions", "transcription"),
         (r"/audio/translations", "translation"),
-        (r"/videos(?:/[^/]+/remix)?", "video_generation"),
+        (r"/videos(?:/(?:generations|edits|extensions|[^/]+/remix))?", "video_generation"),
         (r"(?:/chat)?/moderations", "moderation"),
         (r"/ocr", "ocr"),
     )
@@ -38,8 +38,10 @@ _FORMER: Final = re.compile(
 
 _VIDEO: Final = re.compile(_BASE + r"/videos/(?P<video>video_[^/]+)")
 
-_ANY: Final = re.compile(r"(?:.*/)?v1/(?P<rest>.+)")
-_AN_ID: Final = re.compile(r".*[\d:].*|.{25,}")
+_DECISION: Final = re.compile(r"(?:.*/)?(?:v1|alpha)/decisions")
+
+_ANY: Final = re.compile(r"(?:.*/)?(?:v1|openai)/(?P<rest>.+)")
+_AN_ID: Final = re.compile(r".*[\d:].*|(?![a-z]+(?:_[a-z]+)+$).{25,}")
 _PICTURE: Final = ("b64_json", "url", "revised_prompt")
 _UNDONE: Final = frozenset(("queued", "in_progress"))
 
@@ -50,7 +52,11 @@ def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
 
 
 def _is_ours(host: str, path: str) -> bool:
-    return host.endswith("api.openai.com") or (host.endswith(".azure.com") and "/openai/" in path)
+    return (
+        host.endswith("api.openai.com")
+        or (host.endswith(".azure.com") and "/openai/" in path)
+        or (host == "openrouter.ai" and path.endswith("/decisions"))
+    )
 
 
 def _media(method: str, path: str) -> Claim | None:
@@ -68,6 +74,8 @@ def _other(method: str, path: str) -> Claim | None:
     """What is done to what, without ids: `get_files_content`. To search a store is to retrieve."""
     if method == "POST" and (former := _FORMER.fullmatch(path)):
         return _claim(former["what"], "model", former["model"])
+    if method == "POST" and _DECISION.fullmatch(path):
+        return _claim("decision", "model")
     match = _ANY.fullmatch(path)
     if match is None:
         return None
@@ -107,6 +115,8 @@ def told(answer: Json) -> Told:
         usage=Usage(
             input_tokens=count(usage.get("input_tokens", usage.get("prompt_tokens"))),
             output_tokens=count(usage.get("output_tokens", usage.get("completion_tokens"))),
+            cached_tokens=count(members(usage.get("input_tokens_details")).get("cached_tokens")),
+            reasoning_tokens=count(members(usage.get("output_tokens_details")).get("reasoning_tokens")),
         ),
         pending=some(made.get("id")) if going_on else None,
         results=tuple(found),

@@ -72,6 +72,11 @@ SAME = [
     ),
     pytest.param(asking("hi", conversation="conv_1"), asking("hi", conversation={"id": "conv_1"}), id="a conversation"),
     pytest.param(
+        asking([user([{"type": "input_text", "text": "hi", "prompt_cache_breakpoint": {"mode": "explicit"}}])]),
+        asking("hi"),
+        id="where the cache of a prompt ends",
+    ),
+    pytest.param(
         asking("hi", text={"format": {"type": "text"}}, reasoning={"effort": None, "summary": None}),
         asking("hi", previous_response_id=None, text={}),
         id="what holds where nothing is said",
@@ -110,6 +115,7 @@ APART = [
         asking("hi", previous_response_id="resp_1"), asking("hi", previous_response_id="resp_2"), id="another before"
     ),
     pytest.param(asking("hi", conversation="conv_1"), asking("hi", conversation="conv_2"), id="another conversation"),
+    pytest.param(asking("hi", multi_agent={"enabled": True}), asking("hi"), id="whether several agents work on it"),
     pytest.param(
         asking([{"type": "item_reference", "id": "msg_1"}]),
         asking([{"type": "item_reference", "id": "msg_2"}]),

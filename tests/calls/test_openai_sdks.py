@@ -4,17 +4,24 @@ Where the two differ it is a habit, of the provider's or of the SDK's, that is l
 """
 
 import json
+import re
 from collections import Counter
-from typing import Any
+from typing import Any, get_args
 
 import openai
 import pytest
 from openai import AssistantEventHandler
 from openai.lib.streaming._deltas import accumulate_delta
+from openai.types import completion_create_params, embedding_create_params
+from openai.types.beta import assistant_create_params, response_create_params, thread_create_and_run_params
+from openai.types.beta.threads import message_create_params, run_create_params
+from openai.types.chat import completion_create_params as chat_create_params
+from openai.types.responses import input_token_count_params, response_compact_params
 
 from calls.dialects import openai_responses
 from calls.json import dumps
 from calls.model import Call
+from store.profiles import shipped
 from tests.calls.judging import client, derived, differences, explained, in_pieces, opened, said, streams
 from tests.support.corpus import Recorded
 
@@ -144,3 +151,30 @@ def test_vectors_are_the_sdk_s() -> None:
         assert [[*map(float, one["embedding"])] for one in ours["data"]] == [one.embedding for one in theirs], name
         counted += 1
     assert counted > 70
+
+
+DOCUMENTED = [
+    ("openai_chat/1", chat_create_params.CompletionCreateParams),
+    ("openai_responses/1", response_create_params.ResponseCreateParams),
+    ("openai_responses_socket/1", response_create_params.ResponseCreateParams),
+    ("openai_responses/1", response_compact_params.ResponseCompactParams),
+    ("openai_responses/1", input_token_count_params.InputTokenCountParams),
+    ("openai_embeddings/1", embedding_create_params.EmbeddingCreateParams),
+    ("openai_completions/1", completion_create_params.CompletionCreateParams),
+    ("openai_assistants/1", assistant_create_params.AssistantCreateParams),
+    ("openai_assistants/1", thread_create_and_run_params.ThreadCreateAndRunParams),
+    ("openai_assistants/1", run_create_params.RunCreateParams),
+    ("openai_assistants/1", message_create_params.MessageCreateParams),
+]
+ELSEWHERE = {"betas", "include"}
+"""Fields of the SDK's methods that go into a header, and, of a run of an assistant, into the query."""
+
+
+@pytest.mark.parametrize(("name", "params"), DOCUMENTED)
+def test_a_profile_knows_every_field_that_the_sdk_can_send(name: str, params: Any) -> None:
+    [profile] = [profile for profile in shipped().profiles if profile.name == name]
+    paths = (*profile.key, *profile.transient, *profile.identity, *profile.secret)
+    known = {found[1] for path in paths if (found := re.match(r"\$(?:\[\*\])?\.(\w+)", path))}
+    forms = get_args(params) or (params,)
+    sent = {field for form in forms for base in form.__mro__ for field in getattr(base, "__annotations__", {})}
+    assert sent - known <= ELSEWHERE
