@@ -15,7 +15,7 @@ from calls.calibrate import Finding
 
 MARK: Final = "-calibrated"
 
-_BY_HOST: Final = frozenset(("rest/1", "graphql/1", "vectors/1", "mcp/1", "mcp_batch/1", "a2a/1"))
+_BY_HOST: Final = frozenset(("rest/1", "graphql/1", "searches/1", "vectors/1", "mcp/1", "mcp_batch/1", "a2a/1"))
 """Profiles for whatever API: what is left out at one host says nothing about another."""
 
 

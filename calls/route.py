@@ -58,12 +58,13 @@ PROVIDERS: Final[dict[str, str]] = {
 _FAMILIES: Final = (
     (re.compile(r".+\.(openai|cognitiveservices)\.azure\.com"), "azure.ai.openai"),
     (re.compile(r".+\.(services\.ai|inference\.ai|models\.ai)\.azure\.com"), "azure.ai.inference"),
-    (re.compile(r"(.+-)?aiplatform\.googleapis\.com"), "gcp.vertex_ai"),
+    (re.compile(r"(.+-)?aiplatform(\.\w+\.rep)?\.googleapis\.com"), "gcp.vertex_ai"),
     (re.compile(r"bedrock[\w-]*\..+\.amazonaws\.com(\.cn)?"), "aws.bedrock"),
     (re.compile(r".+\.ml\.cloud\.ibm\.com"), "ibm.watsonx.ai"),
     (re.compile(r".+\.api\.openai\.com"), "openai"),
     (re.compile(r".+\.endpoints\.huggingface\.cloud|(api-inference\.)?huggingface\.co"), "huggingface"),
     (re.compile(r"bedrock-mantle\..+\.api\.aws"), "aws.bedrock"),
+    (re.compile(r"aws-external-anthropic\..+\.api\.aws|claude\.googleapis\.com"), "anthropic"),
     (re.compile(r"runtime\.sagemaker\..+\.amazonaws\.com(\.cn)?"), "aws.sagemaker"),
     (re.compile(r"cloudcode-pa\.googleapis\.com"), "gcp.gemini"),
     (re.compile(r"chatgpt\.com"), "openai"),
@@ -94,6 +95,9 @@ _RETRIEVAL: Final = re.compile(
 )
 """Vector stores and search services."""
 
+_BESIDE_MODELS: Final = re.compile(r"bedrock-agent(core|-runtime)?\..+\.amazonaws\.com(\.cn)?")
+"""Where a model's service runs tools, sessions and memories. What asks a model there is a dialect's."""
+
 _TELEMETRY: Final = re.compile(
     r"api\.smith\.langchain\.com|(.+\.)?(datadoghq\.com|datad0g\.com|posthog\.com|langfuse\.com|sentry\.io|honeycomb\.io)"
     r"|telemetry\..+"
@@ -102,7 +106,9 @@ _TELEMETRY: Final = re.compile(
 
 _KEPT: Final = re.compile(
     r"/(files|uploads?|batches|batch|batchPredictionJobs|skills|models|cachedContents|fine[-_]tuning|datasets|embed-jobs"
-    r"|agents|libraries|organizations|spaces|collections)(/[^/:]+)*/?$"
+    r"|agents|libraries|organizations|spaces|collections|fileSearchStores|corpora|environments|vaults|memory_stores"
+    r"|deployments|user_profiles|tunnels|voices)(/[^/:]+)*/?$"
+    r"|/v1/sessions(/[^/]+(/(archive|resources(/[^/]+)?))?)?$|:(batchGenerateContent|asyncBatchEmbedContent|importFile)$"
 )
 """What a model's service keeps for later: to send it there asks no model yet."""
 
@@ -241,6 +247,8 @@ def _kind(host: str, method: str, path: str) -> Kind:
         return "retrieval"
     if _TELEMETRY.fullmatch(host):
         return "other"
+    if _BESIDE_MODELS.fullmatch(host):
+        return "tool" if method == "POST" else "other"
     if _provider(host) != host:
         return "model" if method == "POST" and not _KEPT.search(path) else "other"
     return "tool"

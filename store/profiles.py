@@ -12,9 +12,10 @@ _SHIPPED = (
     *("openai_agents", "openai_rest"),
     *("openai_realtime", "openai_responses_socket", "gemini_live"),
     *("anthropic", "gemini", "gemini_interactions", "bedrock_converse", "bedrock_invoke", "bedrock_agent"),
+    "bedrock_others",
     *("cohere_v1", "cohere_v2", "dashscope", "mistral_conversations", "ollama"),
     *("replicate", "watsonx", "text_generation", "rerank"),
-    *("mcp", "a2a", "graphql", "vectors", "reports", "rest"),
+    *("mcp", "a2a", "graphql", "searches", "vectors", "reports", "rest"),
 )
 """The last one matches everything."""
 

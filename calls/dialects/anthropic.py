@@ -25,6 +25,10 @@ _OPERATIONS: Final = (
 
 
 _MEANT: Final = re.compile(r"(.*/)?anthropic/v1/.*")
+_SERVERS: Final = re.compile(
+    r"openrouter\.ai|ai-gateway\.vercel\.sh|claude\.googleapis\.com|.+\.api\.aws|(.+\.)?ollama\.com"
+)
+"""Others that serve `/v1/messages`, and nothing else by that name."""
 _VERTEX: Final = re.compile(r"(.*/publishers/anthropic/models/)([^/:]+):(rawPredict|streamRawPredict)")
 _PROJECT: Final = re.compile(r"/projects/[^/]+/")
 
@@ -33,7 +37,8 @@ def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
     """Anthropic's own host, a gateway's folder for it, or who is asked by its SDK: other APIs have messages too."""
     if method == "POST" and (match := _VERTEX.fullmatch(path)):
         return _on_vertex(match)
-    if method != "POST" or not (host.endswith("anthropic.com") or _MEANT.fullmatch(path) or _is_meant(headers)):
+    ours = host.endswith("anthropic.com") or _SERVERS.fullmatch(host) or _MEANT.fullmatch(path) or _is_meant(headers)
+    if method != "POST" or not ours:
         return None
     operation = next((name for shape, name in _OPERATIONS if shape.fullmatch(path)), None)
     return Claim(dialect=NAME, operation=operation, kind="model") if operation else None
@@ -81,6 +86,8 @@ def told(answer: Json) -> Told:
         tool_calls=tuple(_tool_call(block) for block in blocks if text(block.get("type")).endswith("tool_use")),
         finish_reason=some(message.get("stop_reason")),
         usage=_usage(message),
+        # What Anthropic's own tools found, and servers of MCP that it asked.
+        results=tuple(_result(block) for block in blocks if _is_result(block)),
     )
 
 
@@ -107,7 +114,7 @@ class Stream:
             case "message_start":
                 self._start(members(said.get("message")))
             case "content_block_start":
-                self._block(said).start(members(said.get("content_block")))
+                self._begin(said, members(said.get("content_block")))
             case "content_block_delta":
                 self._block(said).take(members(said.get("delta")))
             case "message_delta":
@@ -149,6 +156,13 @@ class Stream:
         self._usage.update(members(message.get("usage")))
         for index, block in enumerate(elements(message.get("content"))):
             self._blocks.setdefault(index, _Block()).start(members(block))
+
+    def _begin(self, payload: Mapping[str, Json], block: Mapping[str, Json]) -> None:
+        self._block(payload).start(block)
+        # Another model took over in mid-stream: the whole answer would have named that one.
+        successor = members(block.get("to")).get("model") if block.get("type") == "fallback" else None
+        if successor is not None:
+            self._message["model"] = successor
 
     def _block(self, payload: Mapping[str, Json]) -> "_Block":
         return self._blocks.setdefault(count(payload.get("index")) or 0, _Block())

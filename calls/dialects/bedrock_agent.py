@@ -18,11 +18,15 @@ from calls.shape import count, elements, members, some, text
 NAME: Final = "bedrock_agent"
 
 _PATH: Final = re.compile(r"(/agents/[^/]+/agentAliases/[^/]+/sessions/)[^/]+(/text)|(/flows/[^/]+/aliases/[^/]+)")
+_INLINE: Final = re.compile(r"(/agents/)[^/]+()")
+"""An agent that is described with the question. What makes agents to be kept has such paths too, at a host of its own."""
 
 
 def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:  # noqa: ARG001 # as the protocol has it
     """Bedrock's agents and flows. A session is who is talking, not what is asked."""
-    match = _PATH.fullmatch(path) if method == "POST" and "bedrock" in host else None
+    if method != "POST" or "bedrock" not in host:
+        return None
+    match = _PATH.fullmatch(path) or (_INLINE.fullmatch(path) if "agent-runtime" in host else None)
     if match is None:
         return None
     place = f"{match[1]}*{match[2]}" if match[1] else path
@@ -30,10 +34,14 @@ def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
 
 
 def asked(body: Json) -> Asked:
-    """What was done outside on the agent's behalf."""
-    state = members(members(body).get("sessionState"))
+    """The model of an agent that is described here, and what was done outside on an agent's behalf."""
+    request = members(body)
+    state = members(request.get("sessionState") or request.get("inlineSessionState"))
     results = [members(one) for one in elements(state.get("returnControlInvocationResults"))]
-    return Asked(tool_results=tuple({"id": state.get("invocationId"), "content": dict(one)} for one in results))
+    return Asked(
+        model=some(request.get("foundationModel")),
+        tool_results=tuple({"id": state.get("invocationId"), "content": dict(one)} for one in results),
+    )
 
 
 def told(answer: Json) -> Told:

@@ -185,6 +185,8 @@ class _Block:
                     self._citations.append(value)
                 case "toolResult":
                     self._results.extend(elements(value))
+                case "image":
+                    self._start[name] = {**members(self._start.get(name)), **members(value)}
                 case _:
                     self._start[name] = value
 

@@ -39,6 +39,12 @@ _VERBS: Final[Mapping[str, str]] = {
 }
 """A verb as it counts in a key. Whether the answer is a stream is not what is asked."""
 
+_ASYNC: Final = re.compile(r"/async-invoke(?:/([^/]+))?")
+_MODEL: Final = re.compile(
+    r"([a-z-]+\.)?(amazon|anthropic|ai21|cohere|deepseek|luma|meta|mistral|openai|qwen|stability|twelvelabs|writer)\.\w"
+)
+"""How Bedrock names models: at a gateway they tell what the host does not."""
+
 _METRICS: Final = "amazon-bedrock-invocationMetrics"
 _MAKERS: Final = (
     (re.compile(r".*embed.*"), "embeddings"),
@@ -51,8 +57,10 @@ _MAKERS: Final = (
 
 def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
     """`…/model/ID/invoke`, asked of AWS or with its signature: the path alone may be anybody's."""
+    if match := _ASYNC.fullmatch(path):
+        return _in_the_background(method, host, match)
     way, model, verb = parts_of(path)
-    if method != "POST" or not model or verb not in _VERBS or not _is_aws(host, headers):
+    if method != "POST" or not model or verb not in _VERBS or not _is_aws(host, model, headers):
         return None
     return Claim(
         dialect=NAME,
@@ -64,8 +72,21 @@ def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
     )
 
 
-def _is_aws(host: str, headers: Headers) -> bool:
-    return "bedrock" in host or header(headers, "x-amz-date") is not None
+def _is_aws(host: str, model: str, headers: Headers) -> bool:
+    return "bedrock" in host or header(headers, "x-amz-date") is not None or _MODEL.match(model) is not None
+
+
+def _in_the_background(method: str, host: str, match: re.Match[str]) -> Claim | None:
+    """Work that goes on after its answer (Nova's videos, embeddings of files), and whoever asks after it."""
+    if "bedrock" not in host:
+        return None
+    match method, match[1]:
+        case "POST", None:
+            return Claim(dialect=NAME, operation="invoke", kind="model")
+        case "GET", str() as work:
+            return Claim(dialect=NAME, operation="poll", kind="model", polls=in_plain_letters(work))
+        case _:
+            return None
 
 
 def _operation(verb: str, model: str) -> str:
@@ -77,17 +98,25 @@ def _operation(verb: str, model: str) -> str:
 def asked(body: Json) -> Asked:
     """The tool results of a message or a turn, whichever the body is."""
     results = (*anthropic.asked(body).tool_results, *bedrock_converse.asked(body).tool_results)
-    return Asked(tool_results=results)
+    return Asked(model=some(members(body).get("modelId")), tool_results=results)
 
 
 def told(answer: Json) -> Told:
     """What the model said, and what Bedrock counted where the model does not."""
     said = members(answer)
+    if "invocationArn" in said:
+        return _going_on(said)
     inner = _told(said)
     metrics = members(said.get(_METRICS))
     if inner.usage != Usage() or not metrics:
         return inner
     return replace(inner, usage=_counted(metrics))
+
+
+def _going_on(said: Mapping[str, Json]) -> Told:
+    status = some(said.get("status"))
+    going_on = status in (None, "InProgress")
+    return Told(finish_reason=status, pending=some(said.get("invocationArn")) if going_on else None)
 
 
 def _told(answer: Mapping[str, Json]) -> Told:

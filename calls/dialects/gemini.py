@@ -30,15 +30,37 @@ _VERBS: Final[Mapping[str, tuple[str, str]]] = {
     "batchEmbedContents": ("batchEmbedContents", "embeddings"),
     "predict": ("predict", "predict"),
     "predictLongRunning": ("predictLongRunning", "video_generation"),
+    "fetchPredictOperation": ("fetchPredictOperation", "poll"),
+    # PaLM's, as old recordings still have them, and answers out of documents
+    "generateAnswer": ("generateAnswer", "generate_content"),
+    "generateMessage": ("generateMessage", "chat"),
+    "generateText": ("generateText", "text_completion"),
+    "embedText": ("embedText", "embeddings"),
+    "batchEmbedText": ("batchEmbedText", "embeddings"),
+    "countMessageTokens": ("countMessageTokens", "count_tokens"),
+    "countTextTokens": ("countTextTokens", "count_tokens"),
 }
 """A verb as it counts in a key, and what it asks for. Whether the answer is a stream is not what is asked."""
+
+_GEMINI: Final = "generativelanguage.googleapis.com"
+_OPERATION: Final = re.compile(r"(?:.*/)?v\d+(?:beta|alpha)?\d*/((?:(?:models|tunedModels)/[^/:]+/)?operations/[^/:]+)")
+"""Work that goes on after its answer: videos."""
+
+_PARTNERS: Final = re.compile(r"(.*/publishers/(?!google/|anthropic/)[^/]+/models/)([^/:]+):(r|streamR)awPredict")
+"""Models of others on Vertex (Mistral, AI21, …), in the shape that nearly all of them have."""
 
 _FRAMINGS: Final[tuple[Framing, ...]] = (sse, json_array)
 
 
 def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:  # noqa: ARG001 # as the protocol has it
     """Any host's `…/models/NAME:VERB`; whose project pays is not what is asked."""
-    match = _PATH.fullmatch(path) if method == "POST" and ":" in path else None
+    if method == "GET" and host == _GEMINI and (looked := _OPERATION.fullmatch(path)):
+        return Claim(dialect=NAME, operation="poll", kind="model", polls=looked[1])
+    if method != "POST" or ":" not in path:
+        return None
+    if partner := _PARTNERS.fullmatch(path):
+        return _of_a_partner(partner)
+    match = _PATH.fullmatch(path)
     if match is None or match[4] not in _VERBS:
         return None
     verb, operation = _VERBS[match[4]]
@@ -49,6 +71,17 @@ def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
         path=_PROJECT.sub("/projects/*/", path[: match.start(4)] + verb),
         model=match[3],
         streams=match[4] == "streamGenerateContent",
+    )
+
+
+def _of_a_partner(match: re.Match[str]) -> Claim:
+    return Claim(
+        dialect="openai_chat",
+        operation="chat",
+        kind="model",
+        path=_PROJECT.sub("/projects/*/", f"{match[1]}{match[2]}:rawPredict"),
+        model=match[2],
+        streams=match[3] != "r",
     )
 
 
@@ -78,15 +111,24 @@ def told(answer: Json) -> Told:
     candidate = members(candidates[0]) if candidates else {}
     parts = [members(part) for part in elements(members(candidate.get("content")).get("parts"))]
     texts = [text(part.get("text")) for part in parts if "text" in part and part.get("thought") is not True]
+    # PaLM's candidates are texts.
+    said = "".join(texts) or some(candidate.get("output")) or some(candidate.get("content"))
     calls = [members(part.get("functionCall")) for part in parts if "functionCall" in part]
     refused = members(response.get("promptFeedback")).get("blockReason")
     return Told(
         model=some(response.get("modelVersion")),
-        text="".join(texts) or None,
+        text=said,
         tool_calls=tuple(map(_tool_call, calls)),
         finish_reason=_reason(candidate.get("finishReason")) or some(refused),
         usage=_usage(response),
+        pending=_going_on(response),
     )
+
+
+def _going_on(response: Mapping[str, Json]) -> str | None:
+    """The name of work that is not done."""
+    name = text(response.get("name"))
+    return name if "operations/" in name and response.get("done") is not True else None
 
 
 def assemble(content_type: str) -> Assembly:

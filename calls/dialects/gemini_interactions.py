@@ -1,7 +1,7 @@
 """Gemini's Interactions: a turn in steps (thoughts, calls of functions, what the model says), also in the background.
 
 A stream tells of steps by index: `step.start` brings a frame, `step.delta` a piece, `interaction.completed` the interaction without
-its steps, and `[DONE]` ends it.
+its steps, and `[DONE]` ends it. Until the spring of 2026 an interaction had outputs in place of steps: contents, bare.
 """
 
 import re
@@ -68,6 +68,7 @@ class Stream:
     def __init__(self) -> None:
         self._state: dict[str, Json] = {}
         self._steps: dict[int, _Step] = {}
+        self._outputs: dict[int, _Output] = {}
         self._error: Json = None
         self._done = False
 
@@ -84,6 +85,9 @@ class Stream:
             case "step.start" | "step.delta":
                 step = self._steps.setdefault(count(said.get("index")) or 0, _Step())
                 step.take(members(said.get("step")), members(said.get("delta")))
+            case "content.start" | "content.delta":
+                output = self._outputs.setdefault(count(said.get("index")) or 0, _Output())
+                output.take(members(said.get("content")), members(said.get("delta")))
             case "error":
                 self._error = said.get("error")
             case _:
@@ -95,6 +99,8 @@ class Stream:
         answer = dict(self._state)
         if self._steps:
             answer["steps"] = [self._steps[index].whole() for index in sorted(self._steps)]
+        if self._outputs:
+            answer["outputs"] = [self._outputs[index].whole() for index in sorted(self._outputs)]
         return {**answer, "error": self._error} if self._error is not None else answer or None
 
     @property
@@ -103,7 +109,9 @@ class Stream:
         return self._done and self._error is None
 
     def _take_state(self, interaction: Mapping[str, Json]) -> None:
-        self._state |= {name: value for name, value in interaction.items() if name not in ("steps", "object")}
+        self._state |= {
+            name: value for name, value in interaction.items() if name not in ("steps", "outputs", "object")
+        }
 
 
 class _Step:
@@ -143,16 +151,28 @@ class _Step:
     def whole(self) -> Json:
         """The step as an interaction has it."""
         step = dict(self._state)
+        if self._arguments:
+            step["arguments"] = arguments_of("".join(self._arguments))
+        if self._summary:
+            step["summary"] = [*elements(step.get("summary")), *self._summary]
+        return self._with_content(step)
+
+    def _with_content(self, step: dict[str, Json]) -> Json:
         annotations = step.pop("annotations", None)
         if self._texts or self._parts:
             said: dict[str, Json] = {"type": "text", "text": "".join(self._texts)}
             said |= {"annotations": annotations} if annotations else {}
             step["content"] = [*elements(step.get("content")), *([said] if self._texts else []), *self._parts]
-        if self._arguments:
-            step["arguments"] = arguments_of("".join(self._arguments))
-        if self._summary:
-            step["summary"] = [*elements(step.get("summary")), *self._summary]
         return step
+
+
+class _Output(_Step):
+    """One output while its deltas come: it is the content that a step has."""
+
+    def _with_content(self, step: dict[str, Json]) -> Json:
+        if self._texts:
+            step["text"] = text(step.get("text")) + "".join(self._texts)
+        return step | {name: value for part in self._parts for name, value in part.items()}
 
 
 def _result(step: Mapping[str, Json]) -> Json:

@@ -1,5 +1,7 @@
-"""Documents put in the order of their relevance (Voyage, Jina, Together and others; Cohere's is with Cohere)."""
+"""Documents put in the order of their relevance (Voyage, Jina, Together, Bedrock and others; Cohere's is with Cohere)."""
 
+import re
+from collections.abc import Mapping
 from typing import Final
 
 from calls.dialects import Asked, Assembly, Claim, Told
@@ -9,29 +11,39 @@ from calls.shape import count, elements, members, some
 
 NAME: Final = "rerank"
 
+_PATH: Final = re.compile(r"(.*/)?(rerank|reranking|v\d+/ranking)")
+_SCORES: Final = ("relevance_score", "relevanceScore", "score", "logit")
+
 
 def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:  # noqa: ARG001 # as the protocol has it
-    """Any host's `…/rerank`."""
-    if method != "POST" or not path.endswith("/rerank"):
+    """Any host's `…/rerank`, and NVIDIA's names for it."""
+    if method != "POST" or _PATH.fullmatch(path) is None:
         return None
     return Claim(dialect=NAME, operation="rerank", kind="model")
 
 
 def asked(body: Json) -> Asked:
     """The model."""
-    return Asked(model=some(members(body).get("model")))
+    request = members(body)
+    bedrock = members(members(request.get("rerankingConfiguration")).get("bedrockRerankingConfiguration"))
+    return Asked(model=some(request.get("model")) or some(members(bedrock.get("modelConfiguration")).get("modelArn")))
 
 
 def told(answer: Json) -> Told:
     """Which documents, best first."""
     said = members(answer)
     usage = members(said.get("usage"))
-    found = [members(one) for one in elements(said.get("data") or said.get("results"))]
-    pieces = [
-        {"id": one.get("index"), "score": one.get("relevance_score"), "content": one.get("document")} for one in found
+    # Hugging Face's server answers with the bare list.
+    found = [
+        members(one) for one in elements(said.get("data") or said.get("results") or said.get("rankings") or answer)
     ]
+    pieces = [{"id": one.get("index"), "score": _score(one), "content": one.get("document")} for one in found]
     counted = usage.get("prompt_tokens") if "prompt_tokens" in usage else usage.get("total_tokens")
     return Told(model=some(said.get("model")), results=tuple(pieces), usage=Usage(input_tokens=count(counted)))
+
+
+def _score(one: Mapping[str, Json]) -> Json:
+    return next((one[name] for name in _SCORES if name in one), None)
 
 
 def assemble(content_type: str) -> Assembly:

@@ -1,7 +1,8 @@
-"""Vector stores and search services: what was looked for, and the pieces that were found.
+"""Vector stores and search engines: what was looked for, and the pieces that were found.
 
-Pinecone, Qdrant, Chroma, Milvus, Elasticsearch and OpenSearch, Azure AI Search, Marqo and Meilisearch, Bedrock's knowledge bases,
-Tavily and Exa. Each finds in a shape of its own; all of them come out as pieces with an id, a score and a content.
+Pinecone, Qdrant, Chroma, Milvus, Elasticsearch and OpenSearch, Azure AI Search, Marqo, Meilisearch and Typesense, Turbopuffer, Upstash,
+S3 Vectors, MongoDB's data API, Vertex and Bedrock. Each finds in a shape of its own; all of them come out as pieces with an id, a
+score and a content.
 """
 
 import re
@@ -19,39 +20,69 @@ _SEARCHES: Final = re.compile(
     r".*/collections/[^/]+/points(/(search|query|recommend|discover|scroll)(/batch|/groups)?)?"  # Qdrant
     r"|.*/api/v[12](/tenants/[^/]+/databases/[^/]+)?/collections/[^/]+/(query|get|search)"  # Chroma
     r"|(.*/)?_(search|msearch|knn_search|async_search|mget)(/template|/scroll|/point_in_time)?"  # Elasticsearch
-    r"|.*/indexes(/[^/]+|\('[^']+'\))/(search|docs/search(\.post\.search)?)"  # Marqo, Meilisearch, Azure
-    r"|.*/v2/vectordb/entities/(search|query|get|hybrid_search)"  # Milvus
-    r"|.*/knowledgebases/[^/]+/retrieve"  # Bedrock
+    r"|.*/indexes(/[^/]+|\('[^']+'\))/(search|docs/(search|suggest|autocomplete)(\.post\.\w+)?)"  # Marqo, Meilisearch, Azure
+    r"|.*/v2/vectordb/entities/(search|query|get|hybrid_search)|.*/v1/vector/(search|query|get)"  # Milvus
+    r"|.*/knowledgebases/[^/]+/retrieve|.*/memories/[^/]+/retrieve"  # Bedrock
+    r"|.*/collections/[^/]+/documents/search|(.*/)?multi[-_]search"  # Typesense, Meilisearch
+    r"|.*/data/v1/action/(find|findOne|aggregate)"  # MongoDB
+    r"|.*/locations/[^/]+(/ragCorpora/[^/:]+)?:retrieveContexts|.*/indexEndpoints/[^/:]+:findNeighbors"  # Vertex
+    r"|.*/servingConfigs/[^/:]+:search|.*/1/indexes/[^/]+/(query|queries)"  # Google's Discovery Engine, Algolia
 )
+_LOOKUPS: Final = re.compile(
+    r".*/collections/[^/]+/points/[\w-]+"
+    r"|.*/indexes(/[^/]+|\('[^']+'\))/docs(/[^/$]+|\('[^']+'\))|.*/_doc/[^/]+"
+)
+"""One piece by its name."""
+
 _WRITES: Final = re.compile(
     r".*/collections/[^/]+/points(/(delete|payload|vectors|batch))?"
     r"|.*/api/v[12](/tenants/[^/]+/databases/[^/]+)?/collections/[^/]+/(add|upsert|update|delete)"
     r"|(.*/)?_(bulk|delete_by_query|update_by_query|doc(/.+)?)"
-    r"|.*/indexes/[^/]+/documents(/.*)?|.*/docs/index"
-    r"|.*/v2/vectordb/entities/(insert|upsert|delete)"
+    r"|.*/indexes/[^/]+/documents(/.*)?|.*/docs/(index|search\.index)"
+    r"|.*/v2/vectordb/entities/(insert|upsert|delete)|.*/v1/vector/(insert|upsert|delete)"
 )
-_PINECONE_SEARCHES: Final = re.compile(r"/(query|vectors/fetch|vectors/list|records/namespaces/[^/]+/search)")
-_PINECONE_WRITES: Final = re.compile(r"/(vectors/(upsert|update|delete)|records/namespaces/[^/]+/upsert)")
-_SERVICES: Final = re.compile(r"api\.(tavily\.com|exa\.ai)")
+_PINECONE: Final = (
+    re.compile(r"/(query|vectors/fetch|vectors/list|records/namespaces/[^/]+/search|assistant/chat/[^/]+/context)"),
+    re.compile(r"/(vectors/(upsert|update|delete)|records/namespaces/[^/]+/upsert)"),
+)
+_BY_HOST: Final = (
+    (
+        re.compile(r"(.+[.-])?upstash\.io"),
+        re.compile(r"/(query|query-data|fetch|range)(/[^/]+)?"),
+        re.compile(r"/(upsert|upsert-data|update|delete)(/[^/]+)?"),
+    ),
+    (
+        re.compile(r"(.+\.)?turbopuffer\.com"),
+        re.compile(r"/v\d/(namespaces|vectors)/[^/]+/query"),
+        re.compile(r"/v\d/(namespaces|vectors)/[^/]+"),
+    ),
+    (
+        re.compile(r"s3vectors\..+"),
+        re.compile(r"/(QueryVectors|GetVectors|ListVectors)"),
+        re.compile(r"/(PutVectors|DeleteVectors)"),
+    ),
+)
+"""Whose paths may be anybody's: the host, how it is searched, how it is written to."""
 
 
 def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
-    """Paths that only such a store has; at Pinecone and the search services also plain ones."""
-    operation = _operation(method, path, pinecone=_is_pinecone(host, headers))
-    if operation is None and _SERVICES.fullmatch(host) and method == "POST" and path.startswith("/search"):
-        operation = "search"
+    """Paths that only such a store has; at some hosts also plain ones."""
+    operation = _operation(method, path, *_shapes(host, headers))
     if operation is None:
         return None
     return Claim(dialect=NAME, operation=operation, kind="retrieval" if operation == "search" else "tool")
 
 
-def _is_pinecone(host: str, headers: Headers) -> bool:
-    return host.endswith(".pinecone.io") or header(headers, "x-pinecone-api-version") is not None
+def _shapes(host: str, headers: Headers) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    if host.endswith(".pinecone.io") or header(headers, "x-pinecone-api-version") is not None:
+        return _PINECONE
+    return next(((searches, writes) for at, searches, writes in _BY_HOST if at.fullmatch(host)), (_SEARCHES, _WRITES))
 
 
-def _operation(method: str, path: str, *, pinecone: bool) -> str | None:
-    searches, writes = (_PINECONE_SEARCHES, _PINECONE_WRITES) if pinecone else (_SEARCHES, _WRITES)
+def _operation(method: str, path: str, searches: re.Pattern[str], writes: re.Pattern[str]) -> str | None:
     if method in ("GET", "POST") and searches.fullmatch(path):
+        return "search"
+    if method == "GET" and _LOOKUPS.fullmatch(path):
         return "search"
     return "write" if method in ("POST", "PUT", "PATCH", "DELETE") and writes.fullmatch(path) else None
 
@@ -98,9 +129,15 @@ def _pinecone(answer: Fields) -> Iterator[Json]:
         yield _piece(match, match.get("metadata"))
 
 
-def _pinecone_fetch(answer: Fields) -> Iterator[Json]:
-    for vector in map(members, members(answer.get("vectors")).values()):
-        yield _piece(vector, vector.get("metadata"))
+def _vectors(answer: Fields) -> Iterator[Json]:
+    """Pinecone's vectors by their names; those of S3, which have a distance and a key, in their order."""
+    found = answer.get("vectors")
+    for vector in map(members, found.values() if isinstance(found, Mapping) else elements(found)):
+        yield (
+            _piece(vector, vector.get("metadata"), "distance", "key")
+            if "key" in vector
+            else _piece(vector, vector.get("metadata"))
+        )
 
 
 def _results(answer: Fields) -> Iterator[Json]:
@@ -111,8 +148,9 @@ def _results(answer: Fields) -> Iterator[Json]:
         return
     groups = _each(result if not isinstance(result, Mapping) else result.get("points") or result.get("groups"))
     for one in groups:
-        for point in _each(one.get("points") or one.get("hits")) if "payload" not in one else [one]:
-            yield _piece(point, point.get("payload"))
+        for point in _each(one.get("points") or one.get("hits")) if "hits" in one or "points" in one else [one]:
+            # Upstash has a text and metadata where Qdrant has a payload.
+            yield _piece(point, point.get("payload") or _without(point, "id", "score", "version", "vector"))
 
 
 def _chroma(answer: Fields) -> Iterator[Json]:
@@ -141,10 +179,14 @@ def _elastic(answer: Fields) -> Iterator[Json]:
 
 
 def _hits(answer: Fields) -> Iterator[Json]:
-    """Hits of Elasticsearch, of Pinecone's records, and the bare ones of Marqo and Meilisearch."""
+    """Hits of Elasticsearch, of Pinecone's records, of Typesense, and the bare ones of Marqo and Meilisearch."""
     for hit in _each(answer.get("hits")):
-        content = hit.get("_source") or hit.get("fields") or _without(hit, "_id", "_score", "_index")
-        yield {"id": hit.get("_id", hit.get("id")), "score": hit.get("_score"), "content": content}
+        content = (
+            hit.get("_source") or hit.get("fields") or hit.get("document") or _without(hit, "_id", "_score", "_index")
+        )
+        named = hit if "_id" in hit or "id" in hit else members(hit.get("document"))
+        score = next((hit[name] for name in ("_score", "vector_distance", "text_match") if name in hit), None)
+        yield {"id": named.get("_id", named.get("id")), "score": score, "content": content}
 
 
 def _docs(answer: Fields) -> Iterator[Json]:
@@ -167,15 +209,45 @@ def _bedrock(answer: Fields) -> Iterator[Json]:
         yield {"id": one.get("location"), "score": one.get("score"), "content": one.get("content")}
 
 
-def _pages(answer: Fields) -> Iterator[Json]:
-    """What Tavily and Exa found on the web."""
+def _named(scored: str, *without: str) -> Callable[[Json], Iterator[Json]]:
+    """Pieces whose score has this name, and whose content is all else."""
+
+    def read(found: Json) -> Iterator[Json]:
+        for one in _each(found):
+            yield _piece(one, _without(one, "id", scored, *without), scored)
+
+    return read
+
+
+def _contexts(answer: Fields) -> Iterator[Json]:
+    """What Vertex's RAG found."""
+    for one in _each(members(answer.get("contexts")).get("contexts")):
+        yield {"id": one.get("sourceUri"), "score": one.get("score"), "content": one.get("text")}
+
+
+def _documents(answer: Fields) -> Iterator[Json]:
+    """MongoDB's documents."""
+    for one in _each(answer.get("documents")):
+        yield _piece(one, _without(one, "_id", "score"), id_="_id")
+
+
+def _memories(answer: Fields) -> Iterator[Json]:
+    for one in _each(answer.get("memoryRecordSummaries")):
+        yield _piece(one, one.get("content"), id_="memoryRecordId")
+
+
+def _batch(answer: Fields) -> Iterator[Json]:
+    """Several searches at once, each with hits; else bare pieces."""
     for one in _each(answer.get("results")):
-        yield _piece(one, _without(one, "score", "id"), id_="id" if "id" in one else "url")
+        if "hits" in one:
+            yield from _hits(one)
+        else:
+            yield _piece(one, one.get("document") or _without(one, "id", "score"))
 
 
 _READERS: Final[Mapping[str, Callable[[Fields], Iterator[Json]]]] = {
     "matches": _pinecone,
-    "vectors": _pinecone_fetch,
+    "vectors": _vectors,
     "result": _results,
     "ids": _chroma,
     "hits": _elastic,
@@ -184,6 +256,10 @@ _READERS: Final[Mapping[str, Callable[[Fields], Iterator[Json]]]] = {
     "value": _azure,
     "data": _milvus,
     "retrievalResults": _bedrock,
-    "results": _pages,
+    "results": _batch,
+    "rows": lambda answer: _named("$dist", "vector")(answer.get("rows")),
+    "contexts": _contexts,
+    "documents": _documents,
+    "memoryRecordSummaries": _memories,
 }
 """How pieces are read, by a member that the answer has."""

@@ -50,7 +50,6 @@ LOCAL: Headers = (("X-Pinecone-API-Version", "2025-04"),)
             "search",
             "retrieval",
         ),
-        ("POST", "api.tavily.com", "/search", (), "search", "retrieval"),
     ],
 )
 def test_where_is_searched(method: str, host: str, path: str, headers: Headers, operation: str, kind: Kind) -> None:

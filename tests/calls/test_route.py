@@ -46,7 +46,7 @@ BETA: Headers = (("OpenAI-Beta", "assistants=v2"),)
         ("router.huggingface.co", "/hf-inference/models/o/m", (), "huggingface", "text_generation", "model"),
         ("api.elevenlabs.io", "/v1/text-to-speech/v", (), "elevenlabs", "generic", "model"),
         ("generativelanguage.googleapis.com", "/v1beta/models/imagen-4.0:predict", (), "gcp.gemini", "gemini", "model"),
-        ("s.jina.ai", "/", (), "s.jina.ai", "generic", "retrieval"),
+        ("s.jina.ai", "/", (), "s.jina.ai", "searches", "retrieval"),
         ("api.openai.com", "/v1/threads/t/messages", (), "openai", "openai_assistants", "other"),
         ("langgraph.example.com", "/threads/t/runs", (), "langgraph.example.com", "generic", "tool"),
         ("gateway.example.com", "/v1/threads/runs", BETA, "gateway.example.com", "openai_assistants", "model"),

@@ -1,0 +1,145 @@
+"""What other projects' recordings ask, of services that are not OpenAI's in shape: where it goes, and what counts of it.
+
+Paths and fields are as these projects recorded them: pydantic/pydantic-ai and crewAIInc/crewAI (MIT), Arize-ai/openinference
+(Apache-2.0); those that no recording shows are in the services' own SDKs (anthropic 2.12, google-genai 2.8, botocore 1.44).
+"""
+
+from typing import Any
+
+import pytest
+
+from calls.derive import derive
+from calls.dialects.table import BY_NAME
+from calls.folding import Part, fold
+from calls.json import parse
+from calls.model import Kind
+from calls.route import route
+from tests.calls.asking import ANTHROPIC, PROFILES, chat, how, key, user
+from tests.calls.test_derive import answered
+
+AGENTS = "bedrock-agent-runtime.us-east-1.amazonaws.com"
+RUNTIME = "bedrock-runtime.us-east-1.amazonaws.com"
+GEMINI = "generativelanguage.googleapis.com"
+VERTEX = "us-central1-aiplatform.googleapis.com"
+PUBLISHERS = "/v1/projects/p/locations/l/publishers/"
+
+
+@pytest.mark.parametrize(
+    ("method", "host", "path", "dialect", "operation", "kind"),
+    [
+        ("POST", AGENTS, "/agents/session_1", "bedrock_agent", "invoke_agent", "model"),
+        ("POST", "bedrock-agent.us-east-1.amazonaws.com", "/agents/x", "generic", "request", "tool"),
+        ("POST", AGENTS, "/retrieveAndGenerate", "bedrock_others", "retrieve_and_generate", "model"),
+        ("POST", AGENTS, "/retrieveAndGenerateStream", "bedrock_others", "retrieve_and_generate", "model"),
+        ("POST", AGENTS, "/rerank", "rerank", "rerank", "model"),
+        ("POST", RUNTIME, "/guardrail/g/version/1/apply", "bedrock_others", "moderation", "model"),
+        ("POST", RUNTIME, "/async-invoke", "bedrock_invoke", "invoke", "model"),
+        ("POST", "bedrock-agentcore.us-east-1.amazonaws.com", "/memories/m/retrieve", "vectors", "search", "retrieval"),
+        ("POST", "localhost:8787", "/bedrock/model/us.anthropic.claude-x/invoke", "bedrock_invoke", "chat", "model"),
+        ("POST", "openrouter.ai", "/api/v1/messages", "anthropic", "chat", "model"),
+        ("POST", "aiplatform.us.rep.googleapis.com", f"{PUBLISHERS}anthropic/models/c:rawPredict", "anthropic", "chat", "model"),
+        ("POST", VERTEX, f"{PUBLISHERS}mistralai/models/m:streamRawPredict", "openai_chat", "chat", "model"),
+        ("POST", VERTEX, f"{PUBLISHERS}google/models/veo:fetchPredictOperation", "gemini", "poll", "model"),
+        ("GET", GEMINI, "/v1beta/models/veo-3/operations/o", "gemini", "poll", "model"),
+        ("GET", "cloudbuild.googleapis.com", "/v1/operations/o", "generic", "request", "tool"),
+        ("POST", GEMINI, "/v1beta/models/text-bison-001:generateText", "gemini", "text_completion", "model"),
+        ("POST", GEMINI, "/v1beta/models/m:batchGenerateContent", "generic", "request", "other"),
+        ("POST", GEMINI, "/v1beta/fileSearchStores", "generic", "request", "other"),
+        ("GET", "api.search.brave.com", "/res/v1/web/search", "searches", "search", "retrieval"),
+        ("POST", "google.serper.dev", "/search", "searches", "search", "retrieval"),
+        ("POST", "api.tavily.com", "/extract", "searches", "fetch", "retrieval"),
+        ("POST", "api.firecrawl.dev", "/v2/crawl", "searches", "fetch", "retrieval"),
+        ("GET", "api.firecrawl.dev", "/v2/crawl/9352ed1c", "searches", "poll", "retrieval"),
+        ("GET", "r.jina.ai", "/https://e.example", "searches", "fetch", "retrieval"),
+        ("POST", "api.exa.ai", "/answer", "generic", "request", "retrieval"),
+        ("POST", "x-vector.upstash.io", "/query", "vectors", "search", "retrieval"),
+        ("POST", "gcp-us-central1.turbopuffer.com", "/v2/namespaces/n/query", "vectors", "search", "retrieval"),
+        ("POST", "s3vectors.us-east-1.api.aws", "/QueryVectors", "vectors", "search", "retrieval"),
+        ("GET", "localhost:8108", "/collections/c/documents/search", "vectors", "search", "retrieval"),
+        ("GET", "x.search.windows.net", "/indexes('hotels')/docs('1')", "vectors", "search", "retrieval"),
+        ("POST", "x.search.windows.net", "/indexes('hotels')/docs/search.post.suggest", "vectors", "search", "retrieval"),
+        ("POST", "x.search.windows.net", "/indexes('hotels')/docs/search.index", "vectors", "write", "tool"),
+        ("POST", "localhost:6333", "/collections/c/points/delete", "vectors", "write", "tool"),
+        ("POST", VERTEX, "/v1/projects/p/locations/l:retrieveContexts", "vectors", "search", "retrieval"),
+    ],
+)  # fmt: skip
+def test_where_it_goes(method: str, host: str, path: str, dialect: str, operation: str, kind: Kind) -> None:
+    found = route(method, host, path)
+    assert (found.dialect, found.operation, found.kind) == (dialect, operation, kind)
+
+
+RAG = f"https://{AGENTS}/retrieveAndGenerate"
+INLINE = f"https://{AGENTS}/agents/"
+CRAWL = "https://api.firecrawl.dev/v2/crawl"
+GENERATE = f"https://{GEMINI}/v1beta/models/gemini-2.0-flash:generateContent"
+ASYNC = f"https://{RUNTIME}/async-invoke"
+EXTERNAL = {"modelArn": "anthropic.claude-3-haiku-20240307-v1:0", "sources": []}
+
+
+@pytest.mark.parametrize(
+    ("url", "one", "other"),
+    [
+        pytest.param(
+            ANTHROPIC,
+            chat(user("hi")),
+            chat(user("hi"), fallbacks=None, diagnostics={"previous_message_id": "m"}, fallback_credit_token="t"),
+            id="anthropic: what is told or paid beside the answer",
+        ),
+        pytest.param(ASYNC, {"clientRequestToken": "a"}, {"clientRequestToken": "b"}, id="bedrock: a retry's token"),
+        pytest.param(CRAWL, {"url": "u", "origin": "python-sdk@4.5.0"}, {"url": "u"}, id="firecrawl: which SDK asks"),
+        pytest.param(GENERATE, {"contents": [], "generationConfig": {}}, {"contents": []}, id="gemini: nothing is set"),
+        pytest.param(
+            f"https://{RUNTIME}/model/amazon.nova-lite-v1%3A0/converse",
+            {"messages": [], "system": [], "inferenceConfig": {}},
+            {"messages": []},
+            id="converse: nothing is set",
+        ),
+    ],
+)
+def test_what_does_not_change_the_answer_is_in_no_key(url: str, one: Any, other: Any) -> None:
+    assert key(url, one) == key(url, other)
+    assert how(url, one).warnings == how(url, other).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("url", "one", "other"),
+    [
+        pytest.param(ANTHROPIC, chat(fallbacks=[{"model": "a"}]), chat(), id="anthropic: who answers instead"),
+        pytest.param(ANTHROPIC, chat(thread={"type": "create"}), chat(), id="anthropic: a thread"),
+        pytest.param(RAG, {"input": {"text": "a"}}, {"input": {"text": "b"}}, id="bedrock: what is looked for"),
+        pytest.param(INLINE + "s", {"instruction": "a"}, {"instruction": "b"}, id="bedrock: what an agent is"),
+    ],
+)
+def test_what_changes_the_answer_is_in_the_key_without_a_warning(url: str, one: Any, other: Any) -> None:
+    assert key(url, one) != key(url, other)
+    assert how(url, one).warnings == ()
+
+
+def test_a_session_that_an_agent_is_asked_in_is_in_no_key() -> None:
+    assert key(INLINE + "session_1", {"inputText": "a"}) == key(INLINE + "session_2", {"inputText": "a"})
+
+
+def test_the_model_that_answers_out_of_documents_is_known() -> None:
+    config = {"externalSourcesConfiguration": EXTERNAL, "type": "EXTERNAL_SOURCES"}
+    call = derive(answered(RAG, {"retrieveAndGenerateConfiguration": config}, b'{"output": {"text": "a"}}'), PROFILES)
+    assert (call.model_requested, call.text) == (EXTERNAL["modelArn"], "a")
+
+
+def test_a_crawl_is_one_call_however_often_it_is_looked_at() -> None:
+    """As `test_firecrawl_crawl_tool_integration.yaml` of crewAI has it: its later looks go to the older version's path."""
+    name = "9352ed1c-88bf-4258-a466-d29911ebcbe4"
+    going = (
+        b'{"success": true, "status": "scraping", "next": "https://api.firecrawl.dev/v1/crawl/%b?skip=0", "data": []}'
+    )
+    begun = derive(answered(CRAWL, {"url": "u"}, b'{"success": true, "id": "%b"}' % name.encode()), PROFILES)
+    assert (begun.pending, begun.complete) == (name, False)
+    assert BY_NAME["searches"].told(parse(going % name.encode())).pending == name
+    assert route("GET", "api.firecrawl.dev", f"/v1/crawl/{name}").polls == name
+    parts = [_part("1", 0, pending=name), _part("2", 1, polls=name, pending=name), _part("3", 2, polls=name)]
+    assert [call.ids for call in fold(parts)] == [("1", "2", "3")]
+
+
+def _part(id_: str, at: int, *, polls: str | None = None, pending: str | None = None) -> Part:
+    return Part(
+        id=id_, key=id_, started_at=at, ended_at=at, status=200, outcome="completed", complete=True, polls=polls, pending=pending
+    )  # fmt: skip
