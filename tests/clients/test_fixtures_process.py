@@ -48,7 +48,7 @@ def conversation(data: Path) -> Iterator[tuple[Say, subprocess.Popen[bytes]]]:
 
     with process:
         ready = json.loads(stdout.readline())["ready"]
-        assert ready["version"] == 1
+        assert ready["version"] == 2
         assert ready["environment"]["HTTPS_PROXY"].startswith("http://pytest:x@127.0.0.1:")
         yield say, process
         stdin.close()

@@ -154,7 +154,7 @@ def test_asyncio_tests(stage: Stage) -> None:
     stage.write(
         "test_async.py",
         """
-import httpx, pytest
+import aiohttp, httpx, pytest
 
 @pytest.fixture
 async def client():
@@ -164,9 +164,14 @@ async def client():
 @pytest.mark.playhead
 async def test_it(client):
     assert (await client.get("/v2/tickets")).json()["asked"]
+
+@pytest.mark.playhead
+async def test_one_that_knew_whom_to_trust_when_it_was_imported():
+    async with aiohttp.ClientSession(trust_env=True) as session, session.get("https://tickets.example.com/") as answer:
+        assert answer.status == 200
 """,
     )
-    replayed(stage, passed=1, plugins=("asyncio",))
+    replayed(stage, passed=2, plugins=("asyncio",))
 
 
 def test_a_recording_of_vcr_is_answered_from_as_it_lies(stage: Stage) -> None:

@@ -1,5 +1,7 @@
 """The plugin's record modes, as somebody would use them: pytest in a process of its own, real clients, a real upstream."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.clients.stage import Stage
@@ -71,11 +73,37 @@ def test_nothing_is_asked_by_default(recorded: Stage) -> None:
     assert not recorded.asked
 
 
+OTHERS = """
+import unittest, pytest
+
+pytestmark = pytest.mark.playhead
+
+@pytest.mark.skip
+def test_not_here(): pass
+
+@pytest.mark.xfail(run=False)
+def test_not_yet(): pass
+
+class TestOld(unittest.TestCase):
+    @unittest.skip("not here")
+    def test_it(self): pass
+
+@pytest.mark.playhead(fiel="a.jsonl")
+def test_mistyped(): pass
+"""
+
+
 def test_without_a_recording_a_test_fails_with_the_command_that_makes_it(suite: Stage) -> None:
-    ran = suite.pytest()
-    assert ran.counts == {"error": 1}, ran.out
-    assert f"there is no recording {FILE}" in ran
-    assert "pytest 'test_agent.py::test_the_agent_looks_first' --record-mode=once" in ran
+    suite.write("test_others.py", OTHERS)
+    below = replace(suite, directory=suite.directory / "below")
+    below.directory.mkdir()
+    ran = below.pytest("--rootdir", "..", "..")
+    assert ran.counts == {"error": 2, "skipped": 2, "xfailed": 1}, ran.out
+    assert f"there is no recording {suite.directory / FILE}" in ran
+    agent = f"{suite.directory / 'test_agent.py'}::test_the_agent_looks_first"
+    assert f"make it: pytest {agent} --record-mode=once" in ran
+    assert "its mark got an unexpected keyword argument 'fiel'; it is playhead(file, " in ran
+    assert "Traceback" not in ran
     assert not suite.asked
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from importlib.util import find_spec
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from playhead import Run
 from playhead.named import tell
 from pytest_playhead.beside import BesideFailed
-from pytest_playhead.suite import COMMAND, RECORD_MODES, Suite, Test
+from pytest_playhead.suite import COMMAND, RECORD_MODES, Suite, Test, WrongMark
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -101,23 +102,22 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     suite = config.stash[SUITE]
     if config.option.collectonly or _hands_out(config):
         return
-    if any(suite.test(item) for item in session.items):
+    if not suite.off and any(item.get_closest_marker("playhead") for item in session.items):
         _started(suite)
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Before any fixture: what is asked now belongs to no test yet."""
+    """Before any fixture: what is asked now belongs to no test yet. After the marks that skip it: then it needs no recording."""
     suite = item.config.stash[SUITE]
-    test = suite.test(item)
     try:
+        test = suite.test(item)
         suite.enter(test)
-    except BesideFailed as failure:
-        pytest.fail(f"playhead: {failure}", pytrace=False)
+    except (BesideFailed, WrongMark) as failure:
+        raise pytest.fail.Exception(f"playhead: {failure}", pytrace=False) from None
     if test is not None:
         item.stash[TEST] = test
         if suite.cut and not test.path.is_file():
-            typed = f"pytest '{item.nodeid}' --record-mode=once"
+            typed = f"pytest {quote(test.typed)} --record-mode=once"
             pytest.fail(f"playhead: there is no recording {test.shown}\nmake it: {typed}", pytrace=False)
 
 
@@ -128,12 +128,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     if test is None:
         return (yield)
     suite = item.config.stash[SUITE]
-    try:
-        result = yield
-    except BaseException as error:
-        if not isinstance(error, pytest.skip.Exception):
-            _asked(suite.standing, test)
-        raise
+    result = yield
     # What cleans up after a test may still ask.
     right = _asked(suite.standing, test) if _cleans_up(item) else _asked(suite.end, test, passed=True)
     if not right:
@@ -156,9 +151,12 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """Explain a failure where the recording has something to say about it."""
     report = yield
     test = item.stash.get(TEST, None)
-    blocked = item.config.stash[SUITE].guard.blocked
+    suite = item.config.stash[SUITE]
+    if report.failed and report.when != "teardown" and test is not None:
+        _look(suite, test)
+    blocked = suite.guard.blocked
     words = "\n\n".join(blocked) if test is None else test.words
-    if report.failed and words and (test is not None or item.config.stash[SUITE].block):
+    if report.failed and words and (test is not None or suite.block):
         report.sections.append(("playhead", words))
     if test is not None and test.note:
         # An attribute of its own travels from xdist's workers with the report.
@@ -237,7 +235,15 @@ def _asked(ask: Any, *what: Any, **more: Any) -> Any:
     try:
         return ask(*what, **more)
     except BesideFailed as failure:
-        pytest.fail(f"playhead: {failure}", pytrace=False)
+        raise pytest.fail.Exception(f"playhead: {failure}", pytrace=False) from None
+
+
+def _look(suite: Suite, test: Test) -> None:
+    """What the replay has to say of a test that failed by itself, or in a fixture."""
+    try:
+        suite.standing(test)
+    except BesideFailed as failure:
+        test.words = str(failure)
 
 
 def _first(test: Test) -> str:

@@ -28,6 +28,12 @@ def legal(node: str) -> str:
     return f"{name[:_LONGEST].rstrip('-.')}-{hashlib.sha256(node.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
 
 
+def typed(node: str, root: Path, directory: Path) -> str:
+    """A node id as a person types it who stands in a directory."""
+    file, parts, rest = node.partition("::")
+    return f"{shown(root / file, directory)}{parts}{rest}"
+
+
 def shown(path: Path, directory: Path) -> str:
     """The file for a person who stands in a directory."""
     near = os.path.relpath(path, directory)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import ssl
+import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +12,10 @@ import pytest
 
 from pytest_playhead.beside import Beside, BesideFailed
 from pytest_playhead.guard import Guard
-from pytest_playhead.places import recording, shown
+from pytest_playhead.places import recording, shown, typed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 RECORD_MODES = ("none", "once", "new_episodes", "all", "rewrite")
@@ -37,6 +39,10 @@ class Mark:
     allowed_hosts: Sequence[str] = ()
 
 
+class WrongMark(Exception):
+    """A test's mark says what it cannot say."""
+
+
 @dataclass
 class Test:
     """A marked test under way."""
@@ -44,6 +50,9 @@ class Test:
     __test__ = False
 
     node: str
+    typed: str
+    """The same, as it is typed where pytest was started."""
+
     path: Path
     shown: str
     mark: Mark
@@ -90,6 +99,7 @@ class Suite:
             self.beside = Beside(self.command, self.root)
             self._before = {name: os.environ.get(name) for name in self.beside.environment}
             os.environ.update(self.beside.environment)
+            _trust(self.beside.environment)
             self._barred = None
         return self.beside
 
@@ -107,19 +117,26 @@ class Suite:
             self.beside = None
 
     def test(self, item: pytest.Item) -> Test | None:
-        """A marked test; None for any other."""
+        """A marked test; None for any other. Raises WrongMark."""
         marker = item.get_closest_marker("playhead")
-        if marker is None or self.off:
+        if marker is None or self.off or _skipped_by_unittest(item):
             return None
         try:
             mark = Mark(*marker.args, **marker.kwargs)
         except TypeError as error:
-            raise pytest.UsageError(
-                f"{item.nodeid}: {error}; the mark is playhead(file, allow_unused, allow_failed, allowed_hosts)"
+            wrong = str(error).partition("() ")[2]
+            raise WrongMark(
+                f"its mark {wrong}; it is playhead(file, allow_unused, allow_failed, allowed_hosts)"
             ) from None
         node = item.nodeid.partition("::")[2] or item.name
         path = recording(item.path, node, mark.file)
-        return Test(node=item.nodeid, path=path, shown=shown(path, self.here), mark=mark)
+        return Test(
+            node=item.nodeid,
+            typed=typed(item.nodeid, self.root, self.here),
+            path=path,
+            shown=shown(path, self.here),
+            mark=mark,
+        )
 
     def enter(self, test: Test | None) -> None:
         """The fixtures of a test are about to be made: of wider scopes first. Raises BesideFailed."""
@@ -144,6 +161,7 @@ class Suite:
         self.start().ask(
             begin={
                 "name": test.node,
+                "typed": test.typed,
                 "file": str(test.path),
                 "shown": test.shown,
                 "mode": self.mode,
@@ -156,7 +174,9 @@ class Suite:
         self._barred = None
 
     def standing(self, test: Test) -> bool:
-        """Whether the replay is right so far, leaving out what is left over: that may still be asked for."""
+        """Whether the replay is right so far, leaving out what is left over: that may still be asked for. Raises BesideFailed."""
+        if test.ended:
+            return True
         told = self.start().ask(check={})
         if told.get("only_left_over"):
             told = {"right": True}
@@ -191,4 +211,17 @@ class Suite:
             self._barred = barred, allowed
 
 
-__all__ = ["BesideFailed", "Mark", "Suite", "Test"]
+def _trust(environment: Mapping[str, str]) -> None:
+    """Let aiohttp trust our CA where it was imported before us: it reads SSL_CERT_FILE then, and the proxy only when it asks."""
+    context = getattr(sys.modules.get("aiohttp.connector"), "_SSL_CONTEXT_VERIFIED", None)
+    if isinstance(context, ssl.SSLContext) and "SSL_CERT_FILE" in environment:
+        context.load_verify_locations(environment["SSL_CERT_FILE"])
+
+
+def _skipped_by_unittest(item: pytest.Item) -> bool:
+    """It says so only when it is run, and pytest's own marks before."""
+    places = (getattr(item, name, None) for name in ("obj", "cls"))
+    return any(getattr(place, "__unittest_skip__", False) for place in places)
+
+
+__all__ = ["BesideFailed", "Mark", "Suite", "Test", "WrongMark"]
