@@ -154,7 +154,7 @@ _BASE = "A-Za-z0-9+/=_\\-"
 _PREFIXES: tuple[tuple[str, str, int], ...] = (
     ("sk-", _WORD, 20),  # OpenAI, Anthropic, OpenRouter, DeepSeek, LiteLLM, Langfuse
     ("ek_ sess- fw_", _ALNUM, 20),
-    ("gsk_ pplx- xai- r8_ hf_ api_org_ jina_ csk-", _ALNUM, 28),
+    ("gsk_ pplx- xai- r8_ hf_ api_org_ jina_ csk- tgp_v1_", _ALNUM, 28),
     ("pcsk_ lsv2_pt_ lsv2_sk_ nvapi-", _WORD, 30),
     ("tvly- fc-", "A-Za-z0-9\\-", 24),
     ("pa-", _WORD, 40),
@@ -248,6 +248,7 @@ SECRET_NAMES = (
     "private~token",
     "secret~key",
     "secret~access~key",
+    "secret~value",
     "client~secret",
     "app~secret",
     "consumer~secret",
@@ -299,6 +300,12 @@ def _names(names: tuple[str, ...], *, bounded: bool) -> Rule:
 _NAMED = (
     _names(SECRET_NAMES, bounded=False),
     _names(BARE_NAMES, bounded=True),
+    Rule(
+        kind="J",  # Azure, for a search in one's own data: {"type": "api_key", "key": …}
+        lead=(Word(("api_key",)), *_QUOTE, _GAP, Word((",",)), _GAP, *_QUOTE, Word(("key",)), *_QUOTE, *_IS, *_QUOTE),
+        end=_named_end,
+        real=_plain,
+    ),
     Rule(
         kind="J",
         # Of a shell, a .env file or a connection string

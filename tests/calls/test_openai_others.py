@@ -13,7 +13,9 @@ from calls.derive import derive
 from calls.dialects.openai_embeddings import as_base64, as_numbers
 from calls.key import keyed
 from calls.model import Call, ToolCall
+from calls.redact import Redactor
 from tests.calls.asking import OPENAI, PROFILES, chat, how, key, request, user
+from tests.calls.secrets import KEY, SECRETS
 from tests.calls.strategies import json_values
 from tests.calls.test_derive import answered
 
@@ -220,3 +222,23 @@ def test_what_a_store_found_is_told_one_by_one() -> None:
 def test_a_deployment_is_the_model_where_the_body_names_none() -> None:
     url = "https://x.openai.azure.com/openai/deployments/my-gpt/chat/completions?api-version=1"
     assert called(url, {"messages": []}, "openai_chat/azure.sse").model_requested == "my-gpt"
+
+
+SHELL = {"network_policy": {"domain_secrets": [{"domain": "x.example", "name": "TOKEN", "value": SECRETS[1]}]}}
+TOLD_IN_SECRET = [
+    pytest.param(f"{API}/vaults/vault_1/credentials", {"auth": {"token": SECRETS[1]}}, id="a vault"),
+    pytest.param(f"{API}/containers", SHELL, id="a container"),
+    pytest.param(f"{API}/responses", {"tools": [{"type": "shell", "environment": SHELL}]}, id="a shell"),
+    pytest.param(
+        f"{API}/responses", {"tools": [{"type": "code_interpreter", "container": SHELL}]}, id="an interpreter"
+    ),
+]
+
+
+@pytest.mark.parametrize(("url", "body"), TOLD_IN_SECRET)
+def test_what_is_put_into_a_vault_or_a_container_is_not_written_down(url: str, body: Any) -> None:
+    redactor = Redactor(key=KEY, profiles=PROFILES).of("POST", url, (("content-type", "application/json"),))
+    written, count, _ = redactor.whole(json.dumps(body).encode(), "application/json")
+    assert SECRETS[1].encode() not in written
+    assert count
+    assert how(url, body).warnings == ()
