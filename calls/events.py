@@ -2,10 +2,11 @@
 
 The spool holds exactly these events, after redaction, in the order in which they happened; an exchange is their fold
 (`fold`). Times are nanoseconds on a monotonic clock since the exchange began; only `RequestStarted` and `Gap`
-carry wall time. Encoded as MessagePack arrays, tagged by name (msgspec).
+carry wall time. Encoded as MessagePack arrays, tagged by name (msgspec): one for each event, or an array of them for what
+came together.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -96,13 +97,20 @@ class ReplayNoted(msgspec.Struct, frozen=True, array_like=True, tag="replay"):
 type Record = RequestStarted | ResponseStarted | Data | Ended | Closed | Gap | ReplayNoted
 
 # Not wrapped: a door does this for every event of every stream.
-encode: Final[Callable[[Record], bytes]] = msgspec.msgpack.Encoder().encode
-"""One record as MessagePack."""
+encode: Final[Callable[[Record | Sequence[Record]], bytes]] = msgspec.msgpack.Encoder().encode
+"""One record, or several that are kept together or not at all, as MessagePack."""
 
 _decoder = msgspec.msgpack.Decoder(Record)
+_decoder_of_several = msgspec.msgpack.Decoder(list[Record])
+
+_STRINGS: Final = 0xA0
+"""What a record begins with, behind its length, is its tag; several begin with the first one's length, which is below."""
 
 
-def decode(data: bytes | memoryview) -> Record:
-    """The record that `encode` made. Raises `msgspec.ValidationError` on anything else."""
+def decode(data: bytes) -> list[Record]:
+    """The records that `encode` made bytes of. Raises `msgspec.ValidationError` on anything else."""
+    if len(data) > 1 and data[1] < _STRINGS:
+        several: list[Record] = _decoder_of_several.decode(data)
+        return several
     record: Record = _decoder.decode(data)
-    return record
+    return [record]

@@ -16,7 +16,7 @@ from calls.credentials import RULES, Rule
 from calls.model import Headers, Request, header
 from calls.placeholder import make
 from calls.profile import Profile, Profiles, Query
-from calls.redact_body import BodyRedactor, overwritten, redactor_of
+from calls.redact_body import BodyRedactor, is_plain, overwritten, redactor_of
 from calls.redact_declared import Declared
 from calls.redact_head import Replace, Treatment
 from calls.scanner import Scanner, Table
@@ -50,6 +50,20 @@ class Head(NamedTuple):
 
     body: Callable[[], BodyRedactor]
     """What redacts the body behind it."""
+
+    plain: bool
+    """Whether that may stay as it is where it is `clean`."""
+
+
+class AnswerHead(NamedTuple):
+    """What a response begins with, without its secrets."""
+
+    headers: Headers
+    redactions: int
+    content_type: str | None
+    content_encoding: str | None
+    plain: bool
+    """Whether the body behind it may stay as it is where it is `clean`."""
 
 
 class Redactor:
@@ -87,8 +101,19 @@ class Redactor:
         redactor = self.of(method, url, headers)
         seen_url, in_url = redactor.url(url)
         seen, in_headers = redactor.request_headers(headers)
-        body = partial(redactor.stream, header(headers, "content-type"), header(headers, "content-encoding"))
-        return Head(seen_url, seen, in_url + in_headers, redactor, body)
+        kind = header(headers, "content-type"), header(headers, "content-encoding")
+        plain = redactor._declared is None and is_plain(*kind)
+        return Head(seen_url, seen, in_url + in_headers, redactor, partial(redactor.stream, *kind), plain)
+
+    def answer(self, headers: Headers) -> AnswerHead:
+        """A response's head."""
+        seen, count = self.response_headers(headers)
+        kind = header(headers, "content-type"), header(headers, "content-encoding")
+        return AnswerHead(seen, count, *kind, self._declared is None and is_plain(*kind))
+
+    def clean(self, data: bytes) -> bool:
+        """Whether nothing in a whole body looks like a secret, as one search says: so it is with nearly all."""
+        return self._table.first(data, 0, last=True)[0] < 0
 
     def of(self, method: str, url: str, headers: Headers) -> "Redactor":
         """The redactor for this request: this one, unless the profile that rules on it declares secrets of its own."""

@@ -63,6 +63,16 @@ def redactor_of(
     return PlainBody(table, key, essence)
 
 
+_FORM: Final = "application/x-www-form-urlencoded"
+
+
+@lru_cache(256)
+def is_plain(content_type: str | None, content_encoding: str | None) -> bool:
+    """Whether a body of this kind is searched as the bytes that it is, from its first to its last."""
+    essence, names = _kind(content_type, content_encoding)
+    return not names and essence != _FORM
+
+
 @lru_cache(256)
 def _kind(content_type: str | None, content_encoding: str | None) -> tuple[str, tuple[str, ...]]:
     """What a body is, and by what it is encoded."""
@@ -83,7 +93,7 @@ class PlainBody:
 
     def __init__(self, table: Table, key: bytes, essence: str = "") -> None:
         # The first field of a form has no separator before its name.
-        form = essence == "application/x-www-form-urlencoded"
+        form = essence == _FORM
         self._scanner = Scanner(table, key, before=b"&" if form else b"\n")
         self._mend = EventStream() if essence == "application/vnd.amazon.eventstream" else None
         self._waiting: list[tuple[int, bytes]] = []

@@ -6,7 +6,7 @@ is owed, and written in its order as soon as the spool takes records again.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from calls.events import Data, Gap, Record, RequestStarted, encode
@@ -54,6 +54,15 @@ class Ledger:
             return self._spool.append(encode(record), begins=isinstance(record, RequestStarted))
         except SpoolError as error:
             return self._owe(record, str(error))
+
+    def put_together(self, records: Sequence[Record]) -> int | None:
+        """Write records that came together as one and give its number, or write none of them: they can still be put singly."""
+        if self._owed or self._gaps:
+            return None
+        try:
+            return self._spool.append(encode(records), begins=isinstance(records[0], RequestStarted))
+        except SpoolError:
+            return None
 
     def gap(self, run: str, reason: str, exchange: str | None = None) -> None:
         """Something passed that is not recorded. Gaps of one run and reason that have to wait become one."""

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from calls.profile import Profiles
 from proxy.notes import Notes
-from proxy.recorder import Recorder, Recording
+from proxy.recorder import Recorder
 from proxy.recordings import Found
 from replay.replays import Replays, Source
 from replay.session import Options
@@ -126,12 +126,6 @@ class Leading(Recorder):
 
     takes: Takes | None = None
 
-    def begin(self, *, run: str, url: str, **told: Any) -> Recording:
-        """A request's head has arrived."""
-        if self.takes is not None:
-            run = self.takes.called(run, urlsplit(url).hostname)
-        return super().begin(run=run, url=url, **told)
-
-    def gap(self, run: str, reason: str, exchange: str | None = None) -> None:
-        """Something passes that is not recorded."""
-        super().gap(run if self.takes is None else self.takes.called(run, None), reason, exchange)
+    def called(self, run: str, url: str | None) -> str:
+        """The run in which something of this one is recorded."""
+        return run if self.takes is None else self.takes.called(run, url and urlsplit(url).hostname)

@@ -155,17 +155,18 @@ class Drain:
         found.records += 1
         found.size += len(payload)
         try:
-            record = decode(payload)
+            records = decode(payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             self._set_aside(position, payload)
             found.gaps.append(self._gap(f"an event in the spool is none that this Playhead knows: {error}"))
             return
-        if isinstance(record, Gap):
-            found.gaps.append(record)
-        elif isinstance(record, ReplayNoted):
-            found.replays.append(record)
-        else:
-            self._event(position, record, len(payload), found)
+        for record in records:
+            if isinstance(record, Gap):
+                found.gaps.append(record)
+            elif isinstance(record, ReplayNoted):
+                found.replays.append(record)
+            else:
+                self._event(position, record, len(payload) // len(records), found)
 
     def _event(self, position: Position, record: Event, size: int, found: Gathered) -> None:
         one = self._open.get(record.id)

@@ -346,8 +346,8 @@ class Client(asyncio.Protocol):
         else:
             self._transport.close()
 
-    def soon(self, work: Callable[[], None]) -> None:
-        self.lane.soon(self, work)
+    def soon[*T](self, work: Callable[[*T], None], *what: *T) -> None:
+        self.lane.soon(self, work, *what)
 
     def later(self, work: Coroutine[Any, Any, None]) -> None:
         self.lane.spawn(self._guarded(work))

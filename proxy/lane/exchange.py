@@ -38,11 +38,18 @@ class Desk(Protocol):
     def cut(self) -> None:
         """Break the connection off, so that the client sees that something is lacking."""
 
-    def soon(self, work: Callable[[], None]) -> None:
+    def soon[*T](self, work: Callable[[*T], None], *what: *T) -> None:
         """Have this done in a moment, together with that of others: what all of them wait for is written once."""
 
     def later(self, work: Coroutine[Any, Any, None]) -> None:
         """Have this done; a fault in it ends the connection."""
+
+
+def _nobody(_: Recorder) -> Recording:
+    raise AssertionError("there is no recorder")
+
+
+_SILENT = Tape(None, "", _nobody)
 
 
 class Exchange:
@@ -50,20 +57,23 @@ class Exchange:
 
     version: ClassVar = "HTTP/1.1"
 
+    # What is so with every one at first belongs to all of them: to set it for each costs more than to ask for it.
+
+    tape: Tape = _SILENT
+    asking: bool = True
+    """Whether more of the request is to come."""
+
+    over: bool = False
+    refused: bool = False
+    """Whether it was answered in the upstream's place with a problem, which may still have to be kept."""
+
+    catching_up: bool = False
+    """Whether nothing more is taken in until others have had their turn."""
+
     def __init__(self, desk: Desk, asked: Asked) -> None:
         self.desk = desk
         self.asked = asked
         self.engine = desk.engine
-        self.tape = _SILENT
-        self.asking = True
-        """Whether more of the request is to come."""
-
-        self.over = False
-        self.refused = False
-        """Whether it was answered in the upstream's place with a problem, which may still have to be kept."""
-
-        self.catching_up = False
-        """Whether nothing more is taken in until others have had their turn."""
 
     # What the client's connection tells
 
@@ -98,9 +108,11 @@ class Exchange:
 
     # What all of them do
 
-    def begin_tape(self) -> None:
-        """From here on, what happens is told."""
+    def begin_tape(self, *, gathers: bool = False) -> None:
+        """From here on, what happens is told. `gathers`: nothing of the request goes on before it is whole."""
         asked = self.asked
+        if self.engine.config.mode_of(asked.target.host, asked.named) == "passthrough":
+            return
 
         def begin(recorder: Recorder) -> Recording:
             return recorder.begin(
@@ -112,19 +124,15 @@ class Exchange:
                 url=asked.url,
                 http_version=self.version,
                 headers=asked.headers,
+                gathers=gathers,
             )
 
-        recorder = (
-            None
-            if self.engine.config.mode_of(asked.target.host, asked.named) == "passthrough"
-            else self.engine.recorder
-        )
-        self.tape = Tape(recorder, asked.identity.run, begin)
+        self.tape = Tape(self.engine.recorder, asked.identity.run, begin)
 
     def once_kept(self, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
         """Go on when all that was told is kept: with `otherwise` where it could not be, and had to."""
         if self.tape.guarded:
-            self.desk.soon(lambda: self._settle(then, otherwise))
+            self.desk.soon(self._settle, then, otherwise)
         else:
             then()
 
@@ -214,10 +222,3 @@ class Exchange:
         self.tape.closed("refused", "the exchange was given up")
         self.release(keep=False)
         self.desk.cut()
-
-
-def _nobody(_: Recorder) -> Recording:
-    raise AssertionError("there is no recorder")
-
-
-_SILENT = Tape(None, "", _nobody)

@@ -110,9 +110,9 @@ class Seat(Flow):
         if self._swallowed > SWALLOWED:
             self.reset(ngh2.ErrorCode.NO_ERROR)
 
-    def soon(self, work: Callable[[], None]) -> None:
+    def soon[*T](self, work: Callable[[*T], None], *what: *T) -> None:
         """Have this done in a moment, together with that of others."""
-        self._client.lane.soon(self._client, work)
+        self._client.lane.soon(self._client, work, *what)
 
     def later(self, work: Coroutine[Any, Any, None]) -> None:
         """Have this done; a fault in it ends the connection."""

@@ -68,13 +68,14 @@ class Relay2(Exchange2):
     # The request
 
     def start(self) -> None:
-        asked = self.asked
+        asked, limit = self.asked, self.engine.config.limits.buffered_request
+        bodied = not self._asking.bodiless
+        self._streams = bodied and (asked.expects or asked.chunked or asked.length > limit)
         if not self._may_begin():
             return
-        if self._asking.bodiless:
+        if not bodied:
             self.asked_all(())
-        elif asked.expects or asked.chunked or asked.length > self.engine.config.limits.buffered_request:
-            self._streams = True
+        elif self._streams:
             self.desk.hold(full=True)
             self._forward()
 
@@ -90,7 +91,7 @@ class Relay2(Exchange2):
         self._forward()
 
     def _may_begin(self) -> bool:
-        self.begin_tape()
+        self.begin_tape(gathers=not self._streams)
         if problem := self.engine.refusal(self.asked.target):
             self.refuse(problem, "refused")
             return False

@@ -62,7 +62,7 @@ class Lane:
         self._loading = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._soon: list[tuple[Visitor, Callable[[], None]]] = []
+        self._soon: list[tuple[Visitor, Callable[..., None], tuple[Any, ...]]] = []
         self._last: list[Callable[[], None]] = []
         self._due = False
 
@@ -150,10 +150,11 @@ class Lane:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    def soon(self, client: Visitor, work: Callable[[], None]) -> None:
+    def soon[*T](self, client: Visitor, work: Callable[[*T], None], *what: *T) -> None:
         """Have this done when all that has arrived by now was looked at."""
-        self._soon.append((client, work))
-        self._plan()
+        self._soon.append((client, work, what))
+        if not self._due:
+            self._plan()
 
     def at_last(self, work: Callable[[], None]) -> None:
         """Have this done behind all that."""
@@ -167,14 +168,14 @@ class Lane:
 
     def _do(self) -> None:
         todo, self._soon = self._soon, []
-        for client, work in todo:
+        for client, work, what in todo:
             try:
-                work()
+                work(*what)
             except Exception as fault:  # noqa: BLE001 - the guard, as in `Client.data_received`
                 client.broken(fault)
         last, self._last = self._last, []
-        for work in last:
-            work()
+        for look in last:
+            look()
         self._due = False
         if self._soon or self._last:
             self._plan()

@@ -28,36 +28,42 @@ _ALT_SVC: Final = frozenset({"alt-svc"})
 class Relay(Exchange):
     """One request on its way to an upstream and back."""
 
+    live = False
+    """Whether the client is told that this is no recording."""
+
+    _upstream: Upstream | None = None
+    _request: Body | None = None
+    _streams = False
+    """Whether the request goes on piece by piece."""
+
+    _unread = b""
+    """A response's head, as far as it is there."""
+
+    _response: Body | None = None
+    _unsent = b""
+    """What goes out with the next piece."""
+
+    _end_of_request = b""
+    _end_of_response = b""
+    """What completes them, and has to wait."""
+
+    _upstream_full = False
+    _answered = False
+    """Whether all of the response has come."""
+
+    _answering = True
+    """Whether any of it is still to be sent."""
+
+    _keeps = True
+    """Whether the upstream keeps the connection."""
+
+    _closes = False
+    _heard = 0.0
+
     def __init__(self, desk: Desk, asked: Asked, upstreams: Lender) -> None:
         super().__init__(desk, asked)
         self._upstreams = upstreams
-        self._upstream: Upstream | None = None
-        self._request: Body | None = None
         self._collected: list[bytes] = []
-        self._streams = False
-        """Whether the request goes on piece by piece."""
-
-        self._unread = b""
-        """A response's head, as far as it is there."""
-
-        self._response: Body | None = None
-        self._unsent = b""
-        """What goes out with the next piece."""
-
-        self._upstream_full = False
-        self._answered = False
-        """Whether all of the response has come."""
-
-        self._answering = True
-        """Whether any of it is still to be sent."""
-
-        self._keeps = True
-        """Whether the upstream keeps the connection."""
-
-        self._closes = False
-        self._heard = 0.0
-        self.live = False
-        """Whether the client is told that this is no recording."""
 
     # The request
 
@@ -66,22 +72,23 @@ class Relay(Exchange):
         return super().accepts and (not self._streams or self._upstream is not None)
 
     def start(self) -> None:
-        self.begin_tape()
-        if problem := self.engine.refusal(self.asked.target):
+        asked = self.asked
+        bodied = asked.chunked or asked.length > 0
+        self._streams = bodied and (
+            asked.expects or asked.chunked or asked.length > self.engine.config.limits.buffered_request
+        )
+        self.begin_tape(gathers=not self._streams)
+        if problem := self.engine.refusal(asked.target):
             self.refuse(problem, "refused")
-            return
-        asked, limit = self.asked, self.engine.config.limits.buffered_request
-        self._request = Chunked() if asked.chunked else Sized(asked.length) if asked.length else None
-        if self._request is None:
-            self._whole()
-        elif asked.expects or asked.chunked or asked.length > limit:
-            self._streams = True
+        elif not bodied:
+            self._whole(b"")
+        elif self._streams:
             self._forward()
 
     def resend(self, body: bytes, pieces: Iterable[bytes], trailers: Headers) -> None:
         """Relay a request of which all is there."""
         self.asking = False
-        self.begin_tape()
+        self.begin_tape(gathers=True)
         if problem := self.engine.refusal(self.asked.target):
             self.refuse(problem, "refused")
             return
@@ -92,14 +99,21 @@ class Relay(Exchange):
         self._forward()
 
     def feed(self, data: bytes) -> bytes:
-        assert self._request is not None
+        if self._request is None:
+            length = self.asked.length
+            if not self._streams and len(data) >= length:
+                self._whole(data[:length])
+                return data[length:]
+            self._request = Chunked() if self.asked.chunked else Sized(length)
         cut = self._request.feed(data)
         for piece in cut.pieces:
             self.tape.data("request", piece)
         if not self._streams:
             self._collected.append(cut.go if cut.end is None else cut.go + cut.end)
             if cut.end is not None:
-                self._whole()
+                self.asking = False
+                self.tape.ended("request")
+                self._forward()
             return cut.rest
         if cut.go and self._upstream is not None:
             self._upstream.write(cut.go)
@@ -109,9 +123,11 @@ class Relay(Exchange):
             self.paced(len(data))
         return cut.rest
 
-    def _whole(self) -> None:
+    def _whole(self, body: bytes) -> None:
+        """All of it came at once."""
         self.asking = False
-        self.tape.ended("request")
+        self.tape.asked(body)
+        self._collected.append(body)
         self._forward()
 
     def _end_request(self, end: bytes) -> None:
@@ -121,11 +137,12 @@ class Relay(Exchange):
         self.tape.ended("request", self._request.trailers)
         if not self._answering:
             self.tape.closed("completed")
-        self.once_kept(lambda: self._send_end(end), lambda: self._give_up("the request could not be recorded"))
+        self._end_of_request = end
+        self.once_kept(self._send_end, self._give_up_request)
 
-    def _send_end(self, end: bytes) -> None:
+    def _send_end(self) -> None:
         if self._upstream is not None:
-            self._upstream.write(end)
+            self._upstream.write(self._end_of_request)
         if not self._answering:
             self.finish(keep=self._keeps, closes=self._closes)
 
@@ -216,21 +233,35 @@ class Relay(Exchange):
         if "alt-svc" in head.names:
             raw = without(raw, head.names, _ALT_SVC)
             fields = tuple(field for field in fields if field[0].lower() != "alt-svc")
-        self.tape.response(head.status, head.reason, f"HTTP/{head.version}", fields)
         if self.live:
             raw = raw[:-2] + "{}: {}\r\n\r\n".format(*mark("live", run=self.asked.identity.run)).encode()
         if head.status == 401 and self._upstream is not None and by_connection(head):
             self._upstream.bound = True
         self._closes = self._closes or frame.closes or head.version == "1.0"
         self._keeps = self._keeps and not self._closes and not self.asked.closes
-        self._response = body_of(head.status, self.asked.method, frame)
-        if self._response is None:
-            self._end(b"", raw, data)
+        length = length_of(head.status, self.asked.method, frame)
+        told = head.status, head.reason, f"HTTP/{head.version}", fields
+        if length is not None and len(data) >= length:
+            self._unsent = raw
+            self._answered_at_once(told, data[:length], data[length:])
             return
-        if isinstance(self._response, UntilClosed):
+        self.tape.response(*told)
+        self._response = body = body_of(head.status, self.asked.method, frame)
+        assert body is not None
+        if isinstance(body, UntilClosed):
             self._closes, self._keeps = True, False
         self._unsent = raw
-        self._body(self._response, data)
+        self._body(body, data)
+
+    def _answered_at_once(self, told: tuple[int, str, str, Headers], body: bytes, surplus: bytes) -> None:
+        """All of it has come with its head, as most short answers do."""
+        self.tape.answered(*told, body, over=not self.asking)
+        if body:
+            self._complete(body, surplus)
+            return
+        # Where nothing follows the head, it is the head that completes the answer.
+        raw, self._unsent = self._unsent, b""
+        self._complete(raw, surplus)
 
     def _body(self, body: Body, data: bytes) -> None:
         try:
@@ -250,23 +281,27 @@ class Relay(Exchange):
             self.paced(len(data))
 
     def _end(self, before: bytes, end: bytes, surplus: bytes = b"") -> None:
-        """The last of it goes on when all of it is kept."""
-        self._answered = True
-        # Nobody asked for more: what comes behind can only be an attack or a mistake.
-        self._keeps = self._keeps and not surplus
         self.tape.ended("response", self._response.trailers if self._response else ())
         if not self.asking:
             self.tape.closed("completed")
         self._unsent = before
-        self.once_kept(lambda: self._done(end), lambda: self._give_up("the response could not be recorded"))
+        self._complete(end, surplus)
+
+    def _complete(self, end: bytes, surplus: bytes) -> None:
+        """The last of it goes on when all of it is kept."""
+        self._answered = True
+        # Nobody asked for more: what comes behind can only be an attack or a mistake.
+        self._keeps = self._keeps and not surplus
+        self._end_of_response = end
+        self.once_kept(self._done, self._give_up_response)
 
     def meanwhile(self) -> None:
         if self._unsent:
             self.desk.write(self._unsent)
             self._unsent = b""
 
-    def _done(self, end: bytes) -> None:
-        if data := self._unsent + end:
+    def _done(self) -> None:
+        if data := self._unsent + self._end_of_response:
             self.desk.write(data)
         self._unsent = b""
         self._answering = False
@@ -309,6 +344,12 @@ class Relay(Exchange):
         if self._upstream is not None:
             self._upstream.drop()
         self.refuse(Problem(502, "upstream_malformed", f"the upstream's response is malformed: {fault}"))
+
+    def _give_up_request(self) -> None:
+        self._give_up("the request could not be recorded")
+
+    def _give_up_response(self) -> None:
+        self._give_up("the response could not be recorded")
 
     def _give_up(self, why: str) -> None:
         if not self.over:
@@ -354,15 +395,19 @@ class Relay(Exchange):
         self._upstreams.returned(upstream)
 
 
+def length_of(status: int, method: str, frame: Framing) -> int | None:
+    """How long a response's body is; None where only its end will tell."""
+    if method == "HEAD" or status in (204, 304):
+        return 0
+    return None if frame.chunked else frame.length
+
+
 def body_of(status: int, method: str, frame: Framing) -> Body | None:
     """How a response's body is read; None where it has none."""
-    if method == "HEAD" or status in (204, 304):
-        return None
-    if frame.chunked:
-        return Chunked(padded=True)
-    if frame.length is None:
-        return UntilClosed()
-    return Sized(frame.length) if frame.length else None
+    length = length_of(status, method, frame)
+    if length is not None:
+        return Sized(length) if length else None
+    return Chunked(padded=True) if frame.chunked else UntilClosed()
 
 
 def by_connection(head: ResponseHead) -> bool:

@@ -17,11 +17,15 @@ logger = logging.getLogger(__name__)
 
 
 class Recording(Protocol):
-    """`proxy.recorder.Recording`, as far as an engine needs it."""
+    """`proxy.recording.Recording`, as far as an engine needs it."""
 
     id: str
 
     def data(self, side: Side, data: bytes, at: int, kind: ChunkKind = "data") -> None: ...
+    def asked(self, body: bytes, at: int) -> None: ...
+    def answered(
+        self, at: int, status: int, reason: str, http_version: str, headers: Headers, body: bytes, *, over: bool
+    ) -> None: ...
     def response(self, at: int, status: int, reason: str, http_version: str, headers: Headers) -> None: ...
     def ended(self, side: Side, at: int, trailers: Headers = ()) -> None: ...
     def closed(self, at: int, outcome: Outcome, error: str | None = None) -> None: ...
@@ -47,6 +51,7 @@ class Recorder(Protocol):
         url: str,
         http_version: str,
         headers: Headers,
+        gathers: bool = False,
     ) -> Recording: ...
     def gap(self, run: str, reason: str, exchange: str | None = None) -> None: ...
 
@@ -54,7 +59,7 @@ class Recorder(Protocol):
 class Tape:
     """What happens to one exchange, told once each. With no recording it tells nobody."""
 
-    __slots__ = ("_began", "_lost", "_recorder", "_recording", "_run", "open")
+    __slots__ = ("_began", "_lost", "_recorder", "_recording", "_run", "guarded", "open")
 
     def __init__(self, recorder: Recorder | None, run: str, begin: Callable[[Recorder], Recording]) -> None:
         self._began = time.monotonic_ns()
@@ -63,16 +68,14 @@ class Tape:
         self._run = run
         self._lost = False
         self.open = True
+        self.guarded = recorder is not None
+        """Whether there is anything to wait for before the exchange may go on."""
+
         if recorder is not None:
             try:
                 self._recording = begin(recorder)
             except Exception as fault:  # noqa: BLE001 - the guard: a recorder that is broken must not break what it records
                 self._fail(fault)
-
-    @property
-    def guarded(self) -> bool:
-        """Whether there is anything to wait for before the exchange may go on."""
-        return self._lost or self._recording is not None
 
     @property
     def behind(self) -> bool:
@@ -97,6 +100,27 @@ class Tape:
         """One message is whole."""
         if (recording := self._recording) is not None:
             self._told(recording.ended, side, self._now(), trailers)
+
+    def asked(self, body: bytes) -> None:
+        """The request has arrived, all of it."""
+        if (recording := self._recording) is not None:
+            # Not by way of `_told` either: nearly every call is told by this and by `answered` alone.
+            try:
+                recording.asked(body, time.monotonic_ns() - self._began)
+            except Exception as fault:  # noqa: BLE001 - the guard, as above
+                self._fail(fault)
+
+    def answered(
+        self, status: int, reason: str, http_version: str, headers: Headers, body: bytes, *, over: bool
+    ) -> None:
+        """The response has arrived, all of it; `over`: and the exchange is completed with it."""
+        self.open = self.open and not over
+        if (recording := self._recording) is not None:
+            at = time.monotonic_ns() - self._began
+            try:
+                recording.answered(at, status, reason, http_version, headers, body, over=over)
+            except Exception as fault:  # noqa: BLE001 - the guard, as above
+                self._fail(fault)
 
     def closed(self, outcome: Outcome, error: str | None = None) -> None:
         """The exchange is over. What comes after the first is ignored."""
@@ -153,3 +177,4 @@ class Tape:
         except Exception as worse:
             logger.error("and the gap could not be noted", exc_info=worse)
             self._lost = True
+        self.guarded = self._lost

@@ -16,7 +16,10 @@ from typing import Final, Literal, NamedTuple
 
 from calls.model import UnknownFormat
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+READABLE: Final = (1, FORMAT)
+"""In 1 a payload was one record; since 2 it may be several (`calls/events.py`)."""
+
 MAGIC: Final = b"playhead-spool "
 MARK: Final = b"\xf5PH\xf6"
 LARGEST: Final = 256 << 20
@@ -57,12 +60,14 @@ def read_head(data: bytes) -> Head | None:
         return None
     try:
         told = json.loads(line[len(MAGIC) :])
-        known = told["format"] == FORMAT
+        known = told["format"] in READABLE
         head = Head(int(told["salt"]), int(told["created"]), len(line) + 1) if known else None
     except (ValueError, KeyError, TypeError):
         return None
     if head is None:
-        raise UnknownFormat(f"a spool segment has format {told['format']!r}; this Playhead reads {FORMAT}: update it")
+        raise UnknownFormat(
+            f"a spool segment has format {told['format']!r}; this Playhead reads up to {FORMAT}: update it"
+        )
     return head
 
 

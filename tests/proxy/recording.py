@@ -11,7 +11,8 @@ from calls.events import Gap, Record, decode
 from calls.fold import Fold
 from calls.model import Exchange, Headers
 from calls.redact import Redactor
-from proxy.recorder import Recorder, Recording
+from proxy.recorder import Recorder
+from proxy.recording import Recording
 from store.spool import Reader, Spool
 from tests.calls.secrets import KEY
 from tests.store.disks import FaultyDisk
@@ -39,7 +40,7 @@ class Desk:
         reader = Reader(self.directory)
         found: list[Record] = []
         while frames := reader.read():
-            found += [decode(payload) for _, payload in frames]
+            found += [record for _, payload in frames for record in decode(payload)]
         assert reader.damaged() == []
         reader.close()
         return found

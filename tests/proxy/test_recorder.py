@@ -16,7 +16,8 @@ from calls.model import Chunk, Headers
 from calls.profile import Profiles
 from calls.profile_text import parse
 from calls.redact import Redactor
-from proxy.recorder import QUICK, Recorder, Recording
+from proxy.recorder import Recorder
+from proxy.recording import QUICK, Recording
 from tests.calls.secrets import KEY, TOKENS
 from tests.proxy.recording import JSON, Desk, desk
 

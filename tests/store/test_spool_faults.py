@@ -329,14 +329,24 @@ def test_a_stray_file_with_the_name_of_a_segment_is_told_and_passed_over(directo
 
 def test_a_spool_of_a_newer_playhead_is_refused_and_untouched(directory: Path) -> None:
     fill(directory, [b"old"])
-    path_of(directory, 2).write_bytes(MAGIC + b'{"format": 2, "segment": 2}\nwhatever')
+    path_of(directory, 2).write_bytes(MAGIC + b'{"format": 3, "segment": 2}\nwhatever')
     reader = Reader(directory)
 
     assert [payload for _, payload in reader.read(1)] == [b"old"]
     for _ in range(2):
-        with pytest.raises(UnknownFormat, match="this Playhead reads 1"):
+        with pytest.raises(UnknownFormat, match="this Playhead reads up to 2"):
             reader.read()
     assert path_of(directory, 2).exists()
+
+
+def test_a_spool_of_an_older_playhead_is_read(directory: Path) -> None:
+    fill(directory, RECORDS)
+    older = path_of(directory, 1).read_bytes().replace(b'"format": 2', b'"format": 1', 1)
+    path_of(directory, 1).write_bytes(older)
+    reader = Reader(directory)
+
+    assert everything(reader) == RECORDS
+    assert reader.damaged() == []
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

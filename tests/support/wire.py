@@ -150,6 +150,21 @@ class Told:
     def ended(self, side: Side, at: int, trailers: Headers = ()) -> None:
         self._hear("ended", side, trailers)
 
+    def asked(self, body: bytes, at: int) -> None:
+        if body:
+            self.data("request", body, at)
+        self.ended("request", at)
+
+    def answered(
+        self, at: int, status: int, reason: str, http_version: str, headers: Headers, body: bytes, *, over: bool
+    ) -> None:
+        self.response(at, status, reason, http_version, headers)
+        if body:
+            self.data("response", body, at)
+        self.ended("response", at)
+        if over:
+            self.closed(at, "completed")
+
     def closed(self, at: int, outcome: Outcome, error: str | None = None) -> None:
         self._hear("closed", outcome, error)
         self.over.set()
@@ -205,7 +220,7 @@ class MemoryRecorder:
         self.begun = asyncio.Event()
         self.changed = asyncio.Event()
 
-    def begin(self, **head: Any) -> Told:
+    def begin(self, *, gathers: bool = False, **head: Any) -> Told:
         told = Told(str(len(self.exchanges)), head, self)
         self.exchanges.append(told)
         self.begun.set()

@@ -1,0 +1,137 @@
+"""A message that came whole goes to the spool as one; what comes out of it is what its parts would have come to."""
+
+import asyncio
+import errno
+import gzip
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from calls.events import Closed, Data, Ended, RequestStarted, ResponseStarted, decode
+from calls.model import Exchange, Headers
+from proxy.recording import Recording
+from store.spool import Reader
+from tests.calls.secrets import TOKENS
+from tests.proxy.recording import JSON, Desk, desk
+
+FORM: Headers = (("Content-Type", "application/x-www-form-urlencoded"),)
+ZIPPED: Headers = (("Content-Type", "application/json"), ("Content-Encoding", "gzip"))
+SECRET = TOKENS[2].encode()
+
+bodies = st.sampled_from([b"", b'{"a": 1}', b"api_key=hunter2hunter2&a=1", b'{"key": "' + SECRET + b'"}', SECRET[:9]])
+kinds = st.sampled_from([(), JSON, FORM, ZIPPED])
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "spool"
+
+
+def told_whole(one: Recording, asked: bytes, answered: bytes, headers: Headers) -> None:
+    one.asked(asked, 3)
+    one.answered(5, 200, "OK", "HTTP/1.1", headers, answered, over=True)
+
+
+def told_in_parts(one: Recording, asked: bytes, answered: bytes, headers: Headers) -> None:
+    if asked:
+        one.data("request", asked, 3)
+    one.ended("request", 3)
+    one.response(5, 200, "OK", "HTTP/1.1", headers)
+    if answered:
+        one.data("response", answered, 5)
+    one.ended("response", 5)
+    one.closed(5, "completed")
+
+
+def payloads(at: Desk) -> list[list[type]]:
+    """What lies together in the spool."""
+    return [[type(record) for record in decode(payload)] for _, payload in Reader(at.directory).read()]
+
+
+def alike(exchange: Exchange) -> Exchange:
+    """What does not tell when and under which name it passed."""
+    return replace(exchange, id="", started_at=0)
+
+
+@given(bodies, bodies, kinds, kinds)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_told_whole_it_is_the_exchange_that_its_parts_are(
+    tmp_path_factory: pytest.TempPathFactory, asked: bytes, answered: bytes, sent: Headers, got: Headers
+) -> None:
+    asked, answered = (
+        gzip.compress(body, mtime=0) if headers is ZIPPED else body
+        for body, headers in ((asked, sent), (answered, got))
+    )
+    with desk(tmp_path_factory.mktemp("whole") / "spool") as at:
+        for gathers in (False, True):
+            told_in_parts(at.begin(headers=sent, gathers=gathers), asked, answered, got)
+            told_whole(at.begin(headers=sent, gathers=gathers), asked, answered, got)
+    first, *others = map(alike, at.exchanges().values())
+    assert others == [first] * 3
+    assert SECRET not in at.raw()
+
+
+async def test_a_call_that_comes_whole_is_two_entries_of_the_spool(directory: Path) -> None:
+    with desk(directory) as at:
+        one = at.begin(gathers=True)
+        one.asked(b"{}", 1)
+        assert one.kept_now()
+        assert payloads(at) == [[RequestStarted, Data, Ended]], "the request is kept before it goes on"
+        one.answered(2, 200, "OK", "HTTP/1.1", JSON, b"[]", over=True)
+        assert await one.kept()
+    assert payloads(at)[1:] == [[ResponseStarted, Data, Ended, Closed]]
+
+
+async def test_what_comes_of_a_request_in_pieces_is_kept_when_it_is_whole(directory: Path) -> None:
+    with desk(directory) as at:
+        one = at.begin(gathers=True)
+        one.data("request", b'{"a":', 1)
+        one.data("request", b" 1}", 2)
+        one.ended("request", 3)
+        assert one.kept_now()
+        assert payloads(at) == [[RequestStarted, Data, Data, Ended]]
+        one.closed(4, "client_closed", "left")
+    (exchange,) = at.exchanges().values()
+    assert [chunk.at for chunk in exchange.request.body.chunks] == [1, 2]
+
+
+@pytest.mark.parametrize("left", [True, False])
+async def test_half_a_request_is_kept_when_more_will_not_come(directory: Path, left: bool) -> None:
+    with desk(directory) as at:
+        one = at.begin(gathers=True)
+        one.data("request", b"half of it", 1)
+        if left:
+            one.closed(2, "client_closed", "left")
+        else:
+            one.response(2, 413, "Too Large", "HTTP/1.1", ())
+        assert await one.kept()
+        assert [type(record) for record in at.records()][:2] == [RequestStarted, Data]
+
+
+async def test_a_request_is_told_before_anybody_waits_for_it(directory: Path) -> None:
+    with desk(directory) as at:
+        one = at.begin(gathers=True)
+        assert await one.kept()
+        assert payloads(at) == [[RequestStarted]]
+
+
+async def test_a_spool_in_trouble_is_told_the_parts(directory: Path) -> None:
+    with desk(directory) as at:
+        one = at.begin(run="cut", gathers=True)
+        one.asked(b"kept", 1)
+        assert await one.kept()
+        at.disk.fails_with = errno.ENOSPC
+        await at.begin(run="breaker").kept()
+        assert at.spool.trouble is not None
+        one.answered(2, 200, "OK", "HTTP/1.1", (), b"lost", over=True)
+        await one.kept()
+        at.disk.fails_with = None
+        async with asyncio.timeout(10):
+            while at.spool.trouble or not at.recorder.ledger.settle():  # noqa: ASYNC110 - the spool's thread tells nobody
+                await asyncio.sleep(0.01)
+    exchange = at.exchanges()[one.id]
+    assert (exchange.request.body.data, exchange.truncated, exchange.outcome) == (b"kept", True, "completed")
+    assert [gap.run for gap in at.gaps() if gap.exchange == one.id] == ["cut"]
