@@ -18,6 +18,13 @@ _PLACES: Final = re.compile(
     | api\.honeycomb\.io/1/(batch|events)/.*
     | api\.segment\.io/v1/.*
     | api\.braintrust\.dev/logs3
+    | app\.crewai\.com/crewai_plus/api/v1/tracing/.*
+    | (.+\.)?comet\.com/opik/api/v1/private/(traces|spans)(/batch)?
+    | trace\.wandb\.ai/(calls?/(start|end|batch|upsert_batch|start_batch|complete)|otel/v1/traces)
+    | (api|otlp)\.agentops\.ai/(v\d/(create_events|create_session|update_session|reauthorize_jwt|logs/upload)|v1/(traces|metrics))
+    | api\.lunary\.ai/v1/runs/ingest
+    | api\.mixpanel\.com/.*
+    | (logfire-\w+\.pydantic\.dev|api\.traceloop\.com|(.+\.)?arize\.com|otlp\..+|otel\..+|api\.honeycomb\.io)(/.*)?/v1/(traces|metrics|logs)
     | telemetry\..+
     """,
     re.VERBOSE,

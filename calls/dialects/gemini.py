@@ -12,6 +12,7 @@ from typing import Final
 from calls.dialects import Asked, Assembly, Claim, Told
 from calls.dialects.assembly import Reading
 from calls.dialects.pieces import payload
+from calls.dialects.placed import Placed
 from calls.framing import Framing, json_array, sse
 from calls.model import Headers, Json, ToolCall, Usage
 from calls.shape import count, elements, members, some, text
@@ -223,14 +224,17 @@ class _Candidate:
 
 
 class _Part:
-    """One part, which further text may go on."""
+    """One part, which further text may go on, or further arguments of the function that it calls."""
 
     def __init__(self, part: Mapping[str, Json]) -> None:
         self._state = dict(part)
         self._texts = [text(part.get("text"))]
+        self._call = _StreamedCall(part) if _STREAMED & members(part.get("functionCall")).keys() else None
 
     def goes_on(self, part: Mapping[str, Json]) -> bool:
         """Take the text of a part that says nothing else than more of the same."""
+        if self._call:
+            return self._call.goes_on(part)
         same = self._state.get("thought") == part.get("thought")
         goes_on = same and _is_text(self._state) and _is_text(part)
         if goes_on:
@@ -239,7 +243,44 @@ class _Part:
 
     def whole(self) -> Json:
         """The part."""
+        if self._call:
+            return {**self._state, "functionCall": self._call.whole()}
         return {**self._state, "text": "".join(self._texts)} if len(self._texts) > 1 else self._state
+
+
+_STREAMED: Final = frozenset(("partialArgs", "willContinue"))
+
+
+class _StreamedCall:
+    """A call of a function whose arguments come in pieces (`streamFunctionCallArguments`); an empty call says that it is whole."""
+
+    def __init__(self, part: Mapping[str, Json]) -> None:
+        self._state: dict[str, Json] = {}
+        self._arguments = Placed()
+        self._open = True
+        self._take(members(part.get("functionCall")))
+
+    def goes_on(self, part: Mapping[str, Json]) -> bool:
+        """Take what a part says of the same call."""
+        call = part.get("functionCall")
+        goes_on = self._open and isinstance(call, Mapping) and "name" not in call
+        if goes_on:
+            self._take(members(call))
+        return goes_on
+
+    def whole(self) -> Json:
+        """The call."""
+        return {**self._state, "args": self._arguments.whole()}
+
+    def _take(self, call: Mapping[str, Json]) -> None:
+        self._state |= {name: value for name, value in call.items() if name not in _STREAMED}
+        for piece in map(members, elements(call.get("partialArgs"))):
+            self._arguments.put(text(piece.get("jsonPath")), _value(piece))
+        self._open = call.get("willContinue") is True
+
+
+def _value(piece: Mapping[str, Json]) -> Json:
+    return next((piece[name] for name in ("stringValue", "numberValue", "boolValue") if name in piece), None)
 
 
 def _is_text(part: Mapping[str, Json]) -> bool:

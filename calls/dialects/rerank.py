@@ -26,7 +26,8 @@ def asked(body: Json) -> Asked:
     """The model."""
     request = members(body)
     bedrock = members(members(request.get("rerankingConfiguration")).get("bedrockRerankingConfiguration"))
-    return Asked(model=some(request.get("model")) or some(members(bedrock.get("modelConfiguration")).get("modelArn")))
+    named = (request.get("model"), request.get("model_id"), members(bedrock.get("modelConfiguration")).get("modelArn"))
+    return Asked(model=next((model for model in map(some, named) if model), None))
 
 
 def told(answer: Json) -> Told:

@@ -22,6 +22,9 @@ OTEL = (("User-Agent", "OTel-OTLP-Exporter-Python/1.39.0"), ("Content-Type", "ap
         ("POST", "us.i.posthog.com", "/batch/"),
         ("POST", "o1.ingest.sentry.io", "/api/42/envelope/"),
         ("POST", "telemetry.crewai.com", "/v1/traces"),
+        ("POST", "app.crewai.com", "/crewai_plus/api/v1/tracing/ephemeral/batches"),
+        ("POST", "trace.wandb.ai", "/call/upsert_batch"),
+        ("POST", "logfire-us.pydantic.dev", "/v1/traces"),
     ],
 )
 def test_services_that_take_reports_are_known(method: str, host: str, path: str) -> None:
@@ -38,6 +41,7 @@ def test_services_that_take_reports_are_known(method: str, host: str, path: str)
         ("POST", "us.i.posthog.com", "/decide/"),
         ("GET", "telemetry.example.com", "/v1/traces"),
         ("POST", "tools.example.com", "/v1/logs"),
+        ("POST", "trace.wandb.ai", "/calls/stream_query"),
     ],
 )
 def test_what_is_asked_is_no_report(method: str, host: str, path: str) -> None:
