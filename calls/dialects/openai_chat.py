@@ -82,10 +82,10 @@ def told(answer: Json) -> Told:
     return Told(
         model=some(completion.get("model")),
         fingerprint=some(completion.get("system_fingerprint")),
-        text=_text(message.get("content")),
+        text=_text(message),
         tool_calls=_tool_calls(message),
         finish_reason=some(choice.get("finish_reason")),
-        usage=_usage(completion),
+        usage=_usage(completion, choice),
     )
 
 
@@ -157,10 +157,11 @@ class Stream:
 
 
 def _settle(state: dict[str, Json], name: str, value: Json) -> None:
-    """Azure's first chunk has an empty id and model, and zero for `created`, and its last one empty filter results: nothing was said."""
+    """Azure's first chunk has an empty id and model, and zero for `created`, and its last one empty filter results; gateways
+    say `""` for why a choice ended until they know: nothing was said."""
     if name in _FIRST:
         state[name] = state.get(name) or value
-    elif name not in state or value not in (None, {}, []):
+    elif name not in state or value not in (None, {}, [], ""):
         state[name] = value
 
 
@@ -319,11 +320,13 @@ def _joined(pieces: Sequence[Json]) -> Json:
     return parts
 
 
-def _text(content: Json) -> str | None:
+def _text(message: Mapping[str, Json]) -> str | None:
+    """What is written, or what is heard where nothing is."""
+    content = message.get("content")
     if isinstance(content, str):
         return content
     texts = [text(members(part).get("text")) for part in elements(content)]
-    return "".join(texts) or None
+    return "".join(texts) or some(members(message.get("audio")).get("transcript"))
 
 
 def _tool_calls(message: Mapping[str, Json]) -> tuple[ToolCall, ...]:
@@ -340,14 +343,22 @@ def _tool_call(call: Mapping[str, Json]) -> ToolCall:
     return ToolCall(id=some(call.get("id")), name=text(inner.get("name")), arguments=arguments)
 
 
-def _usage(completion: Mapping[str, Json]) -> Usage:
-    usage = members(completion.get("usage") or members(completion.get("x_groq")).get("usage"))
+_CACHED: Final = ("cached_tokens", "prompt_cache_hit_tokens", "num_cached_tokens", "cache_read_input_tokens")
+"""What others call tokens from a cache, and do not put among the details: Moonshot and Together, DeepSeek, Mistral, gateways to Anthropic."""
+
+
+def _usage(completion: Mapping[str, Json], choice: Mapping[str, Json]) -> Usage:
+    """Groq tells it in a stream beside the others' place for it, Moonshot in the choice that ends."""
+    told_at = (completion, members(completion.get("x_groq")), choice)
+    usage = next((members(place["usage"]) for place in told_at if place.get("usage")), {})
     prompt, answer = members(usage.get("prompt_tokens_details")), members(usage.get("completion_tokens_details"))
-    cached = count(prompt.get("cached_tokens"))
+    cached = (
+        count(place.get(name)) for place, name in ((prompt, "cached_tokens"), *((usage, name) for name in _CACHED))
+    )
     return Usage(
         input_tokens=count(usage.get("prompt_tokens")),
         output_tokens=count(usage.get("completion_tokens")),
-        # DeepSeek counts cache hits by a name of its own.
-        cached_tokens=cached if cached is not None else count(usage.get("prompt_cache_hit_tokens")),
-        reasoning_tokens=count(answer.get("reasoning_tokens")),
+        cached_tokens=next((number for number in cached if number is not None), None),
+        # Perplexity's is not among the details.
+        reasoning_tokens=count(answer.get("reasoning_tokens", usage.get("reasoning_tokens"))),
     )

@@ -122,7 +122,8 @@ class _Choice:
                     self._take_logprobs(members(value))
                 case "delta":
                     pass
-                case _ if value is not None or name not in self._state:
+                # Gateways say `""` for why a choice ended until they know.
+                case _ if value not in (None, "") or name not in self._state:
                     self._state[name] = value
                 case _:
                     pass
@@ -130,7 +131,7 @@ class _Choice:
     @property
     def ended(self) -> bool:
         """Whether it was said why it ended."""
-        return self._state.get("finish_reason") is not None
+        return bool(self._state.get("finish_reason"))
 
     def whole(self) -> Json:
         """The choice as a completion has it."""
