@@ -7,11 +7,13 @@ replayed like any other run, when its parent is long gone.
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -163,10 +165,20 @@ def summary(run: Mapping[str, Any], report: Mapping[str, Any] | None, recording:
         yield f"          not asked for: {left}{' and more' if report['unused'] > SHOWN else ''}"
     for one in report["misses"][:SHOWN]:
         yield f"          missed: {one['detail']}"
-    for one in fork["blocked_calls"][:SHOWN]:
-        yield f"          blocked: {one['asked']}: it may change something there; let it out with --allow"
+    yield from _blocked(fork["blocked_calls"])
     yield f"          look: {typed(f'show {name}')}    compare: {typed(f'diff {quote(recording)} {name}')}"
     yield f"          replay: {typed(f'replay {name}', '-- COMMAND')}"
+
+
+def _blocked(calls: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What was not let out, each once, and what would let it out."""
+    often = Counter(str(one["asked"]) for one in calls)
+    for asked, times in list(often.items())[:SHOWN]:
+        method, _, url = asked.partition(" ")
+        out = quote(f"{method} {urlsplit(url).hostname}")
+        yield f"          blocked{f' {times} times' if times > 1 else ''}: {asked}: it may change something there; --allow {out}"
+    if len(often) > SHOWN:
+        yield f"          blocked: and {counted(len(often) - SHOWN, 'other request')}"
 
 
 def _counts(run: Mapping[str, Any], report: Mapping[str, Any]) -> str:
