@@ -21,7 +21,7 @@ from calls.shape import count, elements, members, some, text
 
 NAME: Final = "openai_realtime"
 
-_PATH: Final = re.compile(r"(?:.*/)?(?:realtime(?:/translations)?|live/sessions(?:/[^/]+/attach)?)")
+_PATH: Final = re.compile(r"(?:.*/)?(?:realtime(?:/translations)?|live/sessions(?:/[^/]+/(?:attach|fork))?)")
 
 _PIECES: Final[Mapping[str, tuple[str, str]]] = {
     "output_text": ("output_text", "text"),

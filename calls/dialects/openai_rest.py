@@ -38,7 +38,12 @@ _FORMER: Final = re.compile(
 
 _VIDEO: Final = re.compile(_BASE + r"/videos/(?P<video>video_[^/]+)")
 
-_DECISION: Final = re.compile(r"(?:.*/)?(?:v1|alpha)/decisions")
+_ONLY_HERE: Final = (
+    (re.compile(r"(?:.+\.)?api\.openai\.com"), re.compile(r"/v1/decisions"), "decision"),
+    (re.compile(r"openrouter\.ai"), re.compile(r"/api/alpha/decisions"), "decision"),
+    (re.compile(r"openrouter\.ai"), re.compile(r"/api/v1/images"), "image_generation"),
+)
+"""What asks a model by a path that could be anything at other hosts: host, path, operation."""
 
 _ANY: Final = re.compile(r"(?:.*/)?(?:v1|openai)/(?P<rest>.+)")
 _AN_ID: Final = re.compile(r".*[\d:].*|(?![a-z]+(?:_[a-z]+)+$).{25,}")
@@ -48,15 +53,15 @@ _UNDONE: Final = frozenset(("queued", "in_progress"))
 
 def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:  # noqa: ARG001 # as the protocol has it
     """Media at any host; everything else at OpenAI's own and in Azure's folder for it."""
-    return _media(method, path) or (_other(method, path) if _is_ours(host, path) else None)
+    return (
+        _media(method, path)
+        or _only_here(method, host, path)
+        or (_other(method, path) if _is_ours(host, path) else None)
+    )
 
 
 def _is_ours(host: str, path: str) -> bool:
-    return (
-        host.endswith("api.openai.com")
-        or (host.endswith(".azure.com") and "/openai/" in path)
-        or (host == "openrouter.ai" and path.endswith("/decisions"))
-    )
+    return host.endswith("api.openai.com") or (host.endswith(".azure.com") and "/openai/" in path)
 
 
 def _media(method: str, path: str) -> Claim | None:
@@ -64,6 +69,12 @@ def _media(method: str, path: str) -> Claim | None:
         return Claim(dialect=NAME, operation="poll", kind="model", polls=match["video"])
     found = ((shape.fullmatch(path), operation) for shape, operation in _MEDIA if method == "POST")
     return next((_claim(operation, "model", match["model"]) for match, operation in found if match), None)
+
+
+def _only_here(method: str, host: str, path: str) -> Claim | None:
+    found = (name for hosts, shape, name in _ONLY_HERE if hosts.fullmatch(host) and shape.fullmatch(path))
+    operation = next(found, None) if method == "POST" else None
+    return _claim(operation, "model") if operation else None
 
 
 def _claim(operation: str, kind: Kind, model: str | None = None) -> Claim:
@@ -74,8 +85,6 @@ def _other(method: str, path: str) -> Claim | None:
     """What is done to what, without ids: `get_files_content`. To search a store is to retrieve."""
     if method == "POST" and (former := _FORMER.fullmatch(path)):
         return _claim(former["what"], "model", former["model"])
-    if method == "POST" and _DECISION.fullmatch(path):
-        return _claim("decision", "model")
     match = _ANY.fullmatch(path)
     if match is None:
         return None
