@@ -24,6 +24,10 @@ _PLACES: Final = re.compile(
     | (api|otlp)\.agentops\.ai/(v\d/(create_events|create_session|update_session|reauthorize_jwt|logs/upload)|v1/(traces|metrics))
     | api\.lunary\.ai/v1/runs/ingest
     | api\.mixpanel\.com/.*
+    | api\.anthropic\.com/api/(claude_code/metrics|event_logging/(v\d/)?batch)
+    | (.+\.)?(statsigapi\.net|statsig\.anthropic\.com|featureassets\.org)/v1/(rgstr|log_event)
+    | ab\.chatgpt\.com/otlp/.*
+    | play\.googleapis\.com/log
     | (logfire-\w+\.pydantic\.dev|api\.traceloop\.com|(.+\.)?arize\.com|otlp\..+|otel\..+|api\.honeycomb\.io)(/.*)?/v1/(traces|metrics|logs)
     | telemetry\..+
     """,

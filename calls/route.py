@@ -108,7 +108,7 @@ _KEPT: Final = re.compile(
     r"/(files|uploads?|batches|batch|batchPredictionJobs|skills|models|cachedContents|fine[-_]tuning|datasets|embed-jobs"
     r"|agents|libraries|organizations|spaces|collections|fileSearchStores|corpora|environments|vaults|memory_stores"
     r"|deployments|user_profiles|tunnels|voices)(/[^/:]+)*/?$"
-    r"|/v1/sessions(/[^/]+(/(archive|resources(/[^/]+)?))?)?$|:(batchGenerateContent|asyncBatchEmbedContent|importFile)$"
+    r"|/v1/sessions(/[^/]+(/(archive|resources(/[^/]+)?))?)?$|:(batchGenerateContent|asyncBatchEmbedContent|importFile)$|/v1internal:\w+$|/check-api-key$"
 )
 """What a model's service keeps for later: to send it there asks no model yet."""
 

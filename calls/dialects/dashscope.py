@@ -18,6 +18,7 @@ NAME: Final = "dashscope"
 
 _PATH: Final = re.compile(
     r"/api/v1/services/(?:aigc/(?:text|multimodal)-generation/generation|(embeddings/[\w/-]+)|(rerank/[\w/-]+))"
+    r"|/api/v1/apps/[^/]+/(completion)"
 )
 _JOINED: Final = frozenset(("content", "reasoning_content", "text", "arguments"))
 
@@ -27,7 +28,7 @@ def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
     match = _PATH.fullmatch(path) if method == "POST" else None
     if match is None:
         return None
-    operation = "embeddings" if match[1] else "rerank" if match[2] else "chat"
+    operation = "embeddings" if match[1] else "rerank" if match[2] else "invoke_agent" if match[3] else "chat"
     return Claim(dialect=NAME, operation=operation, kind="model", provider="alibaba")
 
 

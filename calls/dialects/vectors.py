@@ -26,6 +26,7 @@ _SEARCHES: Final = re.compile(
     r"|.*/collections/[^/]+/documents/search|(.*/)?multi[-_]search"  # Typesense, Meilisearch
     r"|.*/data/v1/action/(find|findOne|aggregate)"  # MongoDB
     r"|.*/locations/[^/]+(/ragCorpora/[^/:]+)?:retrieveContexts|.*/indexEndpoints/[^/:]+:findNeighbors"  # Vertex
+    r"|.*/vector-search/indexes/[^/]+/query(-next-page)?|.*/cortex-search-services/[^/:]+:query"  # Databricks, Snowflake
     r"|.*/servingConfigs/[^/:]+:search|.*/1/indexes/[^/]+/(query|queries)"  # Google's Discovery Engine, Algolia
 )
 _LOOKUPS: Final = re.compile(
@@ -146,11 +147,22 @@ def _results(answer: Fields) -> Iterator[Json]:
     if "hits" in members(result):
         yield from _hits(members(result))
         return
+    if "data_array" in members(result):
+        yield from _rows(answer, members(result))
+        return
     groups = _each(result if not isinstance(result, Mapping) else result.get("points") or result.get("groups"))
     for one in groups:
         for point in _each(one.get("points") or one.get("hits")) if "hits" in one or "points" in one else [one]:
             # Upstash has a text and metadata where Qdrant has a payload.
             yield _piece(point, point.get("payload") or _without(point, "id", "score", "version", "vector"))
+
+
+def _rows(answer: Fields, result: Fields) -> Iterator[Json]:
+    """Rows of Databricks: the first column is the name, the last one the score."""
+    names = [str(members(one).get("name")) for one in elements(members(answer.get("manifest")).get("columns"))]
+    for row in map(elements, elements(result.get("data_array"))):
+        content = dict(zip(names, row, strict=False))
+        yield {"id": row[0] if row else None, "score": content.pop("score", None), "content": content}
 
 
 def _chroma(answer: Fields) -> Iterator[Json]:

@@ -61,6 +61,17 @@ PUBLISHERS = "/v1/projects/p/locations/l/publishers/"
         ("POST", "x.search.windows.net", "/indexes('hotels')/docs/search.index", "vectors", "write", "tool"),
         ("POST", "localhost:6333", "/collections/c/points/delete", "vectors", "write", "tool"),
         ("POST", VERTEX, "/v1/projects/p/locations/l:retrieveContexts", "vectors", "search", "retrieval"),
+        ("POST", "cloudcode-pa.googleapis.com", "/v1internal:streamGenerateContent", "gemini_code", "generate_content", "model"),
+        ("POST", "cloudcode-pa.googleapis.com", "/v1internal:loadCodeAssist", "generic", "request", "other"),
+        ("POST", "api.cloudflare.com", "/client/v4/accounts/a/ai/run/@cf/meta/llama", "services", "text_completion", "model"),
+        ("POST", "queue.fal.run", "/fal-ai/flux/dev", "services", "image_generation", "model"),
+        ("GET", "queue.fal.run", "/fal-ai/flux/requests/r/status", "services", "poll", "model"),
+        ("POST", "api.elevenlabs.io", "/v1/speech-to-text", "services", "transcription", "model"),
+        ("POST", "api.deepgram.com", "/v1/listen", "services", "transcription", "model"),
+        ("POST", "dashscope.aliyuncs.com", "/api/v1/apps/a/completion", "dashscope", "invoke_agent", "model"),
+        ("POST", "api.anthropic.com", "/v1/sessions/s/events", "services", "invoke_agent", "model"),
+        ("POST", "api.anthropic.com", "/v1/sessions", "generic", "request", "other"),
+        ("POST", "api.anthropic.com", "/api/claude_code/metrics", "generic", "report", "other"),
     ],
 )  # fmt: skip
 def test_where_it_goes(method: str, host: str, path: str, dialect: str, operation: str, kind: Kind) -> None:
@@ -86,6 +97,12 @@ EXTERNAL = {"modelArn": "anthropic.claude-3-haiku-20240307-v1:0", "sources": []}
             id="anthropic: what is told or paid beside the answer",
         ),
         pytest.param(ASYNC, {"clientRequestToken": "a"}, {"clientRequestToken": "b"}, id="bedrock: a retry's token"),
+        pytest.param(
+            "https://cloudcode-pa.googleapis.com/v1internal:generateContent",
+            {"model": "m", "user_prompt_id": "a", "request": {"contents": [], "session_id": "a"}},
+            {"model": "m", "user_prompt_id": "b", "request": {"contents": [], "session_id": "b"}},
+            id="gemini cli: which prompt of which session",
+        ),
         pytest.param(CRAWL, {"url": "u", "origin": "python-sdk@4.5.0"}, {"url": "u"}, id="firecrawl: which SDK asks"),
         pytest.param(GENERATE, {"contents": [], "generationConfig": {}}, {"contents": []}, id="gemini: nothing is set"),
         pytest.param(
