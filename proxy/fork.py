@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from proxy.api import Api, NotFound, meant, segment
+from proxy.api import Api, NotFound, lacks, meant, segment
 from proxy.environ import user_proxy
 from proxy.errors import Failure
 from proxy.house import LOOPBACK, House
@@ -79,10 +79,10 @@ async def fork(settings: Settings, command: Sequence[str], wanted: Wanted) -> in
             if bundle.parent == house.data.replays:
                 bundle.unlink()
         report = _taken(report_file)
-        ended = await _ended(house, child, report, wanted)
+        ended, lacking = await _ended(house, child, report, wanted)
     if wanted.report and report is not None:
         wanted.report.write_text(json.dumps(report, indent=2) + "\n")
-    click.echo("\n".join(summary(ended, report, wanted.recording)), err=True)
+    click.echo("\n".join(summary(ended, report, wanted.recording, lacking)), err=True)
     return code or verdict(report)
 
 
@@ -137,20 +137,24 @@ def _taken(path: Path) -> dict[str, Any] | None:
     return report
 
 
-async def _ended(house: House, child: str, report: Mapping[str, Any] | None, wanted: Wanted) -> Mapping[str, Any]:
-    """The child as the store has it, when all of it is there."""
+async def _ended(
+    house: House, child: str, report: Mapping[str, Any] | None, wanted: Wanted
+) -> tuple[Mapping[str, Any], str | None]:
+    """The child as the store has it, and why that may not be all of it."""
     api = await house.api()
     if report is not None:
         fork = report["fork"]
         of_file = {"parent": fork["parent"]} if wanted.of_file else {}
         api.put(f"/runs/{segment(child)}", {**of_file, "forked_at": fork["forked_at"]})
-    api.get(f"/runs/{segment(child)}", settled="true")
+    lacking = lacks(api, child)
     ended: Mapping[str, Any] = api.patch(f"/runs/{segment(child)}", {"ended": True})
-    return ended
+    return ended, lacking
 
 
-def summary(run: Mapping[str, Any], report: Mapping[str, Any] | None, recording: str) -> Iterator[str]:
-    """What became of it, for a person, with what to do next."""
+def summary(
+    run: Mapping[str, Any], report: Mapping[str, Any] | None, recording: str, lacking: str | None = None
+) -> Iterator[str]:
+    """What became of it, for a person, with what to do next. `lacking` says why the store may not have all of it."""
     if report is None:
         yield f"playhead: the fork {printable(run['id'])} left no report; nothing can be said about it"
         return
@@ -158,7 +162,9 @@ def summary(run: Mapping[str, Any], report: Mapping[str, Any] | None, recording:
     name, at = printable(run["id"]), fork["forked_at"]
     steps = "nothing" if at == 0 else "step 1" if at == 1 else f"steps 1 to {at}"
     yield f"playhead: forked {name} from {fork['parent']}: {steps} from the record, then live"
-    yield f"          {_counts(run, report)}"
+    yield f"          {_counts(run, report, lacking)}"
+    if lacking is not None:
+        yield f"          what was recorded waits in the spool, it is not all stored yet: {printable(lacking)}"
     yield from idle(report)
     if report["unused"]:
         left = ", ".join(f"step {one['step']} ({one['asked']})" for one in report["left_over"][:SHOWN])
@@ -181,12 +187,14 @@ def _blocked(calls: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"          blocked: and {counted(len(often) - SHOWN, 'other request')}"
 
 
-def _counts(run: Mapping[str, Any], report: Mapping[str, Any]) -> str:
-    """What was free, and what was paid for."""
+def _counts(run: Mapping[str, Any], report: Mapping[str, Any], lacking: str | None) -> str:
+    """What was free, and what was paid for, as far as that is known."""
     free = report["served"] + report["edited"]
     edited = f", {report['edited']} of them edited" if report["edited"] else ""
     cost = f"${run['known_cost_usd'] or 0:.6f}"
-    if run["unpriced"]:
+    if lacking is not None:
+        cost = "at a cost that is not known yet"
+    elif run["unpriced"]:
         cost += f", and {counted(run['unpriced'], 'call')} whose price is not known"
     facts = [f"{counted(free, 'call')} answered free of charge{edited}", f"{report['live']} live ({cost})"]
     if report["fork"]["blocked"]:

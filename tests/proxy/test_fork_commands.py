@@ -7,6 +7,7 @@ from click.testing import CliRunner, Result
 
 from proxy.cli import playhead
 from proxy.errors import Failure
+from proxy.fork import summary
 from proxy.overrides import overrides_of
 
 
@@ -61,3 +62,19 @@ def test_what_a_door_is_told_of_a_file(tmp_path: Path) -> None:
     file.write_text("\n[[override]]\nstep = 1\ntext = 'x'\n")
     told = {"overrides": [{"step": 1, "text": "x"}], "lines": [2], "overrides_file": str(file)}
     assert (overrides_of(file), overrides_of(None)) == (told, {})
+
+
+def test_a_summary_says_once_what_was_not_let_out_and_what_is_not_stored_yet() -> None:
+    asked = ["POST https://mail.example/send", "DELETE https://crm.example/1", "POST https://mail.example/send"]
+    fork = {"parent": "a", "forked_at": 2, "blocked": 3, "blocked_calls": [{"asked": one} for one in asked]}
+    report = {"served": 2, "edited": 0, "live": 4, "missed": 0, "unused": 0, "misses": [], "fork": fork}
+    run = {"id": "b", "known_cost_usd": None, "unpriced": 0}
+    told = list(summary(run, report, "a"))
+    assert told[1].strip() == "2 calls answered free of charge, 4 live ($0.000000), 3 blocked"
+    assert [line.strip() for line in told if "blocked" in line][1:] == [
+        "blocked 2 times: POST https://mail.example/send: it may change something there; --allow 'POST mail.example'",
+        "blocked: DELETE https://crm.example/1: it may change something there; --allow 'DELETE crm.example'",
+    ]
+    told = list(summary(run, report, "a", "the disk is full"))
+    assert "4 live (at a cost that is not known yet)" in told[1]
+    assert told[2].strip() == "what was recorded waits in the spool, it is not all stored yet: the disk is full"
