@@ -1,6 +1,7 @@
 """Search services on the web, and those that fetch pages: what was looked for, and what was found.
 
 Tavily, Exa, Serper, SerpAPI, Brave, Bing, Google, Firecrawl, Jina and others. Each has a name of its own for the list of what it found.
+Some let a model answer out of it, in pieces if they are asked so.
 """
 
 import re
@@ -8,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from calls.dialects import Asked, Assembly, Claim, Told
-from calls.dialects.generic import Whole
+from calls.dialects.assembly import Reading
+from calls.dialects.pieces import payload
 from calls.model import Headers, Json
 from calls.shape import elements, members, some, text
 
@@ -26,8 +28,11 @@ _ELSEWHERE: Final = (
 )
 """Hosts that do other things too."""
 
-_ANSWERS: Final = re.compile(r".*/(answer|research|chat/completions|feedback|tasks/.*|monitors.*|websets.*)(/.*)?")
-"""What such a service does beside: it lets a model answer, or looks again every day."""
+_ANSWERS: Final = re.compile(r"(/v\d+)?/answer")
+"""Exa lets a model answer out of what it finds."""
+
+_OTHERS: Final = re.compile(r".*/(research|chat/completions|feedback|tasks/.*|monitors.*|websets.*)(/.*)?")
+"""What such a service does beside."""
 
 _FETCHES: Final = re.compile(r".*/(extract|scrape|crawl|contents|map|fetch|web_fetch|batch/scrape)(/.*)?")
 _LOOKS: Final = re.compile(r"/v\d+/(?:crawl|batch/scrape|extract)/([\w-]+)")
@@ -39,12 +44,13 @@ _GOING_ON: Final = frozenset(("scraping", "processing", "pending"))
 def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:  # noqa: ARG001 # as the protocol has it
     """The services, by their hosts."""
     ours = _HOSTS.fullmatch(host) or any(host == one and shape.fullmatch(path) for one, shape in _ELSEWHERE)
-    if not ours or method not in ("GET", "POST") or _ANSWERS.fullmatch(path):
+    if not ours or method not in ("GET", "POST") or _OTHERS.fullmatch(path):
         return None
     if method == "GET" and (looked := _LOOKS.fullmatch(path)):
         return Claim(dialect=NAME, operation="poll", kind="retrieval", polls=looked[1])
     fetches = host in ("r.jina.ai", "scrape.serper.dev") or _FETCHES.fullmatch(path)
-    return Claim(dialect=NAME, operation="fetch" if fetches else "search", kind="retrieval")
+    operation = "fetch" if fetches else "answer" if _ANSWERS.fullmatch(path) else "search"
+    return Claim(dialect=NAME, operation=operation, kind="retrieval")
 
 
 def asked(body: Json) -> Asked:  # noqa: ARG001 # as the protocol has it
@@ -67,12 +73,61 @@ def told(answer: Json) -> Told:
 
 
 def assemble(content_type: str) -> Assembly:
-    """An assembly for one value."""
-    return Whole(content_type)
+    """An assembly for what was found, for a page as text, or for an answer in pieces."""
+    return _Found(content_type)
+
+
+class _Found(Reading):
+    """A body of a search: JSON, a stream, or a page that is no more than its text."""
+
+    def __init__(self, content_type: str) -> None:
+        super().__init__(content_type, Stream())
+
+    def finish(self) -> None:
+        """No more bytes will come."""
+        super().finish()
+        if self._answer is None and not self.streamed and "text/" in self._media:
+            self._answer = b"".join(self._held).decode("utf-8", "replace") or None
+
+
+class Stream:
+    """The events of one answer: pieces of its text as OpenAI would send them, then what it rests on, then what it cost."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self._state: dict[str, Json] = {}
+
+    def take(self, event: str, data: str) -> None:  # noqa: ARG002 # events have no names
+        """Take one event."""
+        said = payload(data)
+        for choice in map(members, elements(said.get("choices"))):
+            self._texts.append(text(members(choice.get("delta")).get("content")))
+        self._state |= {name: value for name, value in said.items() if name != "choices"}
+
+    @property
+    def answer(self) -> Json:
+        """The answer so far, as it would have come whole."""
+        said: dict[str, Json] = {"answer": "".join(self._texts)} if self._texts else {}
+        return {**said, **self._state} or None
+
+    @property
+    def complete(self) -> bool | None:
+        """Whether it was told what it cost, which comes last; an error is no answer."""
+        if "error" in self._state:
+            return False
+        return "costDollars" in self._state or None
 
 
 _LISTS: Final = (
-    *(("results",), ("organic",), ("organic_results",), ("web", "results"), ("webPages", "value"), ("items",)),
+    *(
+        ("results",),
+        ("citations",),
+        ("organic",),
+        ("organic_results",),
+        ("web", "results"),
+        ("webPages", "value"),
+        ("items",),
+    ),
     *(("data", "web"), ("data",), ("hits",), ("results", "web"), ("contents",)),
 )
 """Where the list of what was found may stand."""

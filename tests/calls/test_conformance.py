@@ -40,7 +40,7 @@ MEDIA = {
     ".txt": "text/plain",
 }
 STREAMED = {".sse", ".array", ".ndjson", ".eventstream", ".messages"}
-NEVER_STREAMED = {"openai_embeddings", "searches", "vectors", "rerank"}
+NEVER_STREAMED = {"openai_embeddings", "vectors", "rerank"}
 """Dialects whose answers always come whole."""
 
 

@@ -1,7 +1,7 @@
 """What other projects' recordings ask, of services that are not OpenAI's in shape: where it goes, and what counts of it.
 
-Paths and fields are as these projects recorded them: pydantic/pydantic-ai and crewAIInc/crewAI (MIT), Arize-ai/openinference
-(Apache-2.0); those that no recording shows are in the services' own SDKs (anthropic 2.12, google-genai 2.8, botocore 1.44).
+Paths and fields are as these projects recorded them: pydantic/pydantic-ai and crewAIInc/crewAI (MIT), Arize-ai/openinference,
+lmnr-ai/lmnr-python and braintrustdata/braintrust-sdk-python (Apache-2.0); those that no recording shows are in the services' own SDKs (anthropic 2.12, google-genai 2.8, botocore 1.44).
 """
 
 from typing import Any
@@ -51,7 +51,7 @@ PUBLISHERS = "/v1/projects/p/locations/l/publishers/"
         ("POST", "api.firecrawl.dev", "/v2/crawl", "searches", "fetch", "retrieval"),
         ("GET", "api.firecrawl.dev", "/v2/crawl/9352ed1c", "searches", "poll", "retrieval"),
         ("GET", "r.jina.ai", "/https://e.example", "searches", "fetch", "retrieval"),
-        ("POST", "api.exa.ai", "/answer", "generic", "request", "retrieval"),
+        ("POST", "api.exa.ai", "/answer", "searches", "answer", "retrieval"),
         ("POST", "x-vector.upstash.io", "/query", "vectors", "search", "retrieval"),
         ("POST", "gcp-us-central1.turbopuffer.com", "/v2/namespaces/n/query", "vectors", "search", "retrieval"),
         ("POST", "s3vectors.us-east-1.api.aws", "/QueryVectors", "vectors", "search", "retrieval"),
