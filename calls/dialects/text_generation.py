@@ -1,15 +1,19 @@
-"""Text generation as Hugging Face serves it (TGI), alone, behind its endpoints or behind SageMaker's; and Aleph Alpha's `complete`.
+"""Text generation as Hugging Face serves it (TGI), alone, behind its endpoints or behind SageMaker's; and Aleph Alpha's `complete`;
+and as servers on a machine nearby do in shapes of their own: llama.cpp, vLLM, SGLang.
 
-An answer is `generated_text`, alone or in a list of one; a stream is one token an event, and the last event has the whole text.
+An answer is `generated_text`, alone or in a list of one; a stream is one token an event, and the last event has the whole text. llama.cpp
+says `content`, in a stream piece by piece, and `stop` in the last event. vLLM and SGLang say `text`, in a stream all of it so far; vLLM has no end
+mark, SGLang has `[DONE]`.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from calls.dialects import Asked, Assembly, Claim, Told
 from calls.dialects.assembly import Reading
 from calls.dialects.pieces import payload
+from calls.framing import Framing, nul, sse
 from calls.model import Headers, Json, Usage
 from calls.shape import count, elements, members, some, text
 
@@ -22,17 +26,20 @@ _INVOKED: Final = re.compile(r"(/endpoints/([^/]+)/)(invocations|invocations-res
 _MODEL: Final = re.compile(
     r"/models/(?P<model>.+?)(?:/pipeline/(?P<task>[\w-]+))?|/pipeline/(?P<of>[\w-]+)/(?P<name>.+)"
 )
+_NEARBY: Final = re.compile(r"[\d.]+|[^.]*|.+\.(local|internal|lan)")
 _TASKS: Final = {"feature-extraction": "embeddings", "text-generation": "text_completion"}
 """What Hugging Face calls what a model is asked to do; other tasks are operations by their own names."""
 
 
 def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:  # noqa: ARG001 # as the protocol has it
-    """`/generate` and `/generate_stream`, and the bare paths of hosts that serve nothing else."""
+    """`/generate` and `/generate_stream`, llama.cpp's paths nearby, and the bare paths of hosts that serve nothing else."""
     if method != "POST":
         return None
     if path in ("/generate", "/generate_stream"):
         place, streams = path.removesuffix("_stream"), path.endswith("_stream")
         return Claim(dialect=NAME, operation="text_completion", kind="model", path=place, streams=streams)
+    if path in ("/completion", "/infill") and _NEARBY.fullmatch(host):
+        return Claim(dialect=NAME, operation="text_completion", kind="model")
     if _SAGEMAKER.fullmatch(host) and (match := _INVOKED.fullmatch(path)):
         streams, place = match[3].endswith("stream"), match[1] + "invocations"
         return Claim(
@@ -65,20 +72,45 @@ def told(answer: Json) -> Told:
     completions = elements(said.get("completions"))
     completion = members(completions[0]) if completions else {}
     details = members(said.get("details"))
+    meta = members(said.get("meta_info"))
+    texts = (said.get("generated_text"), completion.get("completion"), said.get("content"), *_texts(said.get("text")))
+    ends = (details.get("finish_reason"), completion.get("finish_reason"), said.get("stop_type"))
     return Told(
-        model=some(said.get("model_version")),
-        text=some(said.get("generated_text")) or some(completion.get("completion")),
-        finish_reason=some(details.get("finish_reason")) or some(completion.get("finish_reason")),
+        model=some(said.get("model_version")) or some(said.get("model")),
+        text=_first(texts),
+        finish_reason=_first((*ends, members(meta.get("finish_reason")).get("type"))),
         usage=Usage(
-            input_tokens=count(said.get("num_tokens_prompt_total", details.get("input_length"))),
-            output_tokens=count(said.get("num_tokens_generated", details.get("generated_tokens"))),
+            input_tokens=_count(
+                said.get("num_tokens_prompt_total"),
+                *(details.get("input_length"), said.get("tokens_evaluated"), meta.get("prompt_tokens")),
+            ),
+            output_tokens=_count(
+                said.get("num_tokens_generated"),
+                *(details.get("generated_tokens"), said.get("tokens_predicted"), meta.get("completion_tokens")),
+            ),
         ),
     )
 
 
+def _texts(said: Json) -> Sequence[Json]:
+    """vLLM says a list of texts, SGLang one."""
+    return (said,) if isinstance(said, str) else elements(said)[:1]
+
+
+def _first(values: Iterable[Json]) -> str | None:
+    return next((word for value in values if (word := some(value))), None)
+
+
+def _count(*values: Json) -> int | None:
+    return next((number for value in values if (number := count(value)) is not None), None)
+
+
+_FRAMINGS: Final[tuple[Framing, ...]] = (sse, nul)
+
+
 def assemble(content_type: str) -> Assembly:
     """An assembly for an answer, streamed or not."""
-    return Reading(content_type, Stream())
+    return Reading(content_type, Stream(), _FRAMINGS)
 
 
 class Stream:
@@ -87,10 +119,17 @@ class Stream:
     def __init__(self) -> None:
         self._tokens: list[str] = []
         self._whole: dict[str, Json] = {}
+        self._pieces: list[str] = []
+        self._done = False
 
     def take(self, event: str, data: str) -> None:  # noqa: ARG002 # events have no names
         """Take one token; the last one brings the whole text and the details."""
+        self._done = self._done or data.strip() == "[DONE]"
         said = payload(data)
+        if "content" in said or "text" in said:
+            self._pieces.append(text(said.get("content")))
+            self._whole |= said
+            return
         token = members(said.get("token"))
         if token.get("special") is not True:
             self._tokens.append(text(token.get("text")))
@@ -100,12 +139,17 @@ class Stream:
     def answer(self) -> Json:
         """The text so far."""
         joined: dict[str, Json] = {"generated_text": "".join(self._tokens)} if any(self._tokens) else {}
-        return {**joined, **self._whole} or None
+        content: dict[str, Json] = {"content": "".join(self._pieces)} if "content" in self._whole else {}
+        return {**joined, **self._whole, **content} or None
 
     @property
-    def complete(self) -> bool:
-        """Whether the whole text came."""
-        return "generated_text" in self._whole and "error" not in self._whole
+    def complete(self) -> bool | None:
+        """Whether the whole text came; vLLM's own server does not say."""
+        if "error" in self._whole:
+            return False
+        if "text" in self._whole:
+            return self._done if "meta_info" in self._whole else None
+        return "generated_text" in self._whole or self._whole.get("stop") is True
 
     def _take_whole(self, said: Mapping[str, Json]) -> None:
         names = ("generated_text", "details", "error", "error_type")

@@ -32,13 +32,15 @@ class Decoder:
     """Bytes in, lines out. Empty ones are nothing."""
 
     broken: Final = False
+    mark: bytes = b"\n"
+    """What closes a value."""
 
     def __init__(self) -> None:
         self._tail: list[bytes] = []
 
     def feed(self, data: bytes) -> list[Message]:
         """Take more bytes; give the lines that they complete."""
-        *lines, tail = data.split(b"\n")
+        *lines, tail = data.split(self.mark)
         if lines:
             lines[0] = b"".join((*self._tail, lines[0]))
             self._tail = []

@@ -10,13 +10,13 @@ from botocore.eventstream import ChecksumMismatch, EventStreamBuffer, InvalidPay
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calls.framing import Decoding, Framing, Message, eventstream, json_array, ndjson, sse
+from calls.framing import Decoding, Framing, Message, eventstream, json_array, ndjson, nul, sse
 from calls.framing.eventstream import Decoder, Frame
 from tests.calls.frames import framed
 from tests.calls.strategies import pieces
 from tests.support.corpus import cassettes
 
-FRAMINGS: list[Framing] = [sse, ndjson, json_array, eventstream]
+FRAMINGS: list[Framing] = [sse, ndjson, nul, json_array, eventstream]
 
 
 def read(decoder: Decoding, *data: bytes) -> list[Message]:
@@ -27,6 +27,7 @@ def read(decoder: Decoding, *data: bytes) -> list[Message]:
 BODIES: list[tuple[Framing, bytes]] = [
     (sse, "data: «é😀»\r\n\r\nevent: a\r\ndata: 1\r\ndata: 2\r\n\r\n".encode()),
     (ndjson, '{"a": "é😀\\n"}\n\n{"b": [1,\t2]}\r\n{"c": 1}'.encode()),
+    (nul, '{"a": "é😀\\n"}\0{\n"b": [1,\t2]}\0{"c": 1}\0'.encode()),
     (json_array, '[{"a": "é😀, ]}\\"\\\\"}\n,\r\n[1, [2]], "x,\\"", 3\n]'.encode()),
     (eventstream, framed("a", {"é": "😀"}) + framed("b", {}) + framed("c", {"x": 1})),
 ]
@@ -93,6 +94,14 @@ def test_lines_are_messages_and_empty_ones_are_not() -> None:
 def test_one_line_alone_is_a_stream_only_by_its_label(head: bytes, media: str, verdict: bool) -> None:
     assert ndjson.begins(head, media, ended=True) is verdict
     assert ndjson.begins(head, media, ended=False) in (verdict, None)
+
+
+@pytest.mark.parametrize(
+    ("head", "verdict"), [(b'{"a":1}\0{"a":2}\0', True), (b'{"a":1}', False), (b"data: 1\0", False)]
+)
+def test_a_byte_of_zeros_is_in_no_json(head: bytes, verdict: bool) -> None:
+    assert nul.begins(head, "application/json", ended=True) is verdict
+    assert nul.begins(head, "application/json", ended=False) in (verdict, None)
 
 
 def elements(*data: bytes) -> list[Any]:
