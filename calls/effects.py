@@ -1,17 +1,19 @@
 """What the live part of a fork may do to the world: asked of every request that is about to leave the record.
 
-Models and whatever only reads go live. What may change something at a host that is no model API is blocked unless somebody
-allows it: one cannot un-send an email. Rules go by host and method, the first that fits decides.
+Models are asked and whatever only reads goes live. What may change something elsewhere, or replaces or deletes anywhere, is
+blocked unless somebody allows it: one cannot un-send an email. Rules go by host and method, the first that fits decides.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final, Literal
 
+from calls.dialects.generic import NAME as GENERIC
+from calls.json import NotLossless, lenient
 from calls.model import Request
-from calls.route import Route, route_of
+from calls.route import Route, route_of, serves_only_models
 
 type Policy = Literal["serve-recorded", "block", "allow"]
 
@@ -24,6 +26,15 @@ _HARMLESS: Final = frozenset(
     ("initialize", "ping", "tools", "resources", "prompts", "completion", "logging", "notifications")
 )
 """What the operations of MCP that change nothing begin with; `tools/call` is named `execute_tool`."""
+
+
+_OTHER_METHOD: Final = frozenset(("x-http-method-override", "x-http-method", "x-method-override"))
+"""Headers by which a GET is something else."""
+
+_OF_MODELS: Final = frozenset(
+    ("model", "modelId", "messages", "contents", "prompt", "inputs", "inputText", "texts", "documents", "passages")
+)
+"""Members of which a request for a model has one."""
 
 
 class BadRule(ValueError):
@@ -57,30 +68,45 @@ class Effects:
         rule = next((rule for rule in self.rules if rule.fits(route)), None)
         if rule:
             return rule.policy
-        if asks_model(route):
+        if asks_model(request, route):
             return "allow"
         if self.unsafe == "serve-recorded":
             return self.unsafe
-        return "allow" if reads(route) else self.unsafe
+        return "allow" if reads(request, route) else self.unsafe
 
     def unrecorded(self, request: Request) -> Policy:
         """The same where `serve-recorded` finds nothing in the record: then only what reads goes live."""
         policy = self.policy(request)
         if policy != "serve-recorded":
             return policy
-        return "allow" if reads(route_of(request)) else "block"
+        return "allow" if reads(request, route_of(request)) else "block"
 
 
-def asks_model(route: Route) -> bool:
-    """Whether a request is for a model API: a host that is known as one, or one that is asked as one."""
-    return route.kind == "model" or route.provider != route.host
+def asks_model(request: Request, route: Route) -> bool:
+    """Whether a request asks a model, or hands its API what it is to be asked about. What replaces or deletes does neither:
+    the prefix came from the record, so it would be the production's file that goes."""
+    if route.method != "POST":
+        return False
+    if route.provider == route.host:
+        return route.kind == "model" and not _is_about_something_else(request, route)
+    # A cloud's or a warehouse's host serves models beside much else: there it must be asked as a model.
+    return route.dialect != GENERIC or serves_only_models(route.host)
 
 
-def reads(route: Route) -> bool:
+def reads(request: Request, route: Route) -> bool:
     """Whether a request changes nothing where it goes."""
     if route.dialect == "mcp":
         return route.operation.partition("/")[0] in (*_HARMLESS, "listen", "close", "answer")
-    return route.method in SAFE
+    return route.method in SAFE and not any(name.lower() in _OTHER_METHOD for name, _ in request.headers)
+
+
+def _is_about_something_else(request: Request, route: Route) -> bool:
+    """Whether nobody but the path says that it is for a model, `/v1/responses` of a survey, and its JSON speaks of none."""
+    try:
+        body = lenient(request.body.data)
+    except NotLossless:
+        return False
+    return route.model is None and isinstance(body, Mapping) and not _OF_MODELS.intersection(body)
 
 
 _RULE: Final = re.compile(r"(?:(?P<method>[A-Z]+) +)?(?P<host>[A-Za-z0-9.*_\[\]:-]+)")

@@ -82,6 +82,9 @@ _FAMILIES: Final = (
     (re.compile(r"(queue\.)?fal\.run"), "fal"),
 )
 
+_ALONE: Final = frozenset(("azure.ai.inference", "azure.ai.openai", "baseten", "fal", "fireworks", "nebius", "openai"))
+"""Those of them that serve models and nothing else; the others are clouds, warehouses and hubs too."""
+
 _BY_NAME: Final = re.compile(
     r"api\.(?:(?P<name>elevenlabs|reka|upstage|friendli|inceptionlabs|lambda|stability|siliconflow|deepgram|assemblyai"
     r"|mixedbread|lumalabs|runwayml)\.(?:io|ai|cn|com))"
@@ -233,6 +236,11 @@ _remembered = lru_cache(1024)(_claimed)
 
 def _provider(host: str, claimed: str | None = None) -> str:
     return PROVIDERS.get(host) or _family(host) or claimed or host
+
+
+def serves_only_models(host: str) -> bool:
+    """Whether a host is a model's service and nothing else."""
+    return host in PROVIDERS or _BY_NAME.fullmatch(host) is not None or _family(host) in _ALONE
 
 
 @lru_cache(1024)

@@ -132,7 +132,7 @@ def blocked(request: Request, *, run: str, fork: str) -> Answer:
     route = route_of(request)
     asked = f"{route.method} {route.host}{route.path}"
     detail = (
-        f"{asked} is beyond the recorded part of this fork and may change something at {route.host}, which is no model API;"
+        f"{asked} is beyond the recorded part of this fork and may change something at {route.host};"
         f" it went nowhere. To let it go out: playhead fork … --allow '{route.method} {route.host}'; to answer it from the"
         f" record where it is there: --effects serve-recorded."
     )

@@ -204,7 +204,7 @@ def test_a_call_that_may_change_something_is_blocked_and_says_so(place: Place, s
     ran = place("fork", run, "--from", "1", "--run", child, *place.agent(*words))
     assert ran.tools == [("search_tickets", 200), ("add_note", 403)]
     told = ran.said[2]["answer"]
-    assert "may change something at tickets.example.com, which is no model API; it went nowhere" in told["detail"]
+    assert "may change something at tickets.example.com; it went nowhere" in told["detail"]
     assert (told["error"]["type"], told["status"]) == ("fork_blocked", 403)
     assert "1 blocked" in ran.err
     assert place.world.taken() == ["GET /v2/tickets?query=refund&status=open&limit=3", "POST /v1/chat/completions"]
