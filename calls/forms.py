@@ -25,9 +25,9 @@ def asked(key: Keyed, request: Request) -> Form:
     """The form in which this request wants its answer."""
     wants = members(key.request).get("stream")
     match key.dialect:
-        case "gemini":
+        case "gemini" | "gemini_code":
             return _google(request) if key.route.streams else "whole"
-        case "bedrock_converse" | "bedrock_invoke":
+        case "bedrock_converse" | "bedrock_invoke" | "bedrock_others":
             return "eventstream" if key.route.streams else "whole"
         case "ollama":  # which streams unless it is told not to
             return "whole" if wants is False or key.operation == "embeddings" else "ndjson"

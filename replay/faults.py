@@ -89,7 +89,7 @@ def _shape(dialect: str, status: int, message: str) -> Json:
         case "anthropic":
             name = {"rate_limit": "rate_limit_error", "overloaded": "overloaded_error"}.get(kind, "api_error")
             return {"type": "error", "error": {"type": name, "message": message}}
-        case "gemini":
+        case "gemini" | "gemini_code":
             name = {"rate_limit": "RESOURCE_EXHAUSTED", "overloaded": "UNAVAILABLE"}.get(kind, "INTERNAL")
             return {"error": {"code": status, "message": message, "status": name}}
         case "ollama":

@@ -36,6 +36,11 @@ PLACES: Final[Mapping[str, Places]] = {
     "openai_completions": Places(("choices/0/text",)),
     "anthropic": _MESSAGE,
     "gemini": Places(("candidates/0/content/parts/*/text",), ("candidates/0/content/parts/*/functionCall",), ("args",)),
+    "gemini_code": Places(
+        ("response/candidates/0/content/parts/*/text",),
+        ("response/candidates/0/content/parts/*/functionCall",),
+        ("args",),
+    ),
     "bedrock_converse": _TURN,
     "bedrock_invoke": Places((*_MESSAGE.texts, *_TURN.texts), (*_MESSAGE.calls, *_TURN.calls), ("input",)),
     "ollama": Places(("message/content", "response"), ("message/tool_calls/*/function",), ("arguments",)),
