@@ -6,6 +6,7 @@ There is no whole answer in Bedrock's API; the one made here has the text, and a
 import base64
 import binascii
 import re
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from calls.dialects import Asked, Assembly, Claim, Told
@@ -45,16 +46,21 @@ def asked(body: Json) -> Asked:
 
 
 def told(answer: Json) -> Told:
-    """What the agent says, what it wants done outside, and what its models took."""
+    """What the agent says, what it wants done outside, what it looked up, and what its models took."""
     said = members(answer)
     wanted = [members(one) for one in elements(members(said.get("returnControl")).get("invocationInputs"))]
-    used = [_usage(members(event)) for event in elements(said.get("trace"))]
-    known = [usage for usage in used if usage.input_tokens is not None]
+    steps = [step for event in elements(said.get("trace")) for step in _steps(members(event))]
+    known = [usage for usage in map(_usage, steps) if usage.input_tokens is not None]
     total = Usage(
         input_tokens=sum(usage.input_tokens or 0 for usage in known) if known else None,
         output_tokens=sum(usage.output_tokens or 0 for usage in known) if known else None,
     )
-    return Told(text=some(said.get("completion")), tool_calls=tuple(map(_tool_call, wanted)), usage=total)
+    return Told(
+        text=some(said.get("completion")),
+        tool_calls=tuple(map(_tool_call, wanted)),
+        usage=total,
+        results=tuple(one for step in steps for one in _found(step)),
+    )
 
 
 def assemble(content_type: str) -> Assembly:
@@ -104,11 +110,22 @@ def _opened(written: Json) -> bytes:
         return b""
 
 
-def _usage(event: Json) -> Usage:
+def _steps(event: Mapping[str, Json]) -> Iterator[Mapping[str, Json]]:
+    """What a trace tells of: preparing, routing, orchestrating, going over the answer; each has models of its own."""
+    yield from map(members, members(event.get("trace")).values())
+
+
+def _usage(step: Mapping[str, Json]) -> Usage:
     """What one of the agent's own models took."""
-    trace = members(members(members(event).get("trace")).get("orchestrationTrace"))
-    used = members(members(members(trace.get("modelInvocationOutput")).get("metadata")).get("usage"))
+    used = members(members(members(step.get("modelInvocationOutput")).get("metadata")).get("usage"))
     return Usage(input_tokens=count(used.get("inputTokens")), output_tokens=count(used.get("outputTokens")))
+
+
+def _found(step: Mapping[str, Json]) -> Iterator[Json]:
+    """What one look into a knowledge base found."""
+    looked = members(members(step.get("observation")).get("knowledgeBaseLookupOutput"))
+    for one in map(members, elements(looked.get("retrievedReferences"))):
+        yield {"id": one.get("location"), "score": None, "content": one.get("content")}
 
 
 def _tool_call(wanted: Json) -> ToolCall:
