@@ -107,9 +107,15 @@ class Redactor:
 
     def answer(self, headers: Headers) -> AnswerHead:
         """A response's head."""
-        seen, count = self.response_headers(headers)
-        kind = header(headers, "content-type"), header(headers, "content-encoding")
-        return AnswerHead(seen, count, *kind, self._declared is None and is_plain(*kind))
+        names, values = zip(*headers, strict=True) if headers else ((), ())
+        shown, kind_at, encoding_at = _answers_of(names)
+        kind = None if kind_at is None else values[kind_at]
+        encoding = None if encoding_at is None else values[encoding_at]
+        plain = self._declared is None and is_plain(kind, encoding)
+        # So are most, and then one search is all.
+        if shown and self._clean("\n".join(values)):
+            return AnswerHead(headers, 0, kind, encoding, plain)
+        return AnswerHead(*self.response_headers(headers), kind, encoding, plain)
 
     def clean(self, data: bytes) -> bool:
         """Whether nothing in a whole body looks like a secret, as one search says: so it is with nearly all."""
@@ -221,6 +227,14 @@ def all_of(body: BodyRedactor, data: bytes) -> tuple[bytes, int, bool]:
     """A whole body, redacted, how many secrets were in it, and whether it had to be compressed again."""
     pieces = [*body.feed(data, 0), *body.finish()]
     return b"".join([piece.data for piece in pieces]), sum([piece.redactions for piece in pieces]), body.reencoded
+
+
+@lru_cache(REMEMBERED)
+def _answers_of(names: tuple[str, ...]) -> tuple[bool, int | None, int | None]:
+    """Whether a response's headers of these names may all be seen, and where its content's type and its coding stand."""
+    lowered = [name.lower() for name in names]
+    kind, encoding = (lowered.index(name) if name in lowered else None for name in ("content-type", "content-encoding"))
+    return {redact_head.answered(name) for name in names} <= {"seen"}, kind, encoding
 
 
 def _apart(headers: Headers) -> tuple[int | None, Headers]:

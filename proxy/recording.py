@@ -199,7 +199,8 @@ class Recording:
 
     def kept_now(self) -> bool:
         """Whether all told so far is kept, and needs no waiting for. False: ask `kept`."""
-        self.tell()
+        if self._gathered is not None:
+            self.tell()
         return not (self._line or self._missed) and self._recorder.spool.write_now(self._last)
 
     async def kept(self) -> bool:

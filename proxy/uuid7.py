@@ -6,6 +6,9 @@ _MILLISECOND = 1_000_000
 _COUNTER = 12 + 30
 """Bits behind the version and the variant that count (RFC 9562 6.2, method 1: fixed-length dedicated counter)."""
 _RANDOM = 32
+_MASK = (1 << _RANDOM) - 1
+_DRAWN = 64
+"""Random parts that are drawn at once: each draw is a call into the system."""
 
 
 class Uuid7:
@@ -16,6 +19,7 @@ class Uuid7:
         self._randbits = randbits
         self._millisecond = -1
         self._count = 0
+        self._drawn = self._left = 0
 
     def __call__(self) -> str:
         """The next one, as text."""
@@ -28,7 +32,10 @@ class Uuid7:
             self._count += 1
             if self._count >> _COUNTER:
                 self._millisecond, self._count = self._millisecond + 1, 0
+        if not self._left:
+            self._drawn, self._left = self._randbits(_RANDOM * _DRAWN), _DRAWN
+        random, self._drawn, self._left = self._drawn & _MASK, self._drawn >> _RANDOM, self._left - 1
         high, low = self._count >> 30, self._count & ((1 << 30) - 1)
-        value = self._millisecond << 80 | 7 << 76 | high << 64 | 2 << 62 | low << _RANDOM | self._randbits(_RANDOM)
+        value = self._millisecond << 80 | 7 << 76 | high << 64 | 2 << 62 | low << _RANDOM | random
         text = f"{value:032x}"
         return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"

@@ -190,7 +190,7 @@ def _readdressed(head: RequestHead, place: _Place) -> RequestHead:
     if fields[at][1] != authority:
         fields = (*fields[:at], ("Host", authority), *fields[at + 1 :])
         lines[at + 1] = b"Host: " + authority.encode()
-    return RequestHead(b"\r\n".join(lines), head.method, place.path, fields, head.names)
+    return RequestHead(b"\r\n".join(lines), head.method, place.path, fields, head.known)
 
 
 def _without_ours(head: RequestHead) -> bytes:

@@ -212,7 +212,8 @@ class Exchange:
     def finish(self, *, keep: bool, closes: bool = False) -> None:
         """The answer is out. What is still to come of the request is swallowed."""
         self.over = True
-        self.tape.closed("refused", "the exchange was given up")
+        if self.tape.open:
+            self.tape.closed("refused", "the exchange was given up")
         self.release(keep=keep and not self.asking)
         self.desk.over(closes=closes or self.asked.closes, lingers=self.asking)
 

@@ -15,6 +15,10 @@ _SPELLINGS: Final = (b"\r\nContent-Length: ", b"\r\ncontent-length: ")
 
 
 class _Known(NamedTuple):
+    start: bytes
+    stop: bytes
+    """The head's bytes around the digits of its length; without a length `stop` is empty, and `start` is all."""
+
     asked: Asked
     fixed: tuple[Any, ...]
     """What `Asked` begins with, up to what differs."""
@@ -25,29 +29,44 @@ class _Known(NamedTuple):
     head: tuple[bytes, bytes]
     """What the upstream gets, around the length."""
 
+    def again(self, raw: bytes) -> Asked | None:
+        """What this head asks for, if it is the known one but for the length."""
+        start, stop = self.start, self.stop
+        if not (raw.startswith(start) and raw.endswith(stop)):
+            return None
+        digits = raw[len(start) : len(raw) - len(stop)]
+        if not stop:
+            return None if digits else self.asked
+        if not digits.isdigit() or len(digits) > 15:
+            return None
+        headers = (*self.before, (self.name, digits.decode()), *self.after)
+        before, after = self.head
+        return Asked._make((*self.fixed, headers, before + digits + after, int(digits)))
+
 
 class Repeated:
     """The heads of one connection."""
 
-    __slots__ = ("_known",)
+    __slots__ = ("_known", "_last")
 
     def __init__(self) -> None:
         self._known: dict[bytes, _Known] = {}
+        self._last: _Known | None = None
+        """The one that was found last, which is mostly the one to be found next."""
 
     def find(self, raw: bytes) -> Asked | None:
         """What a head asks for, if it came before."""
-        if not self._known:
+        last = self._last
+        if last is None:
             return None
+        if (asked := last.again(raw)) is not None:
+            return asked
         at, end = _length(raw)
         known = self._known.get(raw[:at] + raw[end:])
-        if known is None or not at:
-            return known and known.asked
-        digits = raw[at:end]
-        if not digits.isdigit() or len(digits) > 15:
+        if known is None:
             return None
-        headers = (*known.before, (known.name, digits.decode()), *known.after)
-        before, after = known.head
-        return Asked._make((*known.fixed, headers, before + digits + after, int(digits)))
+        self._last = known
+        return known.again(raw)
 
     def remember(self, raw: bytes, asked: Asked) -> None:
         """This is what it asks for."""
@@ -60,7 +79,9 @@ class Repeated:
         before, after = asked.headers[:place], asked.headers[place + 1 :]
         name = asked.headers[place][0] if at else ""
         head = asked.head[:to_at], asked.head[to_end:]
-        self._known[raw[:at] + raw[end:]] = _Known(asked, asked[:-3], before, name, after, head)
+        start, stop = (raw[:at], raw[end:]) if at else (raw, b"")
+        self._last = _Known(start, stop, asked, asked[:-3], before, name, after, head)
+        self._known[raw[:at] + raw[end:]] = self._last
 
 
 def _length(raw: bytes) -> tuple[int, int]:

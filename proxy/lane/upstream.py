@@ -63,6 +63,7 @@ class Upstream(asyncio.Protocol):
 
         self.gone = False
         self.since = 0.0
+        self._reads = True
         self._early = b""
         """What an upstream of HTTP/2 says at once."""
 
@@ -97,8 +98,9 @@ class Upstream(asyncio.Protocol):
 
     def read(self, *, on: bool) -> None:
         """Stop reading, or go on."""
-        if self._transport is None or self.gone:
+        if on is self._reads or self._transport is None or self.gone:
             return
+        self._reads = on
         if on:
             self._transport.resume_reading()
         else:

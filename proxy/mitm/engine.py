@@ -1,8 +1,9 @@
 """What all connections of one door share: its configuration, the recorder or the answerer, whom it may reach and how."""
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar
 from urllib.parse import unquote, urlsplit
@@ -15,6 +16,8 @@ from proxy.mitm.problem import Problem
 from proxy.mitm.tape import Recorder
 
 ALPN_KEPT = 4096
+TARGETS_KEPT = 1024
+"""Of so many it is known whether they may be asked: to see that a name is no address takes longer than all else about it."""
 
 
 class Options:
@@ -61,6 +64,7 @@ class Engine:
     """What it wants to see."""
 
     destinations: Destinations = field(init=False)
+    _refusal: Callable[[Origin], Problem | None] = field(init=False)
     alpn: dict[tuple[str, int], bytes] = field(init=False, default_factory=dict)
     """What upstreams chose; b"" for none. So a client of ours gets the protocol that it would get from them."""
 
@@ -90,6 +94,7 @@ class Engine:
             own=(*self.config.own_addresses, (host, port)),
             timeout=self.config.limits.connect,
         )
+        self._refusal = lru_cache(TARGETS_KEPT)(self._new_refusal)
 
     @property
     def contacts_nobody(self) -> bool:
@@ -107,6 +112,9 @@ class Engine:
 
     def refusal(self, target: Origin) -> Problem | None:
         """Why this target may not be asked, as far as its name and port tell."""
+        return self._refusal(target)
+
+    def _new_refusal(self, target: Origin) -> Problem | None:
         contact = self.contact(target)
         return self.destinations.by_name(contact.host, contact.port)
 

@@ -20,7 +20,7 @@ def test_a_head_s_fields_are_found_as_they_came(fields: list[tuple[str, str]], b
     head = request_head(_raw("POST /x?y HTTP/1.1", fields, blank))
     assert head is not None
     assert (head.method, head.target, list(head.fields)) == ("POST", "/x?y", fields)
-    assert head.names == [name.lower() for name, _ in fields]
+    assert head.names == tuple(name.lower() for name, _ in fields)
     answer = response_head(_raw("HTTP/1.1 200 Quite Fine", fields, blank))
     assert answer is not None
     assert (answer.status, answer.reason, list(answer.fields)) == (200, "Quite Fine", fields)
