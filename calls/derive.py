@@ -113,10 +113,12 @@ def _usage(response: Response | None, told: Told) -> Usage:
 
 
 def _complete(exchange: Exchange, assembly: Assembly | None) -> bool:
-    """By the answer's own end mark, else by HTTP's; never with bytes missing."""
+    """A stream by its own end mark, all else by HTTP's, for which its client waits; never with bytes missing."""
     if assembly is None or exchange.truncated:
         return False
-    return exchange.outcome == "completed" if assembly.complete is None else assembly.complete
+    if assembly.streamed and assembly.complete is not None:
+        return assembly.complete
+    return assembly.complete is not False and exchange.outcome in ("completed", "refused")
 
 
 def _params(key: Keyed) -> Mapping[str, Json]:

@@ -7,7 +7,7 @@ from typing import Final
 
 from calls.canonical import digest
 from calls.json import NotLossless, parse
-from calls.model import Call, Exchange, Json, ended
+from calls.model import Call, Exchange, Json, concluded, ended
 from calls.shape import members
 
 DOMAIN: Final = "answer/1"
@@ -56,7 +56,7 @@ def meaning_digest(exchange: Exchange, call: Call) -> str:
     if said is None and response is not None:
         said = {"bytes": digest(DOMAIN, response.body.data)}
     status = response.status if response else None
-    end = ended(exchange.outcome, complete=call.complete)
+    end = ended(exchange, concluded=concluded(call))
     return digest(DOMAIN, _encoder.encode([status, end, call.complete, said]).encode())
 
 

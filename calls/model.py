@@ -23,14 +23,11 @@ type Kind = Literal["model", "tool", "retrieval", "other"]
 type ChunkKind = Literal["data", "text", "binary", "close"]
 """A piece of an HTTP body is `data`; a WebSocket's messages are `text`, `binary` or `close`."""
 
+LINGERED = 4_000_000_000
+"""Nanoseconds. Who has waited for so long after the last byte has waited for more: httpx gives up after 5 s of silence."""
+
 FORMAT = 1
 """The version of the trace format (docs/trace-format.md). A reader refuses one it does not know."""
-
-
-def ended(outcome: Outcome, *, complete: bool) -> Outcome:
-    """How an exchange ended for its client, which had all of the answer where its `complete` call says so: many leave a
-    stream at its own end mark (OpenAI's SDK at `[DONE]`), and whether HTTP's came first is a matter of milliseconds."""
-    return "completed" if outcome == "client_closed" and complete else outcome
 
 
 class UnknownFormat(ValueError):
@@ -201,6 +198,22 @@ class Call:
 
     pending: str | None = None
     """The id of the work that goes on after this answer; whoever polls it continues this call (`folding`)."""
+
+
+def concluded(call: Call) -> bool:
+    """Whether the answer came to its own end: its end mark, or an error in a stream's midst, behind which nothing comes."""
+    broken = call.streamed and isinstance(call.answer, Mapping) and call.answer.get("error") is not None
+    return call.complete or broken
+
+
+def ended(exchange: Exchange, *, concluded: bool) -> Outcome:
+    """How an exchange ended for its client, which had all of an answer that is `concluded`: many leave a stream at its own
+    end (OpenAI's SDK at `[DONE]`), and whether HTTP's came first is a matter of milliseconds. Who waited for it (Anthropic's
+    SDK) and gave up has failed."""
+    body = exchange.response.body if exchange.response else EMPTY
+    last = body.chunks[-1].at if body.chunks else 0
+    at_once = (exchange.ended_at or last) - last < LINGERED
+    return "completed" if exchange.outcome == "client_closed" and concluded and at_once else exchange.outcome
 
 
 def header(headers: Headers, name: str) -> str | None:

@@ -92,8 +92,9 @@ class Answer:
     stayed: Callable[[], "Answer"] | None = None
     """What a `hold` calls when the client did not leave."""
 
-    left: Callable[[], None] | None = None
-    """What the engine calls when the client has left before the end went out, unless that is a `hold`."""
+    left: Callable[[int], None] | None = None
+    """What the engine calls when the client has left before all went out, unless the end is a `hold`: with the bytes of
+    the body that did."""
 
     recorded: Literal["completed", "refused"] | None = None
     """As what the engine tells the recorder of it, where it becomes part of a run of its own."""

@@ -1,6 +1,7 @@
 """A recorded exchange as the answer that it was: the same head, the same bytes in the same pieces, the same end."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from calls.model import Exchange, Headers, Response, header
 from replay.answer import Answer, End
@@ -35,7 +36,7 @@ def answer(
     mark: tuple[str, str],
     *,
     stayed: Callable[[], Answer] | None = None,
-    left: Callable[[], None] | None = None,
+    left: Callable[[int], None] | None = None,
 ) -> Answer:
     """The answer that the client of the recording got. To be told: that it `stayed` where that one left, or `left` where
     that one did not."""
@@ -61,6 +62,14 @@ def answer(
         stayed=stayed,
         left=left,
     )
+
+
+def cut(exchange: Exchange, size: int) -> Exchange:
+    """The exchange as it would be, had its client left after so many bytes of the answer."""
+    had = response = exchange.response
+    if response is not None:
+        had = replace(response, body=replace(response.body, data=response.body.data[:size], size=size))
+    return replace(exchange, outcome="client_closed", response=had)
 
 
 def _end(exchange: Exchange) -> End:

@@ -12,7 +12,7 @@ from weakref import WeakSet
 from calls.derive import derive
 from calls.key import keyed, raw_digest
 from calls.late import is_old
-from calls.model import Exchange, Json, Request, ended
+from calls.model import Exchange, Json, Request, concluded, ended
 from replay import explain, miss, playback, sockets
 from replay.answer import Answer, Tier, mark
 from replay.explain import Asked
@@ -228,7 +228,7 @@ class Session:
         if exchange.outcome != "client_closed":
             return exchange
         call = await asyncio.to_thread(derive, exchange, self.recording.profiles)
-        return replace(exchange, outcome=ended(exchange.outcome, complete=call.complete))
+        return replace(exchange, outcome=ended(exchange, concluded=concluded(call)))
 
     async def _fitted(self, asked: Asked, taken: Taken, exchange: Exchange) -> Answer | None:
         """The recorded answer to a request that is not the recorded one to the byte."""
@@ -253,7 +253,8 @@ class Session:
             self._tally.answered_by.append(recorded.id)
         stands = mark("replayed", run=asked.run, step=recorded.step, match=tier, reframed=fit.reframed)
         stream = self._stream(fit.exchange)
-        stayed, left = partial(self._stayed, asked, recorded, tier), partial(self._left, asked, recorded, tier)
+        stayed = partial(self._stayed, asked, recorded, tier)
+        left = partial(self._left, asked, recorded, tier, fit.exchange)
         given = playback.answer(fit.exchange, self.options.pace, stands, stayed=stayed, left=left)
         return given if stream is None else replace(given, pieces=tuple(stream.pieces(self.options.pace)))
 
@@ -338,9 +339,11 @@ class Session:
         self._not_served(tier, why)
         return miss.answer(why)
 
-    def _left(self, asked: Asked, recorded: Recorded, tier: Tier) -> None:
-        """The client did not wait for what the recorded one got: it has seen another answer."""
-        self._not_served(tier, explain.left(asked, recorded))
+    def _left(self, asked: Asked, recorded: Recorded, tier: Tier, exchange: Exchange, sent: int) -> None:
+        """The client did not wait for what the recorded one got: it has seen another answer, unless it had all that this
+        one says. SDKs leave at a stream's end mark, whatever comes behind it."""
+        if not concluded(derive(playback.cut(exchange, sent), self.recording.profiles)):
+            self._not_served(tier, explain.left(asked, recorded))
 
     def _not_served(self, tier: Tier, why: Miss) -> None:
         self._tally.not_hit(tier)

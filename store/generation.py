@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from calls.key import raw_digest
 from calls.late import is_old
-from calls.model import Call, Exchange, Response, ended, header
+from calls.model import Call, Exchange, Response, concluded, ended, header
 from store.bundle import Bundle
 
 LABEL: Final = "playhead.generation"
@@ -40,10 +40,12 @@ def flaw(recorded: Bundle, derive: Callable[[Exchange], Call]) -> str | None:
             how = lacking(exchange) or exchange.error or exchange.outcome
             return f"{_words(exchange)} did not end well: {how}"
         last[raw_digest(exchange.request)] = exchange
-    failed = next((each for each in last.values() if each.response and each.response.status in FAILED), None)
-    if failed is None or failed.response is None:
-        return None
-    return f"{_words(failed)} was answered with status {failed.response.status}"
+    for exchange in last.values():
+        if exchange.response and exchange.response.status in FAILED:
+            return f"{_words(exchange)} was answered with status {exchange.response.status}"
+        if _failed_midway(exchange, derive):
+            return f"{_words(exchange)} was answered with an error in the midst of its stream"
+    return None
 
 
 def kept(recorded: Bundle, answered: Collection[str], *, unused: bool) -> list[Exchange]:
@@ -89,7 +91,16 @@ def _broken_off(exchange: Exchange, derive: Callable[[Exchange], Call]) -> bool:
     """Whether its client has not had all of the answer. Only where it left does the answer have to be read."""
     if exchange.outcome != "client_closed":
         return exchange.outcome != "completed"
-    return ended(exchange.outcome, complete=derive(exchange).complete) != "completed"
+    return ended(exchange, concluded=concluded(derive(exchange))) != "completed"
+
+
+def _failed_midway(exchange: Exchange, derive: Callable[[Exchange], Call]) -> bool:
+    """Whether the answer is a stream that an error broke off. Only streams are read for it."""
+    media = exchange.response and header(exchange.response.headers, "content-type")
+    if not media or "stream" not in media or is_websocket(exchange):
+        return False
+    call = derive(exchange)
+    return concluded(call) and not call.complete
 
 
 def is_websocket(exchange: Exchange) -> bool:

@@ -67,8 +67,11 @@ class Answered(Exchange):
         self._waiting = False
         """Whether what is to go out has to be kept first."""
 
-        self._lacking: Callable[[], None] | None = None
+        self._lacking: Callable[[int], None] | None = None
         """What to call when the client leaves before it was sent all of the answer."""
+
+        self._sent = 0
+        """Bytes of the body that it was sent."""
 
     def start(self) -> None:
         asked = self.asked
@@ -123,7 +126,7 @@ class Answered(Exchange):
         answer = await self._answerer.answer(request, run=asked.named, owner=self._owner, actor=actor)
         if self.over:
             if answer is not None and answer.left is not None:
-                answer.left()
+                answer.left(0)
         elif answer is not None:
             self._recorded(answer)
             self._give(answer)
@@ -168,6 +171,7 @@ class Answered(Exchange):
         """Send a piece, if it is ready, or go on waiting for it."""
         data = piece.data if piece.ready is None else piece.ready()
         if data is not None:
+            self._sent += len(data)
             self._piece(answer, data)
             return
         self._lacking = answer.left
@@ -274,4 +278,4 @@ class Answered(Exchange):
             self._alarm.cancel()
         lacking, self._lacking = self._lacking, None
         if lacking is not None:
-            lacking()
+            lacking(self._sent)

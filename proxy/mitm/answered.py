@@ -64,8 +64,11 @@ class Answered(Relayed):
         self._full = False
         self._sent = 0
         self._conversing: Conversing | None = None
-        self._lacking: Callable[[], None] | None = None
+        self._lacking: Callable[[int], None] | None = None
         """What to call when the client leaves before it was sent all of the answer."""
+
+        self._passed = 0
+        """Bytes of the body that it was sent."""
 
     def alarmed(self) -> CommandGenerator[None]:
         """Go on with the answer."""
@@ -188,6 +191,7 @@ class Answered(Relayed):
         """Send a piece, if it is ready, or go on waiting for it."""
         data = piece.data if piece.ready is None else piece.ready()
         if data is not None:
+            self._passed += len(data)
             yield from self._send_piece(answer, data)
             return
         self._lacking = answer.left
@@ -291,7 +295,7 @@ class Answered(Relayed):
     def _tell_lacking(self) -> None:
         lacking, self._lacking = self._lacking, None
         if lacking is not None:
-            lacking()
+            lacking(self._passed)
 
     def _hold(self, answer: Answer) -> CommandGenerator[None]:
         patience = answer.end_at + answer.patience
@@ -311,7 +315,7 @@ class Answered(Relayed):
     def converse(self, answer: Answer, dialogue: Dialogue) -> CommandGenerator[None]:
         """Become the server of a WebSocket."""
         self.server_state = self.over
-        self._lacking = dialogue.left
+        self._lacking = lambda _: dialogue.left()
         try:
             upgrade = Upgrade(self.flow.request, answer.headers)
         except Problem as problem:

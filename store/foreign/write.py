@@ -74,7 +74,7 @@ def _whole(entry: Entry) -> bool:
     exchange, call = entry.exchange, entry.call or {}
     if exchange.ended_at is None:
         return False
-    return ended(exchange.outcome, complete=call.get("complete") is True) == "completed"
+    return ended(exchange, concluded=call.get("complete") is True) == "completed"
 
 
 def is_conversation(exchange: Exchange) -> bool:

@@ -90,8 +90,9 @@ def test_an_answer_of_which_bytes_are_missing_is_never_complete() -> None:
 
 
 @pytest.mark.parametrize("outcome", ["client_closed", "server_closed", "timed_out"])
-def test_only_http_can_tell_where_a_text_ends(outcome: Outcome) -> None:
-    whole = answered(TICKETS, {}, b"text", "text/plain")
+@pytest.mark.parametrize("data", [b"text", b"{}"])
+def test_only_http_can_tell_where_what_is_no_stream_ends(data: bytes, outcome: Outcome) -> None:
+    whole = answered(TICKETS, {}, data, "text/plain")
     assert derive(whole, PROFILES).complete
     assert not derive(replace(whole, outcome=outcome), PROFILES).complete
 

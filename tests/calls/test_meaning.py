@@ -54,6 +54,14 @@ def test_a_status_and_a_cut_count() -> None:
 def test_when_a_client_left_does_not_count_where_a_stream_had_its_own_end(ended: bool) -> None:
     whole = strategies.exchange(strategies.chat("a", stream=True), strategies.said_in_a_stream("A", ended=ended))
     assert (said(replace(whole, outcome="client_closed")) == said(whole)) is ended
+    late = replace(whole, outcome="client_closed", ended_at=30 * strategies.SECOND)
+    assert said(late) != said(whole), "it waited for HTTP's end and gave up, as Anthropic's SDK does"
+
+
+def test_nor_where_an_error_broke_the_stream_off() -> None:
+    whole = strategies.exchange(strategies.chat("a", stream=True), strategies.failed_in_a_stream("A"))
+    assert said(replace(whole, outcome="client_closed")) == said(whole)
+    assert said(whole) != said(replace(whole, response=strategies.said_in_a_stream("A")))
 
 
 def test_a_request_of_json_rpc_has_a_number_that_its_answer_repeats() -> None:

@@ -78,6 +78,13 @@ def said_in_a_stream(text: str, *, ended: bool = True) -> Response:
     return ok(*pieces, headers=(("content-type", "text/event-stream"),))
 
 
+def failed_in_a_stream(text: str) -> Response:
+    """What a model said until it failed."""
+    begun = said_in_a_stream(text, ended=False).body.data
+    error = b'data: {"error": {"message": "overloaded", "type": "server_error"}}\n\n'
+    return ok(begun, error, headers=(("content-type", "text/event-stream"),))
+
+
 def run_of(*exchanges: Exchange, profiles: Profiles = PROFILES, run: str = "run-1") -> Bundle:
     """A bundle of these exchanges, keyed under these profiles."""
     entries = [Entry(exchange=exchange, call={"key": keyed(exchange.request, profiles).key}) for exchange in exchanges]

@@ -27,6 +27,7 @@ from tests.replay.strategies import (
     JSON,
     PROFILES,
     SECOND,
+    body,
     chat,
     exchange,
     ok,
@@ -204,6 +205,17 @@ async def test_where_the_client_left_at_the_end_of_the_stream_itself_others_may_
     session = session_of(exchange(chat("a", stream=True), stream, outcome="client_closed"))
     answer = await answered(session, now)
     assert (answer.body, answer.end) == (stream.body.data, "complete")
+
+
+@pytest.mark.parametrize(("had", "verdict"), [(2, "right"), (1, "diverged")])
+async def test_a_client_may_leave_at_the_end_of_the_stream_itself_where_the_recorded_one_waited(had: int, verdict: str):
+    stream = said_in_a_stream("A")
+    more = replace(stream, body=body(stream.body.data, b": bye\n\n"))
+    session = session_of(exchange(chat("a", stream=True), more))
+    answer = await answered(session, chat("a", stream=True))
+    assert answer.left
+    answer.left(stream.body.chunks[had - 1].offset + stream.body.chunks[had - 1].size)
+    assert session.report()["verdict"] == verdict
 
 
 async def test_an_exchange_with_a_gap_is_refused_with_the_reason_of_the_gap():
@@ -421,7 +433,7 @@ async def test_a_client_that_leaves_before_the_end_is_no_hit():
     session = session_of(exchange(chat("a"), said("A")))
     answer = await answered(session, chat("a"))
     assert answer.left
-    answer.left()
+    answer.left(3)
     report = session.report()
     assert (report["served"], report["strict"], report["missed"], report["verdict"]) == (0, 0, 1, "diverged")
     first: Any = report["first_divergence"]

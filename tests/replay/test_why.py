@@ -16,7 +16,7 @@ from replay.session import Options, Session
 from replay.why import why
 from store.bundle import read, write
 from store.derived import deriver
-from tests.replay.strategies import PROFILES, chat, exchange, ok, run_of, said, said_in_a_stream
+from tests.replay.strategies import PROFILES, chat, exchange, failed_in_a_stream, ok, run_of, said, said_in_a_stream
 
 
 async def report_of(*prompts: str, **options: Any) -> dict[str, Any]:
@@ -119,6 +119,13 @@ def test_to_leave_a_stream_at_its_own_end_is_no_flaw():
     assert live(exchange(asked, said_in_a_stream("A"), outcome="client_closed")) is None
     cut = said_in_a_stream("A", ended=False)
     assert "did not end well" in str(live(exchange(asked, cut, outcome="client_closed")))
+
+
+@pytest.mark.parametrize("outcome", ["completed", "client_closed"])
+def test_a_stream_that_failed_in_its_midst_is_a_flaw_whoever_ended_it_and_may_be_tried_again(outcome: Any):
+    failed = exchange(chat("a", stream=True), failed_in_a_stream("A"), outcome=outcome)
+    assert "an error in the midst" in str(live(failed))
+    assert live(failed, exchange(chat("a", stream=True), said_in_a_stream("A"), number=2)) is None
 
 
 def test_a_generation_holds_what_answered_and_what_is_new_and_reads_like_any_bundle():

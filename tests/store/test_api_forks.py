@@ -84,7 +84,7 @@ def test_a_run_is_left_after_the_last_answer_that_is_whole() -> None:
     assert gone.response is not None
     cut = replace(gone, response=replace(gone.response, body=Body(data=b"{", size=1)))
     assert steps(*whole) == 3
-    assert steps(*whole[:2], gone) == 3
+    assert steps(*whole[:2], gone) == 2, "nobody has an answer of JSON before HTTP says that it is whole"
     assert steps(*whole[:2], cut) == 2
     assert steps(*whole[:2], replace(cut, response=None)) == 2
     assert steps(cut, whole[0]) == 2

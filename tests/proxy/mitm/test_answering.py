@@ -186,7 +186,7 @@ async def test_a_cut_answer_breaks_off_at_its_byte(tmp_path: Path) -> None:
 
 async def test_an_answer_without_a_head_is_no_answer_at_all(tmp_path: Path) -> None:
     left = asyncio.Event()
-    answer = Answer(status=0, end="cut", left=left.set)
+    answer = Answer(status=0, end="cut", left=lambda _: left.set())
     async with opened(tmp_path, answerer=ScriptedAnswerer(answer)) as door:
         reader, writer = await _plain(door)
         assert await reader.read() == b""
@@ -241,7 +241,7 @@ async def test_a_client_that_leaves_in_the_middle_disturbs_nobody(tmp_path: Path
 @pytest.mark.parametrize("http2", [False, True])
 async def test_whoever_answers_hears_of_a_client_that_left_before_it_had_all(tmp_path: Path, http2: bool) -> None:
     left = asyncio.Event()
-    answer = _pieces(b"first", b"second", every=int(600e9), left=left.set)
+    answer = _pieces(b"first", b"second", every=int(600e9), left=lambda _: left.set())
     alpn = ("h2",) if http2 else ("http/1.1",)
     async with opened(tmp_path, answerer=ScriptedAnswerer(answer, alpn=alpn)) as door:
         async with (
@@ -271,7 +271,7 @@ async def test_whoever_answers_hears_of_a_request_that_it_does_not_get(
 
 async def test_a_client_that_left_with_all_of_the_body_has_not_left_early(tmp_path: Path) -> None:
     left = asyncio.Event()
-    answer = _pieces(b"first", b"last", left=left.set, end_at=int(600e9))
+    answer = _pieces(b"first", b"last", left=lambda _: left.set(), end_at=int(600e9))
     async with opened(tmp_path, answerer=ScriptedAnswerer(answer)) as door:
         reader, writer = await _plain(door)
         await reader.readuntil(b"last")
