@@ -29,7 +29,7 @@ _NOISE: Final = frozenset(("obfuscation", "p", "stream_options", "object", "choi
 
 
 _PATH: Final = re.compile(
-    r"(?:.*/(?:deployments|engines)/(?P<model>[^/]+)/(?:extensions/)?|(?:.*/)?)(?:chat|fim|agents)/completions"
+    r"(?:.*/(?:deployments|engines)/(?P<model>[^/]+)/(?:extensions/)?|(?:.*/)?)(?:chat|fim|agents)/completions/?"
 )
 _ELSEWHERE: Final = (
     (re.compile(r".+writer\.com"), re.compile(r"/v1/chat")),

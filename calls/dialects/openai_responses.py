@@ -20,7 +20,7 @@ NAME: Final = "openai_responses"
 # OpenAI and compatibles, LiteLLM, Azure, Codex by a ChatGPT account, Databricks, OpenRouter's betas and presets, gateways. A form has
 # responses as well, but not under these.
 _PATH: Final = re.compile(
-    r"(?:.*/(?:v\d|openai|codex|serving-endpoints|alpha|beta|proxy|presets/[^/]+))?/responses(?:/(?P<id>[^/]+))?(?:/(?P<verb>\w+))?"
+    r"(?:.*/(?:v\d|openai|codex|serving-endpoints|alpha|beta|proxy|presets/[^/]+))?/responses(?:/(?P<id>[^/]+))?(?:/(?P<verb>\w+))?/?"
 )
 
 _OPERATIONS: Final = {"compact": "compact", "input_tokens": "count_tokens"}
@@ -97,7 +97,7 @@ def told(answer: Json) -> Told:
     return Told(
         model=some(response.get("model")),
         text="".join(texts) if texts else None,
-        tool_calls=tuple(_tool_call(item) for item in items if text(item.get("type")).endswith("_call")),
+        tool_calls=tuple(_tool_call(item) for item in items if _is_call(item)),
         finish_reason=some(members(response.get("incomplete_details")).get("reason")) or (status if done else None),
         usage=_usage(response),
         pending=None if done or response.get("background") is not True else some(response.get("id")),
@@ -291,6 +291,12 @@ class _Part:
 
 def _parts(items: list[Mapping[str, Json]]) -> list[Json]:
     return [part for item in items if item.get("type") == "message" for part in elements(item.get("content"))]
+
+
+def _is_call(item: Mapping[str, Json]) -> bool:
+    """A program is what the model wrote to call several tools by."""
+    kind = text(item.get("type"))
+    return kind.endswith("_call") or kind == "program"
 
 
 _NAMED: Final = frozenset(("function_call", "custom_tool_call", "mcp_call"))

@@ -19,7 +19,7 @@ NAME: Final = "openai_rest"
 _BASE: Final = r"(?:.*/)?(?:v\d+|deployments/(?P<model>[^/]+))"
 
 _MEDIA: Final = tuple(
-    (re.compile(_BASE + tail), operation)
+    (re.compile(rf"{_BASE}{tail}/?"), operation)
     for tail, operation in (
         (r"/images/(?:generations|edits|variations)", "image_generation"),
         (r"/audio/speech", "speech"),
