@@ -74,6 +74,11 @@ class Effects:
             return self.unsafe
         return "allow" if reads(request, route) else self.unsafe
 
+    def allows(self, host: str) -> bool:
+        """Whether whatever goes to this host may go out, so that nobody need look at it."""
+        rule = next((rule for rule in self.rules if fnmatchcase(host, rule.host)), None)
+        return rule is not None and rule.policy == "allow" and rule.method is None
+
     def unrecorded(self, request: Request) -> Policy:
         """The same where `serve-recorded` finds nothing in the record: then only what reads goes live."""
         policy = self.policy(request)

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from calls.effects import effects
 from proxy.api import Api, NotFound, lacks, meant, segment
 from proxy.environ import user_proxy
 from proxy.errors import Failure
@@ -108,10 +109,14 @@ def _door(
         "called": wanted.recording,
         "fork": fork,
     }
+    settings, rules = house.settings, effects(wanted.effects, wanted.allow)
     return {
         "mode": "auto",
+        # Otherwise what changes something could go past the policy: unseen, or to a host that is always recorded anew.
+        "tunnel": [host for host in settings.tunnel.hosts if rules.allows(host)],
+        "modes": {host: "auto" if mode == "record" else mode for host, mode in settings.host_modes.items()},
         "own_addresses": [(LOOPBACK, api_port)],
-        "upstream_proxy": house.settings.upstream_proxy or user_proxy(os.environ),
+        "upstream_proxy": settings.upstream_proxy or user_proxy(os.environ),
         "replay": [str(bundle)],
         "replay_options": options,
     }
@@ -201,4 +206,6 @@ def _counts(run: Mapping[str, Any], report: Mapping[str, Any], lacking: str | No
         facts.append(f"{report['fork']['blocked']} blocked")
     if report["missed"]:
         facts.append(f"{report['missed']} missed")
+    if report.get("allowed"):
+        facts.append(f"{report['allowed']} to hosts that may always be asked, unrecorded")
     return ", ".join(facts)

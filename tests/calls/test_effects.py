@@ -77,11 +77,23 @@ def test_the_first_rule_that_fits_decides() -> None:
         "PUT https://other.example.org/": "allow",
     }
     for line, policy in policies.items():
-        assert given.policy(asked(*line.split(" "))) == policy, line
+        method, url = line.split(" ")
+        assert given.policy(asked(method, url)) == policy, line
 
 
 def test_a_rule_about_a_model_holds_for_it_too() -> None:
     assert effects(["gateway.example.com=block"], []).policy(CHAT) == "block"
+
+
+def test_unseen_goes_only_what_may_go_whatever_it_is() -> None:
+    given = effects(
+        ["pinned.example.com=block", "allow"], ["POST a.example.com", "*.example.org", "pinned.example.com"]
+    )
+    assert not given.allows("a.example.com")
+    assert not given.allows("b.example.com")
+    assert given.allows("b.example.org")
+    assert given.allows("pinned.example.com")
+    assert not effects(["pinned.example.com=block"], []).allows("pinned.example.com")
 
 
 @pytest.mark.parametrize("wrong", ["maybe", "host=maybe", "a b c=block", "=block", "post host=block"])
