@@ -22,6 +22,7 @@ from calls.dialects import (
     bedrock_texts,
     cohere_v1,
     openai_chat,
+    rerank,
 )
 from calls.dialects.assembly import Accumulator, Reading
 from calls.dialects.bedrock_converse import FRAMINGS, Turn, in_plain_letters, parts_of, without_account
@@ -127,6 +128,10 @@ def _told(answer: Mapping[str, Json]) -> Told:
             return bedrock_converse.told(answer)
         case {"choices": _}:
             return _of_choices(answer)
+        case {"results": [{"relevance_score": _}, *_]}:
+            return rerank.told(answer)
+        case {"message": str() as said, "finishReason": reason}:  # Twelve Labs
+            return Told(text=said, finish_reason=some(reason))
         case {"generation_id": _} | {"response_id": _}:
             return cohere_v1.told(answer)
         case _:
@@ -190,6 +195,8 @@ def _inner(chunk: Mapping[str, Json]) -> Accumulator:
     match chunk:
         case {"type": _} | {"completion": _}:
             return anthropic.Stream()
+        case {"choices": [first, *_]} if "delta" not in members(first):
+            return bedrock_texts.Choices()
         case {"choices": _}:
             return openai_chat.Stream()
         case {"event_type": _}:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from calls.dialects import Told
-from calls.dialects.pieces import payload
+from calls.dialects.pieces import Grown, payload
 from calls.model import Json, Usage
 from calls.shape import count, elements, members, some, text
 
@@ -137,3 +137,35 @@ class Stream:
     def complete(self) -> bool:
         """Whether it said why it ended."""
         return any(some(self._state.get(name)) for name in ("stop_reason", "finish_reason", "completionReason"))
+
+
+class Choices:
+    """The chunks of a text whose pieces stand where the whole would: DeepSeek's `text`, the `message` of Mistral's newer models."""
+
+    def __init__(self) -> None:
+        self._state: dict[str, Json] = {}
+        self._choices: dict[int, Grown] = {}
+
+    def take(self, event: str, data: str) -> None:  # noqa: ARG002 # a chunk has no name
+        """Take one chunk."""
+        for name, value in payload(data).items():
+            if name != "choices":
+                self._state[name] = value
+                continue
+            for place, choice in enumerate(map(members, elements(value))):
+                index = count(choice.get("index"))
+                self._choices.setdefault(place if index is None else index, Grown(_PIECES)).take(choice)
+
+    @property
+    def answer(self) -> Json:
+        """The answer so far."""
+        return {**self._state, "choices": [self._choices[index].whole() for index in sorted(self._choices)]}
+
+    @property
+    def complete(self) -> bool:
+        """Whether each said why it ended."""
+        ends = [choice.whole() for choice in self._choices.values()]
+        return bool(ends) and all(some(end.get("stop_reason")) or some(end.get("finish_reason")) for end in ends)
+
+
+_PIECES: Final = frozenset(("text", "content", "arguments", "reasoning_content"))

@@ -76,6 +76,7 @@ _POSTS: Final = tuple(
             r"/(language|formrecognizer|documentintelligence|computervision|text|translator)/.+",
             "analyze",
         ),
+        (r"api\.pinecone\.io", r"/embed", "embeddings"),
         # An agent that Anthropic runs is told something, and answers on a stream of its own.
         (r"api\.anthropic\.com", r"/v1/sessions/[^/]+/events", "invoke_agent"),
     )

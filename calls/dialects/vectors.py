@@ -22,7 +22,7 @@ _SEARCHES: Final = re.compile(
     r"|(.*/)?_(search|msearch|knn_search|async_search|mget)(/template|/scroll|/point_in_time)?"  # Elasticsearch
     r"|.*/indexes(/[^/]+|\('[^']+'\))/(search|docs/(search|suggest|autocomplete)(\.post\.\w+)?)"  # Marqo, Meilisearch, Azure
     r"|.*/v2/vectordb/entities/(search|query|get|hybrid_search)|.*/v1/vector/(search|query|get)"  # Milvus
-    r"|.*/knowledgebases/[^/]+/retrieve|.*/memories/[^/]+/retrieve"  # Bedrock
+    r"|.*/knowledgebases/[^/]+/retrieve|.*/memories/[^/]+/retrieve|.*/v\d/memories/search/?"  # Bedrock, Mem0
     r"|.*/collections/[^/]+/documents/search|(.*/)?multi[-_]search"  # Typesense, Meilisearch
     r"|.*/data/v1/action/(find|findOne|aggregate)"  # MongoDB
     r"|.*/locations/[^/]+(/ragCorpora/[^/:]+)?:retrieveContexts|.*/indexEndpoints/[^/:]+:findNeighbors"  # Vertex
