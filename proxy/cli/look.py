@@ -133,7 +133,9 @@ def _call_row(call: dict[str, Any]) -> tuple[str, ...]:
         if call["kind"] == "model"
         else f"{call['method']} {_place(call)}"
     )
-    status = str(call["status"] or "-") + ("" if call["complete"] else f" {_cut(call)}")
+    status = str(call["status"] or "-") + (
+        "" if call["complete"] and call["outcome"] != "refused" else f" {_cut(call)}"
+    )
     if call["attempts"] > 1:
         status += f" ({call['attempts']} tries)"
     took = f"{call['duration_ms']:.0f}" if call["duration_ms"] is not None else ""
@@ -141,7 +143,7 @@ def _call_row(call: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _cut(call: dict[str, Any]) -> str:
-    """Why an answer is not whole. One that ended well has lost its end to our own limit."""
+    """Why an answer is not whole, or not the API's. One that ended well has lost its end to our own limit."""
     return "truncated" if call["outcome"] == "completed" else str(call["outcome"])
 
 
