@@ -39,12 +39,14 @@ MOST: Final = 16
 LOOKED_AT: Final = 200
 """Values of the conversation that is sent along, from its end, in which an id is looked for."""
 
-_STATEFUL: Final = frozenset(("openai_responses", "gemini_interactions", "openai_assistants", "mistral_conversations"))
+_STATEFUL: Final = frozenset(
+    ("openai_responses", "openai_agents", "gemini_interactions", "openai_assistants", "mistral_conversations")
+)
 """Dialects whose answers have an id that later requests go on from."""
 
 _BEFORE: Final = ("previous_response_id", "previous_interaction_id")
 _TOLD: Final = ("tool_call_id", "tool_use_id", "toolUseId", "call_id")
-_IN_PATH: Final = re.compile(r"/(?:threads|conversations)/([\w-]{8,128})(?=/|$)")
+_IN_PATH: Final = re.compile(r"/(?:threads|conversations|agents/sessions)/([\w-]{8,128})(?=/|$)")
 
 
 def ties(exchange: Exchange, call: Call | None) -> list[int]:

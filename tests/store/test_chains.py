@@ -82,6 +82,13 @@ def test_ids_are_kept_as_evidence_in_their_place() -> None:
     assert filed_as(mine) == mine
 
 
+def test_a_session_of_openai_s_agents_is_gone_on_from_by_its_path() -> None:
+    sessions = "https://api.openai.com/v1/agents/sessions"
+    begun = told(1, sessions, {"input": "hi"}, {"id": "sess_000001", "object": "agent.session"})
+    told_more = told(2, f"{sessions}/sess_000001/events", {"events": []}, {})
+    assert made(begun, understood(begun)) == handed_back(told_more, understood(told_more)) == ["sess_000001"]
+
+
 def test_the_context_of_an_agent_names_the_run_as_it_is_asked_or_as_it_is_minted() -> None:
     assert filed_as(agent(1)).run_evidence == (("answer/contextId", CONTEXT), ("owner", OWNER))
     assert filed_as(agent(1)).run == CONTEXT
