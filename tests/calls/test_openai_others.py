@@ -225,7 +225,10 @@ def test_a_deployment_is_the_model_where_the_body_names_none() -> None:
 
 
 SHELL = {"network_policy": {"domain_secrets": [{"domain": "x.example", "name": "TOKEN", "value": SECRETS[1]}]}}
+SERVED = {"tools": [{"type": "mcp", "transport": {"type": "stdio", "env": {"SEEK": SECRETS[1]}}}]}
 TOLD_IN_SECRET = [
+    pytest.param(f"{API}/agents/sessions", {"agent": SERVED, "input": "hi"}, id="a session of an agent"),
+    pytest.param(f"{API}/agents", {"model": "m", **SERVED}, id="a saved agent"),
     pytest.param(f"{API}/vaults/vault_1/credentials", {"auth": {"token": SECRETS[1]}}, id="a vault"),
     pytest.param(f"{API}/containers", SHELL, id="a container"),
     pytest.param(f"{API}/responses", {"tools": [{"type": "shell", "environment": SHELL}]}, id="a shell"),
@@ -236,7 +239,7 @@ TOLD_IN_SECRET = [
 
 
 @pytest.mark.parametrize(("url", "body"), TOLD_IN_SECRET)
-def test_what_is_put_into_a_vault_or_a_container_is_not_written_down(url: str, body: Any) -> None:
+def test_what_is_put_into_a_vault_a_container_or_an_agent_is_not_written_down(url: str, body: Any) -> None:
     redactor = Redactor(key=KEY, profiles=PROFILES).of("POST", url, (("content-type", "application/json"),))
     written, count, _ = redactor.whole(json.dumps(body).encode(), "application/json")
     assert SECRETS[1].encode() not in written
