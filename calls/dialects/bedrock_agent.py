@@ -6,7 +6,7 @@ There is no whole answer in Bedrock's API; the one made here has the text, and a
 import base64
 import binascii
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from calls.dialects import Asked, Assembly, Claim, Told
@@ -56,7 +56,8 @@ def told(answer: Json) -> Told:
         output_tokens=sum(usage.output_tokens or 0 for usage in known) if known else None,
     )
     return Told(
-        text=some(said.get("completion")),
+        text=some(said.get("completion")) or "".join(_documents(said)) or None,
+        finish_reason=next(filter(None, (some(members(one).get("completionReason")) for one in _ends(said))), None),
         tool_calls=tuple(map(_tool_call, wanted)),
         usage=total,
         results=tuple(one for step in steps for one in _found(step)),
@@ -99,8 +100,8 @@ class Stream:
 
     @property
     def complete(self) -> bool | None:
-        """An error is no whole answer; else there is no end mark, and only HTTP can tell."""
-        return False if self._error is not None else None
+        """An error is no whole answer; a flow says that it is over, for an agent only HTTP can tell."""
+        return False if self._error is not None else True if "flowCompletionEvent" in self._events else None
 
 
 def _opened(written: Json) -> bytes:
@@ -108,6 +109,16 @@ def _opened(written: Json) -> bytes:
         return base64.b64decode(text(written))
     except (binascii.Error, ValueError):
         return b""
+
+
+def _documents(said: Mapping[str, Json]) -> Iterator[str]:
+    """What the nodes of a flow put out."""
+    for event in elements(said.get("flowOutputEvent")):
+        yield text(members(members(event).get("content")).get("document"))
+
+
+def _ends(said: Mapping[str, Json]) -> Sequence[Json]:
+    return elements(said.get("flowCompletionEvent"))
 
 
 def _steps(event: Mapping[str, Json]) -> Iterator[Mapping[str, Json]]:
