@@ -17,7 +17,7 @@ from calls.shape import count, elements, members, some, text
 NAME: Final = "openai_completions"
 
 _PATH: Final = re.compile(
-    r"(?:.*/)?(?:v\d|beta|openai|(?:deployments|engines)/(?P<model>[^/]+))/+completions/?|/completions/?"
+    r"(?:.*/)?(?:v1|api/v[03]|beta|openai|(?:deployments|engines)/(?P<model>[^/]+))/+completions/?|/completions/?"
 )
 
 _FIRST: Final = frozenset(("id", "created", "model", "object"))

@@ -17,10 +17,10 @@ from calls.shape import count, elements, members, some, text
 
 NAME: Final = "openai_responses"
 
-# OpenAI and compatibles, LiteLLM, Azure, Codex by a ChatGPT account, Databricks, OpenRouter's betas and presets, gateways. A form has
-# responses as well, but not under these.
+# OpenAI and compatibles, LiteLLM, Azure, Codex by a ChatGPT account, Databricks, OpenRouter's betas and presets, Ark, Braintrust. A form
+# has responses as well, but not under these.
 _PATH: Final = re.compile(
-    r"(?:.*/(?:v\d|openai|codex|serving-endpoints|alpha|beta|proxy|presets/[^/]+))?/responses(?:/(?P<id>[^/]+))?(?:/(?P<verb>\w+))?/?"
+    r"(?:.*/(?:v1(?:/beta|/proxy|/presets/[^/]+)?|api/alpha|api/v3|openai|codex|serving-endpoints))?/responses(?:/(?P<id>[^/]+))?(?:/(?P<verb>\w+))?/?"
 )
 
 _OPERATIONS: Final = {"compact": "compact", "input_tokens": "count_tokens"}

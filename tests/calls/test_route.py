@@ -99,6 +99,8 @@ BETA: Headers = (("OpenAI-Beta", "assistants=v2"),)
         ("llama", "/infill", (), "llama", "text_generation", "model"),
         ("tasks.example.com", "/completion", (), "tasks.example.com", "generic", "tool"),
         ("gateway.ai.cloudflare.com", "/v1/a/g/openai/completions", (), "cloudflare", "openai_completions", "model"),
+        ("ark.cn-beijing.volces.com", "/api/v3/responses", (), "volcengine", "openai_responses", "model"),
+        ("forms.example.com", "/v2/responses", (), "forms.example.com", "generic", "tool"),
         ("forms.example.com", "/api/forms/7/responses", (), "forms.example.com", "generic", "tool"),
         ("tickets.example.com", "/v1/files", (), "tickets.example.com", "generic", "tool"),
         ("us-east1-aiplatform.googleapis.com", "/v1/x:generateContent", (), "gcp.vertex_ai", "generic", "model"),
