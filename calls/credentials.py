@@ -159,6 +159,7 @@ _PREFIXES: tuple[tuple[str, str, int], ...] = (
     ("tvly- fc-", "A-Za-z0-9\\-", 24),
     ("pa-", _WORD, 40),
     ("ABSK bedrock-api-key-", "A-Za-z0-9+/=", 60),
+    ("IQoJb3JpZ2luX2Vj FwoGZXIvYXdz FQoGZXIvYXdz", "A-Za-z0-9+/=", 60),  # sessions at AWS, which name them `Token` too
     ("ghp_ gho_ ghu_ ghs_ ghr_", _ALNUM, 30),
     ("github_pat_", "A-Za-z0-9_", 20),
     ("glpat- gldt- glrt- glcbt- glptt- glft- glimt- glagent- gloas- glsoat-", _DOTTED, 16),
@@ -267,33 +268,49 @@ _GAP = Some("\\s", 0, 4)
 _QUOTE = (Some("\\\\", 0, 7), Some("[\"']", 1, 1))
 _IS = (_GAP, Some("[:=]", 1, 1), _GAP)
 _PART_OF_A_FORM = (Word(('"\r\n\r\n',)),)
+_ELEMENT = (Some("[>]", 1, 1),)
 
 
 def _named_end(data: bytes, at: int) -> End:
-    """A value in quotes ends with them, one in a multipart form with its line, any other with its word."""
+    """A value in quotes ends with them, one in a multipart form with its line, one in XML with its element, any other with
+    its word."""
     match data[at - 1 : at]:
         case b'"' | b"'":
             return quoted(data, at)
         case b"\n":
             return _LINE(data, at)
+        case b">":
+            return _CONTENT(data, at)
         case _:
             return _VALUE(data, at)
 
 
 def _named(data: bytes, lead: int, start: int, stop: int) -> bool:
-    """Behind `"name":` and in a form whatever there is; in prose and code (`name = …`) what looks like a key."""
+    """Behind `"name":`, in a form and in `<name>` whatever there is; in prose and code (`name = …`) what looks like a key."""
+    if data[start - 1 : start] == b">":
+        return _in_element(data, lead, start, stop) and _plain(data, lead, start, stop)
     named = _QUOTED_NAME.search(data, lead, start) or _in_query(data, lead)
     return _plain(data, lead, start, stop) if named else _assigned(data, lead, start, stop)
 
 
 _QUOTED_NAME = re.compile(rb"[\"'](?:\s*[:=]\s*\\*[\"']|\r\n\r\n)\Z")
+
+
+def _in_element(data: bytes, lead: int, start: int, stop: int) -> bool:
+    """Whether the name is a tag's (`<SessionToken>`, `<ns:Password>`) and the value all of its element: prose has tags too."""
+    opened = _OPENED.search(data, max(0, lead - 64), lead) is not None
+    return opened and not data[start : start + 1].isspace() and data[stop : stop + 1] == b"<"
+
+
+_OPENED = re.compile(rb"<[\w:.-]*\Z")
 _LINE = run("^\\r\\n")
+_CONTENT = run('^<\\r\\n"\\\\')
 _VALUE_CHARS = r"^&\s\"'<>\\#;,`(){}|"
 _VALUE = run(_VALUE_CHARS)
 
 
 def _names(names: tuple[str, ...], *, bounded: bool) -> Rule:
-    ways = ((*_QUOTE, *_IS, *_QUOTE), (*_IS, *_QUOTE), _IS, _PART_OF_A_FORM)
+    ways = ((*_QUOTE, *_IS, *_QUOTE), (*_IS, *_QUOTE), _IS, _PART_OF_A_FORM, _ELEMENT)
     return Rule(kind="J", lead=(Word(names, nocase=True), Either(ways)), end=_named_end, real=_named, bounded=bounded)
 
 

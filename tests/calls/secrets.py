@@ -33,6 +33,7 @@ TOKENS: tuple[str, ...] = (
     f"glpat-{_mixed(20)}",
     "xoxb-" + "1234567890-1234567890123-" + _mixed(24),
     f"AIzaSy{_mixed(33)}",
+    f"IQoJb3JpZ2luX2Vj{_mixed(90)}",
     f"ya29.{_mixed(60)}",
     f"GOCSPX-{_mixed(28)}",
     f"npm_{_mixed(36)}",
@@ -58,6 +59,8 @@ TOKENS: tuple[str, ...] = (
 """Are recognised wherever they stand, by themselves."""
 
 CONTEXTS: tuple[tuple[str, str], ...] = (
+    ("<Credentials><SecretAccessKey>", "</SecretAccessKey></Credentials>"),
+    ("<ns:Password>", "</ns:Password>"),
     ('{"api_key": "', '"}'),
     ('{"apiKey":"', '","n":1}'),
     ('{"OPENAI_API_KEY" : "', '"}'),
@@ -116,6 +119,7 @@ HARMLESS: tuple[str, ...] = (
     "starts with -----BEGIN PRIVATE KEY----- and goes on with words, words, words. And the rest.",
     "eyJhbGciOiJIUzI1NiJ9 is a header without a payload; eyJ.eyJ is nothing",
     "x-amzn-requestid: 0123; next_page_token: abc; AKIA is a prefix; AKIAIOSFODNN7EXAMPLETOOLONG1234",
+    '{"text": "Put it in <password> tags, or write <api_key>${KEY}</api_key>. </password>then <b>"}',
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJ",
 )
 
