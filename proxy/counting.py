@@ -36,6 +36,8 @@ def _standing(answer: Answer | None) -> str:
     """What an answer says that it is. Where a connection only breaks off, as it was recorded, nothing is said."""
     if answer is None:
         return "live"
+    if answer.headers and answer.headers[-1][0] == "Playhead":  # where a replay puts it
+        return answer.headers[-1][1].partition(";")[0]
     marks = (value for name, value in reversed(answer.headers) if name == "Playhead")
     return next(marks, "replayed").partition(";")[0]
 

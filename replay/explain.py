@@ -37,7 +37,7 @@ class Mend:
     only_new: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen: see replay/answer.py
 class Asked:
     """A request, and in which replay of which run it came."""
 

@@ -12,7 +12,7 @@ from calls.profile import Profiles
 from replay import openais, readdress, reframe
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen: see replay/answer.py
 class Fit:
     """What answers, and what is to be told about it."""
 

@@ -105,7 +105,10 @@ class Replays:
             return self._unknown(run, strict=strict)
         self._asked(session)
         try:
-            request = await self._redacted(request)
+            if len(request.body.data) > _HEAVY:
+                request = await asyncio.to_thread(redacted, request, self.redactor)
+            else:
+                request = redacted(request, self.redactor)
         except asyncio.CancelledError:
             session.unseen()
             raise
@@ -232,18 +235,12 @@ class Replays:
             return None
         return miss.answer(explain.unknown_run(run, (*self._by_run, *self.given)))
 
-    async def _redacted(self, request: Request) -> Request:
-        """The request as the recorder would have kept it: a secret never reaches a message, and keys agree."""
-        if len(request.body.data) > _HEAVY:
-            return await asyncio.to_thread(redacted, request, self.redactor)
-        return redacted(request, self.redactor)
-
 
 def redacted(request: Request, redactor: Redactor) -> Request:
-    """A request with its secrets replaced."""
+    """The request as the recorder would have kept it: a secret never reaches a message, and keys agree."""
     head = redactor.head(request.method, request.url, request.headers)
     body = request.body
-    if body.data:
+    if body.data and not (head.plain and redactor.clean(body.data)):
         data, _, reencoded = all_of(head.body(), body.data)
         body = body if data == body.data else replace(body, data=data, reencoded=reencoded)
     # Not by `replace`, which takes three times as long.

@@ -106,7 +106,7 @@ def _remains(brief: Brief) -> Exchange:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: see replay/answer.py
 class Taken:
     """The exchange that answers, and how sure that is."""
 

@@ -96,6 +96,9 @@ class Session:
     _streams: WeakSet[Stream] = field(init=False, default_factory=WeakSet)
     """Those of which somebody still holds the answer: not every one that is left is told."""
 
+    _streamed: bool = field(init=False, default=False)
+    """Whether there ever was one."""
+
     def __post_init__(self) -> None:
         self._script = Script(self.recording.index, self.options.after_last)
         self._sockets = sockets.Switchboard(self._script)
@@ -211,22 +214,23 @@ class Session:
         return (await _aside(request, partial(keyed, request, self.recording.profiles))).key
 
     async def _taken(self, asked: Asked, taken: Taken) -> Answer | None:
-        for stream in self._streams:
-            if stream.url == asked.request.url:
-                stream.posted(taken.recorded.step, asked.request)
+        if self._streamed:
+            for stream in self._streams:
+                if stream.url == asked.request.url:
+                    stream.posted(taken.recorded.step, asked.request)
         if taken.recorded.heavy:
             await asyncio.to_thread(getattr, taken.recorded, "exchange")
         if playback.is_websocket(taken.recorded.exchange) and not taken.recorded.lacking:
             return self._spoken(asked, taken)
-        exchange = await self._heard_out(taken.recorded.exchange)
+        exchange = taken.recorded.exchange
+        if exchange.outcome == "client_closed":
+            exchange = await self._heard_out(exchange)
         if taken.exact:
             return self._given(asked, taken, Fit(exchange=exchange, strict=True))
         return await self._fitted(asked, taken, exchange)
 
     async def _heard_out(self, exchange: Exchange) -> Exchange:
         """As it was, but that it has HTTP's end too where its client left at the answer's own: another may wait for it."""
-        if exchange.outcome != "client_closed":
-            return exchange
         call = await asyncio.to_thread(derive, exchange, self.recording.profiles)
         return replace(exchange, outcome=ended(exchange, concluded=concluded(call)))
 
@@ -264,6 +268,7 @@ class Session:
             return None
         stream = Stream(exchange, self.recording.index.entries)
         self._streams.add(stream)
+        self._streamed = True
         return stream
 
     def _spoken(self, asked: Asked, taken: Taken) -> Answer | None:

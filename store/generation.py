@@ -106,7 +106,10 @@ def _failed_midway(exchange: Exchange, derive: Callable[[Exchange], Call]) -> bo
 def is_websocket(exchange: Exchange) -> bool:
     """Whether the exchange left HTTP for WebSocket messages."""
     response = exchange.response
-    return response is not None and (response.status == 101 or any(c.kind != "data" for c in response.body.chunks[:1]))
+    if response is None:
+        return False
+    chunks = response.body.chunks
+    return response.status == 101 or (bool(chunks) and chunks[0].kind != "data")
 
 
 def _upgraded(response: Response | None) -> bool:

@@ -47,43 +47,51 @@ class Live(Protocol):
 class Answered(Exchange):
     """One request and the answer that somebody else gives to it; without one it goes live, where that is allowed."""
 
+    _body: Chunked | Sized | None = None
+    _trailers: Headers = ()
+    _given_at = 0
+    _chunked = False
+    _closes = False
+    _alarm: asyncio.TimerHandle | None = None
+    _waiting = False
+    """Whether what is to go out has to be kept first."""
+
+    _lacking: Callable[[int], None] | None = None
+    """What to call when the client leaves before it was sent all of the answer."""
+
+    _sent = 0
+    """Bytes of the body that it was sent."""
+
     def __init__(self, desk: Desk, asked: Asked, answerer: Answerer, owner: str, live: Callable[[], Live]) -> None:
         super().__init__(desk, asked)
         self._answerer = answerer
         self._owner = owner
         self._live = live
-        self._body: Chunked | Sized | None = None
-        self._trailers: Headers = ()
         self._raw: list[bytes] = []
         self._data = bytearray()
         self._chunks: list[Chunk] = []
         self._began = time.monotonic_ns()
         self._plan: deque[tuple[int, Step]] = deque()
         self._unsent = bytearray()
-        self._given_at = 0
-        self._chunked = False
-        self._closes = False
-        self._alarm: asyncio.TimerHandle | None = None
-        self._waiting = False
-        """Whether what is to go out has to be kept first."""
-
-        self._lacking: Callable[[int], None] | None = None
-        """What to call when the client leaves before it was sent all of the answer."""
-
-        self._sent = 0
-        """Bytes of the body that it was sent."""
 
     def start(self) -> None:
         asked = self.asked
-        self._body = Chunked() if asked.chunked else Sized(asked.length) if asked.length else None
-        if self._body is None:
-            self._ask()
-        elif self.asked.expects:
+        if not (asked.chunked or asked.length):
+            self._ask(b"")
+        elif asked.expects:
             # Nobody else will ask for the body.
             self.desk.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def feed(self, data: bytes) -> bytes:
-        assert self._body is not None
+        if self._body is None:
+            length = self.asked.length
+            if length and len(data) >= length <= self.engine.config.limits.answered_request:
+                body = data[:length]
+                self._raw = [body]
+                self._chunks = [Chunk(time.monotonic_ns() - self._began, 0, length)]
+                self._ask(body)
+                return data[length:]
+            self._body = Chunked() if self.asked.chunked else Sized(length)
         cut = self._body.feed(data)
         for piece in cut.pieces:
             if piece:
@@ -94,7 +102,7 @@ class Answered(Exchange):
             self._too_large()
         elif cut.end is not None:
             self._trailers = self._body.trailers
-            self._ask()
+            self._ask(bytes(self._data))
         return cut.rest
 
     def _too_large(self) -> None:
@@ -108,18 +116,18 @@ class Answered(Exchange):
             self._answerer.unseen(run=self.asked.named)
         super().abandon(outcome, why)
 
-    def _ask(self) -> None:
+    def _ask(self, body: bytes) -> None:
         self.asking = False
-        self.desk.later(self._answer())
+        self.desk.later(self._answer(body))
 
-    async def _answer(self) -> None:
+    async def _answer(self, body: bytes) -> None:
         asked = self.asked
         request = Request(
             method=asked.method,
             url=asked.url,
             http_version=self.version,
             headers=asked.headers,
-            body=Whole(data=bytes(self._data), chunks=tuple(self._chunks), size=len(self._data)),
+            body=Whole(data=body, chunks=tuple(self._chunks), size=len(body)),
             trailers=self._trailers,
         )
         actor = asked.identity.actor
@@ -128,25 +136,25 @@ class Answered(Exchange):
             if answer is not None and answer.left is not None:
                 answer.left(0)
         elif answer is not None:
-            self._recorded(answer)
+            if answer.recorded:
+                self._tell(self._pieces(body))
             self._give(answer)
         elif self.engine.config.mode_of(asked.target.host, asked.named) == "replay":
             detail = "nobody answered this request, and no upstream may be asked in replay"
             self.refuse(Problem(502, "not_answered", detail))
         else:
             self.over = True
-            self._live().resend(b"".join(self._raw), self._pieces(), request.trailers)
+            self._live().resend(b"".join(self._raw), self._pieces(body), request.trailers)
 
-    def _recorded(self, answer: Answer) -> None:
-        """Tell the request, where the answer becomes part of a run of its own."""
-        if answer.recorded:
-            self.begin_tape()
-            for piece in self._pieces():
-                self.tape.data("request", piece)
-            self.tape.ended("request", self._trailers)
+    def _tell(self, pieces: Iterable[bytes]) -> None:
+        """Tell the request: the answer becomes part of a run of its own."""
+        self.begin_tape(gathers=True)
+        for piece in pieces:
+            self.tape.data("request", piece)
+        self.tape.ended("request", self._trailers)
 
-    def _pieces(self) -> list[bytes]:
-        return [bytes(self._data[chunk.offset : chunk.offset + chunk.size]) for chunk in self._chunks]
+    def _pieces(self, body: bytes) -> list[bytes]:
+        return [body[chunk.offset : chunk.offset + chunk.size] for chunk in self._chunks]
 
     # Giving an answer
 
@@ -157,6 +165,10 @@ class Answered(Exchange):
             detail = "this was recorded as a WebSocket, and is asked for as something else; ask for it as one"
             self.refuse(Problem(426, "websocket_recorded", detail))
             return
+        if (data := self._as_one(answer)) is not None:
+            self.desk.write(data)
+            self.finish(keep=False, closes=self._closes)
+            return
         self._given_at = time.monotonic_ns()
         self._lacking = answer.left
         if answer.status:
@@ -166,6 +178,19 @@ class Answered(Exchange):
                 self._plan.append((piece.at, partial(self._due, answer, piece)))
         self._plan.append((answer.end_at, lambda: self._end(answer)))
         self._play()
+
+    def _as_one(self, answer: Answer) -> bytes | None:
+        """All of an answer, where it may go out now and nobody has to be told of it: most are sent by one write like that."""
+        whole = answer.status and answer.end == "complete" and not (answer.recorded or answer.at or answer.end_at)
+        if not whole or self.desk.full or self.asked.method == "HEAD":
+            return None
+        size = 0
+        for piece in answer.pieces:
+            size += len(piece.data)
+            if piece.at or piece.ready is not None or size > BURST:
+                return None
+        head = self._head_of(answer)
+        return b"".join([head, *[self._framed(piece.data) for piece in answer.pieces], self._end_of(answer)])
 
     def _due(self, answer: Answer, piece: Piece, since: int | None = None) -> None:
         """Send a piece, if it is ready, or go on waiting for it."""
@@ -222,6 +247,12 @@ class Answered(Exchange):
         self._play()
 
     def _head(self, answer: Answer) -> None:
+        if answer.recorded:
+            self.tape.response(answer.status, answer.reason, answer.http_version, answer.headers)
+        self._kept(answer, last=len(self._plan) == 1 and answer.end == "complete")
+        self._unsent += self._head_of(answer)
+
+    def _head_of(self, answer: Answer) -> bytes:
         """The answer's head, with the framing that belongs to this connection."""
         old = answer.http_version == "HTTP/1.0"
         reason = answer.reason or (HTTPStatus(answer.status).phrase if answer.status in set(HTTPStatus) else "")
@@ -237,17 +268,23 @@ class Answered(Exchange):
         self._chunked = not (sized or bodiless or old)
         if self._chunked:
             lines.append("Transfer-Encoding: chunked")
-        if answer.recorded:
-            self.tape.response(answer.status, answer.reason, answer.http_version, answer.headers)
-        self._kept(answer, last=len(self._plan) == 1 and answer.end == "complete")
-        self._unsent += ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+        return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
     def _piece(self, answer: Answer, data: bytes) -> None:
         if answer.recorded:
             self.tape.data("response", data)
             # Its length may say that it is the last one.
             self._kept(answer, last=len(self._plan) == 1 and answer.end == "complete")
-        self._unsent += b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
+        self._unsent += self._framed(data)
+
+    def _framed(self, data: bytes) -> bytes:
+        return b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
+
+    def _end_of(self, answer: Answer) -> bytes:
+        if not self._chunked:
+            return b""
+        trailers = "".join(f"{name}: {value}\r\n" for name, value in answer.trailers)
+        return b"0\r\n" + trailers.encode("latin-1") + b"\r\n"
 
     def _end(self, answer: Answer) -> None:
         match answer.end:
@@ -258,9 +295,7 @@ class Answered(Exchange):
                 self.tape.closed("server_closed", "cut as it was recorded, or as an override says")
                 self.cut()
             case _:
-                if self._chunked:
-                    trailers = "".join(f"{name}: {value}\r\n" for name, value in answer.trailers)
-                    self._unsent += b"0\r\n" + trailers.encode("latin-1") + b"\r\n"
+                self._unsent += self._end_of(answer)
                 self._flush()
                 self.finish(keep=False, closes=self._closes)
 

@@ -26,7 +26,7 @@ class Answered2(Exchange2, Answered):
 
     def start(self) -> None:
         if self._bodiless:
-            self._ask()
+            self._ask(b"")
         elif self.asked.expects:
             # Nobody else will ask for the body.
             self.desk.interim(100)
@@ -41,10 +41,14 @@ class Answered2(Exchange2, Answered):
 
     def asked_all(self, trailers: Headers) -> None:
         self._trailers = trailers
-        self._raw = [bytes(self._data)]
-        self._ask()
+        body = bytes(self._data)
+        self._raw = [body]
+        self._ask(body)
 
     # The answer
+
+    def _as_one(self, answer: Answer) -> bytes | None:  # noqa: ARG002 - there is nothing to be saved: frames are written together
+        return None
 
     def _flush(self) -> None:
         while self._frames and not (self.over or self._waiting):
