@@ -89,7 +89,7 @@ class DoorConfig:
     """Serve this one origin instead of being a forward proxy."""
 
     upstreams: Mapping[str, str] = field(default_factory=dict)
-    """Contact an origin (value) in place of a host, or of a host:port (key)."""
+    """Contact an origin (value) in place of a host, of a host:port, or of all below `*.example.com` (key)."""
 
     modes: Mapping[str, Mode] = field(default_factory=dict)
     """The mode for a host, or for `*.example.com` (all below it), in place of `mode`."""
@@ -145,9 +145,13 @@ class DoorConfig:
 
     def own_mode(self, host: str) -> Mode | None:
         """The mode that was given to this host, by its name or to all below a name."""
-        host = host.lower()
-        above = (f"*.{host.split('.', cut)[-1]}" for cut in range(1, host.count(".") + 1))
-        return next((self.modes[name] for name in (host, *above) if name in self.modes), None)
+        return said_of(host.lower(), self.modes)
+
+
+def said_of[T](host: str, told: Mapping[str, T]) -> T | None:
+    """What is told of a host, by its name or by the nearest `*.example.com` that it is below."""
+    above = (f"*.{host.split('.', cut)[-1]}" for cut in range(1, host.count(".") + 1))
+    return next((told[name] for name in (host, *above) if name in told), None)
 
 
 def loopback(host: str) -> bool:

@@ -18,6 +18,7 @@ from calls.model import Body, Exchange, Json, Response, header
 from calls.placeholder import MARK
 from calls.profile import Profiles
 from calls.shape import elements, members
+from proxy.door import said_of
 from proxy.errors import Failure
 
 type Word = Literal["rederived", "differs", "unknown"]
@@ -60,7 +61,7 @@ async def again(
 
 def _origin(exchange: Exchange, server: str | None, upstreams: Mapping[str, str]) -> str:
     parts = urlsplit(exchange.request.url)
-    origin = server or upstreams.get(parts.hostname or "") or f"{parts.scheme}://{parts.netloc}"
+    origin = server or said_of(parts.hostname or "", upstreams) or f"{parts.scheme}://{parts.netloc}"
     return origin.rstrip("/")
 
 

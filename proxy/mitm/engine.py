@@ -9,7 +9,7 @@ from typing import ClassVar
 from urllib.parse import unquote, urlsplit
 
 from proxy.ca import roots_file
-from proxy.door import Answerer, DoorConfig, Origin
+from proxy.door import Answerer, DoorConfig, Origin, said_of
 from proxy.errors import Failure
 from proxy.mitm.destinations import Destinations
 from proxy.mitm.problem import Problem
@@ -104,7 +104,7 @@ class Engine:
     def contact(self, target: Origin) -> Origin:
         """Who is contacted where this is asked."""
         by_port = self.upstreams.get(f"{target.host}:{target.port}")
-        return by_port or self.upstreams.get(target.host) or target
+        return by_port or said_of(target.host, self.upstreams) or target
 
     def overridden(self, target: Origin) -> bool:
         """Whether another origin stands in for this one."""

@@ -223,6 +223,15 @@ async def test_our_own_api_is_out_of_reach(tmp_path: Path, host: str) -> None:
         assert api.connections == 0
 
 
+async def test_one_origin_may_stand_in_for_all_hosts_below_a_name(tmp_path: Path) -> None:
+    async with answering(OK) as near, answering(OK) as far:
+        origins = {name: f"http://127.0.0.1:{one.port}" for name, one in (("*.Tools.test", near), ("*.test", far))}
+        async with opened(tmp_path, MemoryRecorder(), upstreams=origins) as door:
+            for host, connections in (("a.b.tools.test", (1, 0)), ("tools.test", (1, 1))):
+                assert (await _get(door, f"http://{host}/"))[0] == 200
+                assert (near.connections, far.connections) == connections
+
+
 async def test_we_do_not_call_ourselves(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
