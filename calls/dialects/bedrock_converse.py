@@ -78,6 +78,8 @@ def told(answer: Json) -> Told:
         tool_calls=tuple(map(_tool_call, uses)),
         finish_reason=some(turn.get("stopReason")),
         usage=usage(members(turn.get("usage"))),
+        # What tools found that Bedrock ran itself
+        results=tuple(_result(members(block["toolResult"])) for block in blocks if "toolResult" in block),
     )
 
 
@@ -198,7 +200,9 @@ class _Block:
         if self._thought:
             return {"reasoningContent": self._reasoning()}
         if self._citations:
-            return {"citationsContent": {"content": [{"text": said}], "citations": self._citations}}
+            # A text that is cited; or the citations alone, of the text before (Nova's grounding).
+            cited: dict[str, Json] = {"content": [{"text": said}]} if self._texts else {}
+            return {"citationsContent": {**cited, "citations": self._citations}}
         if self._results:
             return {"toolResult": {**members(self._start.get("toolResult")), "content": self._results}}
         return {"text": said} if self._texts or not self._start else dict(self._start)
