@@ -84,14 +84,16 @@ def answer(miss: Miss) -> Answer:
 
 
 def problem(miss: Miss) -> dict[str, Json]:
-    """The body of the contract."""
+    """The body of the contract. AWS's SDKs show a `message` of the whole, the others that of its `error`."""
+    message = f"{miss.detail} To mend it: {miss.fix}"
     return {
         "type": f"urn:playhead:miss:{miss.reason}",
         "title": TITLES[miss.reason],
         "status": STATUS,
         "detail": miss.detail,
         "instance": f"urn:playhead:replay:{miss.replay}" + ("" if miss.number is None else f":{miss.number}"),
-        "error": {"type": "replay_miss", "code": miss.reason, "message": f"{miss.detail} To mend it: {miss.fix}"},
+        "error": {"type": "replay_miss", "code": miss.reason, "message": message},
+        "message": message,
         "playhead": {
             "run": miss.run,
             "key": miss.key,

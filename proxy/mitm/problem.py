@@ -45,6 +45,7 @@ class Problem(Exception):
                 "status": self.status,
                 "detail": self.detail,
                 "error": {"type": "playhead_refused", "code": self.code, "message": self.detail},
+                "message": self.detail,  # where AWS's SDKs look
             }
         ).encode()
 

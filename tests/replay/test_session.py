@@ -100,6 +100,7 @@ async def test_a_changed_prompt_misses_and_says_where():
         {"pointer": "/body/messages/0/content", "recorded": "Paris?", "now": "Rome?"}
     ]
     assert problem["error"]["type"] == "replay_miss"
+    assert problem["message"] == problem["error"]["message"], "where AWS's SDKs look"
     assert "/body/messages/0/content" in problem["error"]["message"]
     assert session.report()["verdict"] == "diverged"
 
