@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calls.derive import derive
+from calls.dialects.table import BY_NAME
 from calls.graphql import normal
+from calls.json import dumps, parse
 from calls.key import keyed
 from calls.model import Headers, Kind
 from calls.route import route
@@ -183,3 +185,140 @@ def test_weaviate_s_searches_are_found_in_their_data() -> None:
 def test_any_other_tool_still_works_without_configuration() -> None:
     assert keyed(asking(TICKETS, {"query": "{ a  b }"}), PROFILES).dialect == "generic"
     assert key(TICKETS, {"query": "{ a  b }"}) != key(TICKETS, {"query": "{ a b }"})
+
+
+FOUND: list[tuple[str, str, Any, list[Any]]] = [
+    (
+        "vectors",
+        "upstash",
+        {"result": [{"id": "a", "score": 0.9, "metadata": {"k": 1}, "data": "once"}]},
+        [{"id": "a", "score": 0.9, "content": {"metadata": {"k": 1}, "data": "once"}}],
+    ),
+    (
+        "vectors",
+        "turbopuffer",
+        {"rows": [{"id": 1, "$dist": 0.1, "text": "once"}], "billing": {"billable_logical_bytes_queried": 1}},
+        [{"id": 1, "score": 0.1, "content": {"text": "once"}}],
+    ),
+    (
+        "vectors",
+        "typesense",
+        {"found": 1, "hits": [{"document": {"id": "a", "text": "once"}, "highlights": [], "vector_distance": 0.25}]},
+        [{"id": "a", "score": 0.25, "content": {"id": "a", "text": "once"}}],
+    ),
+    (
+        "vectors",
+        "s3",
+        {"vectors": [{"key": "a", "distance": 0.25, "metadata": {"text": "once"}}], "distanceMetric": "cosine"},
+        [{"id": "a", "score": 0.25, "content": {"text": "once"}}],
+    ),
+    (
+        "vectors",
+        "mongodb",
+        {"documents": [{"_id": "a", "text": "once", "score": 0.9}]},
+        [{"id": "a", "score": 0.9, "content": {"text": "once"}}],
+    ),
+    (
+        "vectors",
+        "vertex_rag",
+        {"contexts": {"contexts": [{"sourceUri": "gs://b/o", "text": "once", "score": 0.3}]}},
+        [{"id": "gs://b/o", "score": 0.3, "content": "once"}],
+    ),
+    (
+        "vectors",
+        "meilisearch_multi",
+        {"results": [{"indexUid": "i", "hits": [{"id": 1, "title": "once"}], "query": "q"}]},
+        [{"id": 1, "score": None, "content": {"id": 1, "title": "once"}}],
+    ),
+    (
+        "vectors",
+        "databricks",
+        {
+            "manifest": {"column_count": 3, "columns": [{"name": "id"}, {"name": "text"}, {"name": "score"}]},
+            "result": {"row_count": 1, "data_array": [["a", "once", 0.5]]},
+        },
+        [{"id": "a", "score": 0.5, "content": {"id": "a", "text": "once"}}],
+    ),
+    (
+        "searches",
+        "brave",
+        {
+            "query": {"original": "q"},
+            "type": "search",
+            "web": {
+                "type": "search",
+                "results": [{"title": "E", "url": "https://e.example", "description": "once", "age": "2 days ago"}],
+            },
+        },
+        [
+            {
+                "id": "https://e.example",
+                "score": None,
+                "content": {"title": "E", "url": "https://e.example", "description": "once", "age": "2 days ago"},
+            }
+        ],
+    ),
+    (
+        "searches",
+        "serper",
+        {
+            "searchParameters": {"q": "q", "type": "search"},
+            "organic": [{"title": "E", "link": "https://e.example", "snippet": "once", "position": 1}],
+            "credits": 1,
+        },
+        [
+            {
+                "id": "https://e.example",
+                "score": None,
+                "content": {"title": "E", "link": "https://e.example", "snippet": "once", "position": 1},
+            }
+        ],
+    ),
+    (
+        "searches",
+        "firecrawl_search",
+        {
+            "success": True,
+            "data": {
+                "web": [
+                    {"url": "https://e.example", "title": "E", "description": "once", "position": 1, "markdown": "# E"}
+                ]
+            },
+        },
+        [
+            {
+                "id": "https://e.example",
+                "score": None,
+                "content": {
+                    "url": "https://e.example",
+                    "title": "E",
+                    "description": "once",
+                    "position": 1,
+                    "markdown": "# E",
+                },
+            }
+        ],
+    ),
+    (
+        "searches",
+        "firecrawl_page",
+        {
+            "success": True,
+            "data": {"markdown": "# E", "metadata": {"sourceURL": "https://e.example", "statusCode": 200}},
+        },
+        [
+            {
+                "id": "https://e.example",
+                "score": None,
+                "content": {"markdown": "# E", "metadata": {"sourceURL": "https://e.example", "statusCode": 200}},
+            }
+        ],
+    ),
+]
+"""Answers of stores and services, as small as they can be, and the pieces that are in them."""
+
+
+@pytest.mark.parametrize(("dialect", "answer", "pieces"), [pytest.param(d, a, p, id=n) for d, n, a, p in FOUND])
+def test_what_was_found_comes_out_as_pieces(dialect: str, answer: Any, pieces: list[Any]) -> None:
+    found = BY_NAME[dialect].told(parse(json.dumps(answer).encode())).results
+    assert json.loads(dumps(found)) == pieces
