@@ -1,10 +1,11 @@
 """The door's end of a spool: append in memory, written by one thread, synced by another, in groups.
 
-`append` never blocks and never touches the disk. The writing thread takes all there is in one `write(2)`, every 20 ms
-while records come. Whoever asks for `reached` has it written at once: by itself where that is sure to be quick (a little,
-into the page cache, and the disk was quick the last time), else by the thread. Syncing is a thread of its own, because a
-sync takes milliseconds, and whoever waits only for the write must not wait for it. Threads are woken as seldom as can be:
-each waking makes the event loop fight for the interpreter, which costs more than all the rest of a record.
+`append` never blocks and never touches the disk. All there is goes out in one `write(2)`, at the latest 20 ms after the
+first of it came, or at once where somebody asks for `reached`: by the event loop itself where that is sure to be quick (a
+little, into the page cache, and the disk was quick the last time), else by the writing thread. Syncing is a thread of its
+own, because a sync takes milliseconds, and whoever waits only for the write must not wait for it; it is called once for
+each 20 ms. Threads are woken as seldom as can be: each waking makes the event loop fight for the interpreter, which costs
+more than all the rest of a record.
 """
 
 import asyncio
@@ -27,9 +28,6 @@ type Durability = Literal["process", "fsync"]
 
 GROUP: Final = 0.02
 """Seconds between two groups, written or synced, while nobody waits for one."""
-
-QUIET: Final = 50
-"""Groups without a record after which the writing thread stops looking, and has to be woken."""
 
 LITTLE: Final = 256 << 10
 """Bytes that the event loop's thread may write by itself."""
@@ -85,8 +83,9 @@ class Spool:
         self._queue: list[bytes] = []
         self._queued = 0
         self._appended = self._written = self._synced = 0
-        self._asleep = self._sync_asleep = False
-        self._urgent = self._look = self._dirty = False
+        self._urgent = self._look = self._dirty = self._due = False
+        self._timed = False
+        """Whether a group is begun, at whose end all is written and synced."""
         self._closing = self._written_out = False
         self._poisoned: set[int] = set()
         self._named = 0
@@ -147,10 +146,35 @@ class Spool:
             self._queued += size
             self._used += size
             self._appended += 1
-            if self._asleep:
-                self._asleep = False
-                self._to_write.notify()
-            return self._appended
+        if not self._timed:
+            self._begin_group()
+        return self._appended
+
+    def _begin_group(self) -> None:
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            # Who appends without a loop has the threads do it all.
+            self._call(self._to_write)
+        else:
+            self._timed = True
+            loop.call_later(GROUP, self._end_group)
+
+    def _end_group(self) -> None:
+        """Write what nobody has waited for, and have all of it synced."""
+        self._timed = False
+        if self._written < self._appended and not self.write_now(self._appended):
+            self._call(self._to_write)
+        if self._dirty:
+            self._call(self._to_sync)
+
+    def _call(self, thread: threading.Condition) -> None:
+        with self._lock:
+            if thread is self._to_write:
+                self._urgent = True
+            else:
+                self._due = True
+            thread.notify()
 
     async def reached(self, sequence: int) -> None:
         """Return once the record is written, or on disk with durability "fsync". Raises SpoolBroken."""
@@ -168,7 +192,8 @@ class Spool:
             if sequence > self._written:
                 self._urgent = True
                 self._to_write.notify()
-            if self._durability == "fsync":
+            elif self._durability == "fsync":
+                self._due = True
                 self._to_sync.notify()
         await future
 
@@ -241,9 +266,8 @@ class Spool:
     def _full(self) -> SpoolFull:
         if self._queued >= self._max_memory // 2:
             return SpoolFull(f"the disk under {self.directory} is too slow: {self._queued} bytes wait to be written")
-        self._look = True
-        if self._asleep:
-            self._asleep = False
+        if not self._look:
+            self._look = True
             self._to_write.notify()
         return SpoolFull(
             f"the spool {self.directory} is full ({self._used} of {self._max_bytes} bytes wait to be stored): "
@@ -307,21 +331,19 @@ class Spool:
                 self._write(batch)
                 if self._look:
                     self._look_around()
+            self._call(self._to_sync)
         with self._lock:
             self._written_out = True
             self._to_sync.notify()
 
     def _something(self) -> bool:
-        """Wait until there is something to do, and a little longer for what comes with it; False when nothing more will."""
+        """Wait until there is something to do; False when nothing more will come."""
         with self._lock:
-            quiet = 0
-            while not (self._urgent or self._closing):
-                self._asleep = quiet > QUIET
-                self._to_write.wait(None if self._asleep else GROUP)
-                self._asleep = False
-                if self._queue or self._look:
-                    break
-                quiet += 1
+            while not (self._urgent or self._look or self._closing):
+                self._to_write.wait()
+            if self._look and not self._closing:
+                # Whoever is refused asks for another look, and that may be thousands a second.
+                self._to_write.wait(GROUP)
             self._urgent = False
             return not self._closing or bool(self._queue)
 
@@ -347,8 +369,6 @@ class Spool:
             self._queued -= sum(map(len, batch)) + OVERHEAD * len(batch)
             self._trouble = None if batch else self._trouble
             self._dirty = True
-            if self._sync_asleep:
-                self._to_sync.notify()
         self._tell()
 
     def _waited(self, reason: str) -> bool:
@@ -382,7 +402,7 @@ class Spool:
             with self._lock:
                 retired, self._output.retired = self._output.retired, []
                 current, begun, target = self._output.handle, self._output.begun, self._written
-                self._dirty = False
+                self._dirty = self._due = False
             fault = self._sync([*retired, *([] if current is None else [current])], named=begun == self._named)
             for handle in retired:
                 self._poisoned.discard(handle)
@@ -397,17 +417,9 @@ class Spool:
     def _awaited(self) -> bool:
         """Wait until something is to be synced; False when nothing ever will be."""
         with self._lock:
-            self._sync_asleep = True
-            while not (self._dirty or self._written_out):
+            while not ((self._dirty and self._due) or self._written_out):
                 self._to_sync.wait()
-            self._sync_asleep = False
-            group = time.monotonic() + GROUP
-            while not self._hurried() and (left := group - time.monotonic()) > 0:
-                self._to_sync.wait(left)
             return self._dirty or bool(self._output.retired)
-
-    def _hurried(self) -> bool:
-        return self._closing or (self._durability == "fsync" and bool(self._waiters))
 
     def _sync(self, handles: list[int], *, named: bool) -> str | None:
         """Sync the files, and their names where there are new ones; return what went wrong."""

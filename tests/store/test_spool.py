@@ -3,6 +3,7 @@
 import asyncio
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,21 @@ async def test_many_waiters_are_woken_together(directory: Path, monkeypatch: pyt
     with Spool(directory) as spool:
         await asyncio.gather(*(spool.reached(spool.append(b"x" * 100)) for _ in range(500)))
     assert calls < 50
+
+
+async def test_what_nobody_waits_for_is_written_by_the_loop_a_group_at_a_time(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends: list[Callable[[], None]] = []
+    monkeypatch.setattr(asyncio.get_running_loop(), "call_later", lambda _after, end: ends.append(end))
+    with Spool(directory) as spool:
+        spool.append(b"one")
+        spool.append(b"two")
+        assert (spool.written, len(ends)) == (0, 1)
+        ends.pop()()
+        assert spool.written == 2
+        spool.append(b"three")
+        assert len(ends) == 1, "another group has begun"
 
 
 async def test_whoever_stops_waiting_harms_nobody(directory: Path) -> None:
