@@ -73,9 +73,9 @@ def cut(exchange: Exchange, size: int) -> Exchange:
 
 
 def _end(exchange: Exchange) -> End:
-    """How it ended. A refusal of ours says how long it is: what is shorter is an answer that we had to break off."""
+    """How it ended. A problem that we told of says how long it is: what is shorter is an answer that was broken off."""
     response = exchange.response
-    if exchange.outcome != "refused" or response is None or exchange.request.method == "HEAD":
+    if exchange.outcome in ("completed", "client_closed") or response is None or exchange.request.method == "HEAD":
         return _ENDS[exchange.outcome]
     return "complete" if header(response.headers, "content-length") == str(response.body.size) else "cut"
 

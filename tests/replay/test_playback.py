@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calls.model import Headers, Response
+from calls.model import Headers, Outcome, Response
 from replay.answer import Answer, mark
 from replay.pacing import INSTANT
 from replay.playback import answer
@@ -50,8 +50,11 @@ def test_a_broken_off_body_keeps_the_length_that_it_never_reached():
     ("headers", "end"),
     [((("Content-Length", "5"),), "complete"), ((("Content-Length", "9"),), "cut"), ((), "cut")],
 )
-def test_a_refusal_is_whole_and_an_answer_that_we_broke_off_is_not(headers: Headers, end: str):
-    told = exchange(chat("a"), ok(b"12345", headers=headers), outcome="refused")
+@pytest.mark.parametrize("outcome", ["refused", "server_closed", "timed_out"])
+def test_a_problem_of_ours_is_whole_and_an_answer_that_was_broken_off_is_not(
+    headers: Headers, end: str, outcome: Outcome
+):
+    told = exchange(chat("a"), ok(b"12345", headers=headers), outcome=outcome)
     assert answer(told, INSTANT, MARK).end == end
 
 
