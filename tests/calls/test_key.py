@@ -153,6 +153,7 @@ def test_14b_what_a_user_writes_is_never_a_nonce() -> None:
         ("?q=a%20b", "?q=a+b"),
         ("?q=%c3%a9", "?q=%C3%A9"),
         ("?a=1&X-Amz-Signature=x&X-Amz-Date=1", "?a=1&X-Amz-Signature=y&X-Amz-Date=2"),
+        ("?a=1&AWSAccessKeyId=x&Signature=x&Expires=1", "?a=1&AWSAccessKeyId=x&Signature=y&Expires=2"),
         ("?api_key=one", "?api_key=two"),
     ],
 )
