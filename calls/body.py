@@ -52,7 +52,8 @@ def read(request: Request, *, is_json: bool = False) -> Read:
 def _read(data: bytes, media: str, essence: str, *, is_json: bool) -> Read:
     if not data:
         return Read(form="none")
-    if essence == "multipart/form-data" and (parts := _multipart(data, media)) is not None:
+    # Forms, and what Google's storage is sent: what a thing is, then the thing (`multipart/related`).
+    if essence.startswith("multipart/") and (parts := _multipart(data, media)) is not None:
         return Read(form="multipart", value=parts, text=data)
     if is_json or data.lstrip()[:1] in (b"{", b"["):
         try:

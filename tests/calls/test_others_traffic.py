@@ -12,9 +12,10 @@ from calls.derive import derive
 from calls.dialects.table import BY_NAME
 from calls.folding import Part, fold
 from calls.json import parse
+from calls.key import keyed
 from calls.model import Kind
 from calls.route import route
-from tests.calls.asking import ANTHROPIC, PROFILES, chat, how, key, user
+from tests.calls.asking import ANTHROPIC, PROFILES, chat, how, key, request, user
 from tests.calls.test_derive import answered
 
 AGENTS = "bedrock-agent-runtime.us-east-1.amazonaws.com"
@@ -134,6 +135,18 @@ def test_what_changes_the_answer_is_in_the_key_without_a_warning(url: str, one: 
 
 def test_a_session_that_an_agent_is_asked_in_is_in_no_key() -> None:
     assert key(INLINE + "session_1", {"inputText": "a"}) == key(INLINE + "session_2", {"inputText": "a"})
+
+
+def test_what_a_thing_is_and_the_thing_count_without_the_boundary_between_them() -> None:
+    """As Google's storage is uploaded to (logfire's `test_pydantic_ai_gcs_upload.yaml`): `multipart/related`."""
+
+    def uploaded(boundary: str, content: str) -> str:
+        body = f'--{boundary}\r\ncontent-type: application/json\r\n\r\n{{"name": "a"}}\r\n--{boundary}\r\n\r\n{content}\r\n--{boundary}--'
+        media = ("content-type", f'multipart/related; boundary="{boundary}"')
+        url = "https://storage.googleapis.com/upload/storage/v1/b/bucket/o?uploadType=multipart"
+        return keyed(request(url, body.encode(), media), PROFILES).key
+
+    assert uploaded("==1==", "x") == uploaded("==2==", "x") != uploaded("==1==", "y")
 
 
 def test_the_model_that_answers_out_of_documents_is_known() -> None:
