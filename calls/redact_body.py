@@ -39,6 +39,9 @@ class BodyRedactor(Protocol):
     withheld: str | None
     """Known after `finish`: why the body must not be kept, if it must not."""
 
+    def passes(self, data: bytes) -> bool:
+        """Take a piece, if it can be recorded at once and as it is. `feed` can as well, and takes all others, but longer."""
+
     def feed(self, data: bytes, at: int) -> list[Piece]:
         """Take a piece, and give those that can be recorded."""
 
@@ -100,14 +103,14 @@ class PlainBody:
         self._start = 0
         self._edits: list[Edit] = []
 
+    def passes(self, data: bytes) -> bool:
+        return not (self._waiting or self._mend) and self._scanner.passes(data)
+
     def feed(self, data: bytes, at: int) -> list[Piece]:
-        scanner = self._scanner
-        edits, end = scanner.feed(data), self._start + len(data)
-        if scanner.decided == end and not (edits or self._waiting or self._mend):
-            self._start = end
-            return [Piece(at, data, 0, len(data))]
+        if not self._waiting:
+            self._start = self._scanner.decided
         self._waiting.append((at, data))
-        return self._release(edits)
+        return self._release(self._scanner.feed(data))
 
     def finish(self) -> list[Piece]:
         # What waits for nothing has left already.
@@ -157,6 +160,9 @@ class HeldBody:
         self.heavy = True
         self.reencoded = False
         self.withheld: str | None = None
+
+    def passes(self, data: bytes) -> bool:  # noqa: ARG002 - nobody can say before it is opened
+        return False
 
     def feed(self, data: bytes, at: int) -> list[Piece]:
         self._held.append((at, data))

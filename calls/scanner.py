@@ -104,14 +104,21 @@ class Scanner:
         self._inside: _Found | None = None
         self.decided = 0
 
+    def passes(self, data: bytes) -> bool:
+        """Take the next piece if it is decided at once that nothing of it changes, as with nearly all of a stream of events."""
+        if (
+            self._before != b"\n"
+            or self._rest
+            or self._inside
+            or self._match(_ANYWHERE, data, 0, len(data)) != _NOTHING
+        ):
+            return False
+        self.decided += len(data)
+        self._before = data[-1:] or b"\n"
+        return True
+
     def feed(self, data: bytes, *, last: bool = False) -> Sequence[Edit]:
         """Take the next piece and tell what is to be replaced, in order; with `last` nothing stays undecided."""
-        fresh = self._before == b"\n" and not (self._rest or self._inside or last)
-        if fresh and self._match(_ANYWHERE, data, 0, len(data)) == _NOTHING:
-            # The way of nearly all pieces of a stream of events: nothing pending, nothing found.
-            self.decided += len(data)
-            self._before = data[-1:] or b"\n"
-            return ()
         if not (data or self._rest or self._inside):
             return ()  # it ended before, and nothing was left open
         return self._feed(data, last=last)

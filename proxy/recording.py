@@ -10,7 +10,7 @@ goes event by event.
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -133,8 +133,11 @@ class Recording:
             self._last_piece(message, data, at)
         else:
             message.taken += size
+            if not self._line and message.body.passes(data):
+                self._write(Data(self.id, at, side, data))
+                return
             for piece in message.body.feed(data, at):
-                self._piece(message, piece)
+                self.put(self._piece(message, piece))
 
     def response(self, at: int, status: int, reason: str, http_version: str, headers: Headers) -> None:
         """The response's head has arrived. One that only announces another (1xx) is not kept."""
@@ -292,7 +295,7 @@ class Recording:
         message.finished = True
         room = self._recorder.body_limit - message.taken
         for piece in [*pieces, last._replace(data=last.data[:room], size=min(room, len(last.data)))]:
-            self._piece(message, piece)
+            self.put(self._piece(message, piece))
 
     def _finish(self, message: _Message) -> None:
         """Have the rest of a body, now or from the thread."""
@@ -301,32 +304,30 @@ class Recording:
         message.finished = True
         pieces = message.body.finish_within(QUICK)
         if pieces is not None:
-            self._finished(message, pieces)
+            self._finished(message, pieces, self.put)
             return
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            self._finished(message, message.body.finish())
+            self._finished(message, message.body.finish(), self.put)
             return
         work = _Work(message, self._recorder.work(message.body))
         self._line.append(work)
         self._recorder.busy(self)
         work.pieces.add_done_callback(lambda _: loop.call_soon_threadsafe(self._next))
 
-    def _finished(self, message: _Message, pieces: list[Piece]) -> None:
+    def _finished(self, message: _Message, pieces: list[Piece], tell: Callable[[Data], None]) -> None:
         self._recorder.release(message.held)
         if message.body.withheld:
             message.truncated = True
             self._recorder.ledger.gap(self._run, message.body.withheld, self.id)
         for piece in pieces:
-            self._piece(message, piece)
+            tell(self._piece(message, piece))
 
-    def _piece(self, message: _Message, piece: Piece) -> None:
-        if message.lost:
-            return
+    def _piece(self, message: _Message, piece: Piece) -> Data:
         at, data, redactions, size = piece
         odd = None if size == len(data) else size
-        self._write(Data(self.id, at, message.side, data, "data", odd, redactions, message.body.reencoded))
+        return Data(self.id, at, message.side, data, "data", odd, redactions, message.body.reencoded)
 
     def _frame(self, message: _Message, data: bytes, at: int, kind: ChunkKind) -> None:
         """A WebSocket's message is whole in itself."""
@@ -375,10 +376,10 @@ class Recording:
     def _worked(self, work: _Work) -> None:
         mistake = work.pieces.exception()
         if mistake is None:
-            self._finished(work.message, work.pieces.result())
+            self._finished(work.message, work.pieces.result(), self._write)
             return
         # A mistake of ours must neither keep the exchange open nor let an unredacted byte through.
-        self._finished(work.message, [])
+        self._finished(work.message, [], self._write)
         work.message.truncated = True
         self._recorder.ledger.gap(self._run, f"a body could not be redacted: {mistake!r}", self.id)
 
@@ -393,7 +394,7 @@ class Recording:
             self._write(Ended(self.id, item.at, message.side, message.passed, message.truncated, trailers))
 
     def _write(self, record: Record) -> None:
-        if self._mute:
+        if self._mute or (self._missed and isinstance(record, Data) and self._side(record.side).lost):
             return
         told = self._recorder.ledger.put(record)
         if isinstance(told, int):
@@ -402,10 +403,15 @@ class Recording:
         if isinstance(record, RequestStarted):
             self._mute = True
         elif isinstance(record, Data):
-            message = self._request if record.side == "request" else self._response
-            assert message is not None
+            message = self._side(record.side)
             message.truncated = message.lost = True
         self._miss(told)
+
+    def _side(self, side: Side) -> _Message:
+        """The message of which a piece was told."""
+        message = self._request if side == "request" else self._response
+        assert message is not None
+        return message
 
     def _miss(self, reason: str) -> None:
         if not self._missed:

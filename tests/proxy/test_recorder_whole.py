@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from calls.events import Closed, Data, Ended, RequestStarted, ResponseStarted, decode
 from calls.model import Exchange, Headers
-from proxy.recording import Recording
+from proxy.recording import QUICK, Recording
 from store.spool import Reader
 from tests.calls.secrets import TOKENS
 from tests.proxy.recording import JSON, Desk, desk
@@ -116,6 +116,23 @@ async def test_a_request_is_told_before_anybody_waits_for_it(directory: Path) ->
         one = at.begin(gathers=True)
         assert await one.kept()
         assert payloads(at) == [[RequestStarted]]
+
+
+async def test_a_response_waits_in_line_behind_a_request_that_is_still_worked_on(directory: Path) -> None:
+    with desk(directory) as at:
+        one = at.begin(headers=ZIPPED)
+        one.data("request", gzip.compress(bytes(4 * QUICK)), 1)
+        one.ended("request", 2)
+        told_early = 3, 413, "Too Large", "HTTP/1.1", JSON
+        one.response(*told_early)
+        one.data("response", b"[1, ", 4)
+        one.data("response", b"2]\n", 5)
+        one.ended("response", 6)
+        one.closed(7, "completed")
+        assert await one.kept()
+    (exchange,) = at.exchanges().values()
+    assert exchange.response is not None
+    assert exchange.response.body.data == b"[1, 2]\n"
 
 
 async def test_a_spool_in_trouble_is_told_the_parts(directory: Path) -> None:
