@@ -38,6 +38,17 @@ def thought(name: str, blob: str | None = None) -> dict[str, Any]:
     return {"type": "reasoning", "id": name, "summary": [], "encrypted_content": blob}
 
 
+def programmed(name: str, blob: str) -> list[dict[str, Any]]:
+    """As gpt-5.6-sol tells them (vercel/ai's programmatic-tool-calling.1): each telling has a fingerprint of its own."""
+    program, call = f"call_{name}", f"call_f{name}"
+    caller = {"type": "program", "caller_id": program}
+    return [
+        {"type": "program", "id": f"cm_{name}", "call_id": program, "code": "await tools.f({})", "fingerprint": blob},
+        function_call(call, id=f"fc_{name}", caller=caller),
+        output(call, caller=caller),
+    ]
+
+
 def answer(*texts: str, **more: Any) -> dict[str, Any]:
     parts = [{"type": "output_text", "text": text, "annotations": [], "logprobs": []} for text in texts]
     return {"type": "message", "role": "assistant", "id": "msg_1", "status": "completed", "content": parts, **more}
@@ -69,6 +80,12 @@ SAME = [
     ),
     pytest.param(
         asking([thought("rs_1", "gAAA")]), asking([thought("rs_tmp_2", "gBBB")]), id="11 two copies of one thought"
+    ),
+    pytest.param(asking(programmed("1", "gAAA")), asking(programmed("2", "gBBB")), id="a program and what it called"),
+    pytest.param(
+        asking([{"type": "shell_call", "id": "sh_1", "call_id": "call_1", "action": {"commands": ["ls"]}}]),
+        asking([{"type": "shell_call", "call_id": "call_2", "action": {"commands": ["ls"]}, "status": "completed"}]),
+        id="a call of a shell with a name and without",
     ),
     pytest.param(asking("hi", conversation="conv_1"), asking("hi", conversation={"id": "conv_1"}), id="a conversation"),
     pytest.param(
