@@ -81,7 +81,7 @@ def _assembled(response: Response | None, dialect: str) -> Assembly | None:
     socket = spoken(response.body) or response.status == _SWITCHING
     media = websocket.MEDIA if socket else (header(response.headers, "content-type") or "").lower()
     assembly = BY_NAME[dialect].assemble(media)
-    data = websocket.framed(response.body) if socket else _opened(response)
+    data = websocket.framed(response.body) if socket else opened(response)
     if data is None:
         return None
     assembly.feed(data)
@@ -89,7 +89,7 @@ def _assembled(response: Response | None, dialect: str) -> Assembly | None:
     return assembly
 
 
-def _opened(response: Response) -> bytes | None:
+def opened(response: Response) -> bytes | None:
     """The body without its content encoding; the bytes are believed before the label."""
     data = response.body.data
     encoding = header(response.headers, "content-encoding") or ""

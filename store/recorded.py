@@ -27,14 +27,15 @@ from store.rows import exchange_of, response_of
 from store.runs import Page, following
 from store.shapes import Answered, Place, Shape, call_shape, exchange_shape
 from store.tables import calls
-from store.words import said
+from store.words import could_say, said
 
 PAGE = 100
 
 NEWEST = 10_000
 """How many calls are searched for words, counted from where a page begins."""
 
-LISTENED = 500
+LISTENED = 50
+"""How many answers are held at a time: some are megabytes."""
 
 type _Part = tuple[str, Any, bytes]
 """Run, day and hash."""
@@ -285,7 +286,7 @@ def _saying(words: str, rows: Iterable[asyncpg.Record], parts: Mapping[_Part, by
             response = response_of(row, _own(row, parts))
         except Corrupt:
             continue  # whoever opens it is told
-        if words in said(row["dialect"], response):
+        if could_say(words, response) and words in said(row["dialect"], response):
             found.append(row["id"])
     return found
 
@@ -311,6 +312,7 @@ SELECT exchanges.id, exchanges.run, exchanges.status, exchanges.head, exchanges.
     exchanges.response_digest, calls.dialect
 FROM exchanges JOIN calls USING (project, id)
 WHERE project = $1 AND id = ANY ($2::uuid[]) AND response_body IS NOT NULL
+    AND calls.dialect <> 'generic' AND calls.operation <> 'embeddings'  -- neither says anything
 """
 
 EXCHANGES = "SELECT * FROM exchanges WHERE project = $1 AND id = ANY ($2::uuid[])"
