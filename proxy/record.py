@@ -73,7 +73,7 @@ def _ended(api: Api, run: str, labels: Mapping[str, str] | None, place: Mapping[
     if labels is not None:
         api.put(f"/runs/{segment(run)}", {"labels": dict(labels)}, timeout=PATIENCE)
     lacking = lacks(api, run, ASKED)
-    calls = list(api.each(f"/runs/{segment(run)}/calls"))
+    calls = list(api.each(f"/runs/{segment(run)}/calls", limit=500))
     whole = api.patch(f"/runs/{segment(run)}", {"ended": True, "succeeded": succeeded})
     taken = _taken(api, run) if place.get("mode") == "auto" else None
     return taken or summary(whole, calls, lacking)

@@ -196,6 +196,8 @@ def _side(difference: Mapping[str, Any], side: str) -> str:
 
 
 def _left_over(report: Mapping[str, Any]) -> Iterator[str]:
+    if report["allow_unused"]:
+        return
     for entry in report["left_over"][:5]:
         yield f"          left over: step {entry['step']}, {entry['asked']}"
     if report["unused"] > 5:

@@ -29,7 +29,10 @@ NO_RUNS = "no runs; record one with: playhead record -- COMMAND"
 )
 @click.option("--incomplete", is_flag=True, default=None, help="Only runs with gaps or cut answers.")
 def ls_command(as_json: bool, limit: int, **flags: Any) -> None:
-    """List runs, newest first."""
+    """List runs, newest first.
+
+    Words are looked for in the newest 10,000 calls that fit the other options: --since, --model and --host make it look further.
+    """
     filters = {name: flags.pop(name) for name in ("label", "model", "host", "q", "incomplete")}
     filters["since"] = moment(flags.pop("since"))
     found = asking(flags, lambda api: api.get("/runs", limit=limit, **filters))
@@ -71,7 +74,7 @@ def show_command(what: str, as_json: bool, **flags: Any) -> None:
                 click.echo(f"playhead: not all that was recorded is stored yet: {printable(lacking)}", err=True)
         except NotFound:
             return _call(api, what), None
-        return found, list(api.each(f"/runs/{segment(run)}/calls", limit=200))
+        return found, list(api.each(f"/runs/{segment(run)}/calls", limit=500))
 
     found, calls = asking(flags, look)
     if as_json or calls is None:

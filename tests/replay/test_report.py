@@ -62,9 +62,11 @@ async def test_a_miss_is_shown_with_both_sides_and_what_to_do():
     ]
 
 
-async def test_what_was_left_over_is_named():
-    shown = text(await report_of("a"))
-    assert "left over: step 2" in shown
+async def test_what_was_left_over_is_named_unless_it_may_be():
+    report = await report_of("a")
+    assert "left over: step 2" in text(report)
+    assert "left over" not in text({**report, "allow_unused": True})
+    shown = text(report)
     assert "--allow-unused" in shown
 
 
