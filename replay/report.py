@@ -117,8 +117,9 @@ def report(
 
 
 def interrupted(report: Mapping[str, Any]) -> dict[str, Any]:
-    """The report of a replay whose door ended in the middle: which of its answers arrived, nobody knows."""
-    verdict = "unknown" if report["verdict"] == "right" else report["verdict"]
+    """The report of a replay whose door ended in the middle: which of its answers arrived, and what else would have been asked
+    for, nobody knows."""
+    verdict = "diverged" if report["missed"] or report["live"] else "unknown"
     return {**report, "verdict": verdict, "interrupted": True}
 
 
@@ -159,6 +160,8 @@ def _counts(report: Mapping[str, Any]) -> str:
 
 
 def _notes(report: Mapping[str, Any]) -> Iterator[str]:
+    if report.get("interrupted") and report["verdict"] == "diverged":
+        yield "          interrupted: its proxy ended before it did, so some of this may be for that alone"
     if report["ambiguous"]:
         yield "          ambiguous: equal requests were under way at once when recorded; which answer was whose is a guess"
     if report["reframed"]:
@@ -196,7 +199,7 @@ def _side(difference: Mapping[str, Any], side: str) -> str:
 
 
 def _left_over(report: Mapping[str, Any]) -> Iterator[str]:
-    if report["allow_unused"]:
+    if report["allow_unused"] or report.get("interrupted"):
         return
     for entry in report["left_over"][:5]:
         yield f"          left over: step {entry['step']}, {entry['asked']}"
@@ -206,6 +209,8 @@ def _left_over(report: Mapping[str, Any]) -> Iterator[str]:
 
 def _next(report: Mapping[str, Any], called: str) -> str:
     first = report["first_divergence"]
+    if report.get("interrupted") and (not first or first["reason"] == "unused"):
+        return "run it again"
     if not report["served"] and (not first or first["reason"] == "unused"):
         return "see whether its requests reach the proxy: playhead doctor -- CMD"
     if not first:

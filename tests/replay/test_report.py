@@ -8,7 +8,7 @@ import click
 
 from proxy.cli import loaded
 from replay.recording import recording
-from replay.report import text
+from replay.report import interrupted, text
 from replay.session import Options, Session
 from tests.replay.strategies import PROFILES, chat, exchange, post, run_of, said
 
@@ -112,3 +112,14 @@ def exists(name: str, flags: list[str]) -> None:
     assert isinstance(command, click.Command), f"playhead {name} does not exist"
     known = {flag for parameter in command.params for flag in parameter.opts}
     assert set(flags) <= known, f"playhead {name} has no {set(flags) - known}"
+
+
+async def test_what_a_proxy_that_died_was_not_asked_for_says_nothing():
+    report = interrupted(await report_of("a"))
+    assert report["verdict"] == "unknown"
+    assert "was interrupted" in text(report)
+    assert "left over" not in text(report)
+    assert text(report).splitlines()[-1].strip() == "next: run it again"
+    missed = interrupted(await report_of("c"))
+    assert missed["verdict"] == "diverged"
+    assert "interrupted: its proxy ended before it did" in text(missed)
