@@ -83,6 +83,14 @@ def test_a_form_that_was_kept_as_base64_is_a_form_again(media: str) -> None:
     assert one.request.body.data == (form if media.startswith("multipart") else b64encode(form))
 
 
+@pytest.mark.parametrize("length", [5, 7, 8, None])
+def test_bytes_that_were_kept_as_base64_are_known_by_the_length_that_was_sent(length: int | None) -> None:
+    sent = b"RIFF\xff"
+    told = {"headers": {} if length is None else {"content-length": [str(length)]}, "body": b64encode(sent).decode()}
+    one = only({"interactions": [interaction(told)]})
+    assert one.request.body.data == (sent if length == len(sent) else b64encode(sent))
+
+
 def test_a_parsed_body_becomes_json_again_and_the_summary_says_so() -> None:
     told = interaction()
     told["request"]["parsed_body"] = json.loads(told["request"].pop("body"))
