@@ -36,6 +36,6 @@ class Uuid7:
             self._drawn, self._left = self._randbits(_RANDOM * _DRAWN), _DRAWN
         random, self._drawn, self._left = self._drawn & _MASK, self._drawn >> _RANDOM, self._left - 1
         high, low = self._count >> 30, self._count & ((1 << 30) - 1)
-        value = self._millisecond << 80 | 7 << 76 | high << 64 | 2 << 62 | low << _RANDOM | random
-        text = f"{value:032x}"
-        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+        early, late = self._millisecond >> 16, self._millisecond & 0xFFFF
+        end = (low & 0xFFFF) << _RANDOM | random
+        return f"{early:08x}-{late:04x}-{7 << 12 | high:04x}-{2 << 14 | low >> 16:04x}-{end:012x}"

@@ -96,6 +96,8 @@ class Chunked:
     def feed(self, data: bytes) -> Cut:
         if self._tail:
             data, self._tail = self._tail + data, b""
+        elif not (self._left or self._closing) and (piece := self._only_chunk(data)):
+            return Cut(data, (piece,), None)
         pieces: list[bytes] = []
         at, size = 0, len(data)
         while at < size:
@@ -126,6 +128,13 @@ class Chunked:
             return Cut(data, pieces, None)
         self._tail = data[at:]
         return Cut(data[:at], pieces, None)
+
+    def _only_chunk(self, data: bytes) -> bytes | None:
+        """The payload, where this is one chunk and no more: as nearly all events of a stream come."""
+        line = data.find(b"\r\n", 0, LINE)
+        found = self._size.fullmatch(data, 0, line) if line > 0 and data.endswith(b"\r\n") else None
+        size = int(found[1], 16) if found else 0
+        return data[line + 2 : -2] if size and size == len(data) - line - 4 else None
 
     def _sized(self, data: bytes, at: int, end: int) -> int:
         found = self._size.fullmatch(data, at, end)

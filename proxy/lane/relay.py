@@ -11,7 +11,7 @@ from typing import Final
 
 from calls.model import Headers, Outcome
 from proxy.lane.admission import Asked
-from proxy.lane.exchange import Desk, Exchange
+from proxy.lane.exchange import MUCH, Desk, Exchange
 from proxy.lane.framing import Body, Chunked, Malformed, Sized, UntilClosed
 from proxy.lane.heads import END, Framing, ResponseHead, framing, response_head, without
 from proxy.lane.upstream import Lender, Upstream
@@ -278,7 +278,8 @@ class Relay(Exchange):
             self._end(go, cut.end, cut.rest)
         elif go:
             self.desk.write(go)
-            self.paced(len(data))
+            if len(data) >= MUCH:
+                self.paced(len(data))
 
     def _end(self, before: bytes, end: bytes, surplus: bytes = b"") -> None:
         self.tape.ended("response", self._response.trailers if self._response else ())
