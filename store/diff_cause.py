@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 from calls.divergence import Difference
 from calls.key import Keyed
-from calls.model import Call, Exchange
+from calls.model import Call, Exchange, concluded, ended
 from store.diff_steps import Reading, Step
 
 type Cause = Literal[
@@ -31,11 +31,33 @@ class Seen:
     call: Call
     """As its last exchange tells it."""
 
+    told: Exchange
+
+    @property
+    def left(self) -> bool:
+        """Whether the client left in the midst of the answer. How much it had then is chance."""
+        return ended(self.told, concluded=concluded(self.call)) == "client_closed"
+
 
 def seen(first: Exchange, last: Exchange, reading: Reading) -> Seen:
     """Look at a call closely: at its first exchange for what was asked, at its last for the answer."""
     key = reading.key(first)
-    return Seen(asked=first, key=key, call=reading.call(last, key if last is first else reading.key(last)))
+    return Seen(asked=first, key=key, call=reading.call(last, key if last is first else reading.key(last)), told=last)
+
+
+def left_alike(one: Seen, other: Seen) -> bool:
+    """Whether both clients left in the midst of what is the same answer, as far as both have it."""
+    here, there = one.told.response, other.told.response
+    if not (one.left and other.left and here and there and here.status == there.status):
+        return False
+    if one.call.kind == "model":
+        # Its bytes have ids and times that are new each time.
+        return one.call.tool_calls == other.call.tool_calls and _begins(one.call.text or "", other.call.text or "")
+    return _begins(here.body.data, there.body.data)
+
+
+def _begins[T: (str, bytes)](one: T, other: T) -> bool:
+    return one.startswith(other) or other.startswith(one)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,9 +15,11 @@ from calls.drift import at, drift
 from calls.json import dumps
 from calls.meaning import meaning, words
 from calls.model import Headers, Json
-from store.diff_cause import SHOWN, Cause, Found, Named, Seen
+from store.diff_cause import SHOWN, Cause, Found, Named, Seen, left_alike
 
 _COUNTED: Final = 500
+
+_ANSWERED: Final = ("answer", "tool_answer", "failure")
 
 _HEADERS: Final = "/headers/"
 
@@ -53,6 +55,8 @@ class Inquiry:
         requests, more = _parted(_asked(one), _asked(other))
         if one is None or other is None:
             return self._lone(place, known, requests, (one, other))
+        if known in _ANSWERED and left_alike(one, other):
+            known = None
         volatile = tuple(_volatile(one, other))
         answers, unlisted = _parted(_said(one), _said(other))
         follows = self._again(place, one, other) if known == "model" else self._source(requests)
