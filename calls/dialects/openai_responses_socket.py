@@ -71,7 +71,9 @@ class Stream:
         lane = text(said.get("stream_id"))
         name = some(members(said.get("response")).get("id"))
         current = self._current.get(lane)
-        if name and (current is None or current[0] != name):
+        # GitHub Copilot names its responses anew with every event.
+        over = current is None or said.get("type") == "response.created" or current[1].complete
+        if name and over and (current is None or current[0] != name):
             current = self._current[lane] = name, openai_responses.Stream()
             self._responses.append(current[1])
         if said.get("type") == "error" and (current is None or current[1].complete):

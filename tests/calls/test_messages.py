@@ -255,6 +255,18 @@ def test_a_response_over_a_socket_is_one_to_the_sdk() -> None:
     assert sorted(ours, key=str) == sorted((one.response.to_dict() for one in judged), key=str)
 
 
+def test_a_response_that_is_named_anew_with_every_event_is_one_response() -> None:
+    """As GitHub Copilot does (vercel/ai's github-copilot-id-rotation.1)."""
+    first: list[dict[str, Any]] = [
+        {"type": "response.created", "response": {"id": "a", "status": "in_progress", "output": []}},
+        {"type": "response.in_progress", "response": {"id": "b", "status": "in_progress", "output": []}},
+        {"type": "response.completed", "response": {"id": "c", "status": "completed", "output": []}},
+    ]
+    second = [one | {"response": one["response"] | {"id": one["response"]["id"] + "2"}} for one in first]
+    ours = answered("openai_responses_socket", [*first, *second])["responses"]
+    assert [(one["id"], one["status"]) for one in ours] == [("c", "completed"), ("c2", "completed")]
+
+
 @pytest.mark.parametrize("name", ["audio_and_transcripts", "function_call_and_error"])
 def test_pieces_make_what_the_end_says(name: str) -> None:
     """Without every event that tells something whole, a session says the same: but for what is said only at the end."""
