@@ -16,5 +16,5 @@ while kill -0 "$pid" 2>/dev/null && [ ! -e "$state/code" ]; do
 done
 code=$(cat "$state/code" 2>/dev/null || echo 125)
 cat "$state/log"
-python3 "$here/summary.py" "$state/report.json" "the recording" "$code"
+python3 "$here/summary.py" "$state/report.json" "$(cat "$state/recording")" "$code"
 exit "$code"

@@ -29,6 +29,7 @@ fi
 
 # For the steps that follow: a command that hands its environment out and waits is what is replayed.
 env -0 >"$state/before"
+printf '%s\n' "$PLAYHEAD_ACTION_RECORDING" >"$state/recording"
 mkfifo "$state/handed" "$state/finish"
 (
     code=0
