@@ -55,6 +55,8 @@ class Asked:
     """What is not recorded goes live: nobody needs to be told how to let it."""
 
     mend: Mend | None = None
+    edited: int | None = None
+    """The last step that was answered otherwise than it was recorded."""
 
     @property
     def again(self) -> str:
@@ -229,6 +231,11 @@ def _miss(asked: Asked, reason: Reason, detail: str, fix: str, key: str | None, 
 
 
 def _fix_no_match(asked: Asked, nearest: Nearest) -> str:
+    if asked.edited is not None and not asked.mend:
+        forked = f"playhead fork {quote(asked.called or asked.run)} --from {asked.edited} --override FILE -- CMD"
+        return (
+            f"what follows from an edit was never recorded, so go on live: {forked}; or answer it in the FILE as well"
+        )
     explain = "see what makes its key: playhead explain --request FILE"
     return "; or ".join([asked.again, *_let_through(asked), explain, *_rule(asked.request, nearest)])
 

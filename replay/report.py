@@ -27,6 +27,9 @@ class Tally:
     missed: int = 0
     live: int = 0
     edited: int = 0
+    edited_at: int | None = None
+    """The step that was last answered otherwise than it was recorded."""
+
     allowed: int = 0
     """Requests to hosts that may be asked for real. They are no part of the replay."""
 

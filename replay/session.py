@@ -119,6 +119,7 @@ class Session:
             called=self.options.called,
             live=self.options.on_miss == "live" and not strict if own is None else own == "auto",
             mend=self.options.mend,
+            edited=self._tally.edited_at,
         )
         try:
             given = await self._found(asked)
@@ -309,6 +310,7 @@ class Session:
         if given.again:
             self._script.put_back(recorded)
         self._tally.edited += 1
+        self._tally.edited_at = recorded.step
         return given.answer
 
     async def _unanswered(self, asked: Asked, key: str, raw: str) -> Answer | None:

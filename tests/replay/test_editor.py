@@ -51,6 +51,15 @@ async def test_an_edited_answer_says_so_and_is_counted():
     assert report["overrides"] == [{"override": 1, "where": "step 2", "what": "text", "steps": [2], "answered": 1}]
 
 
+async def test_what_follows_from_an_edit_is_a_fork_s():
+    replay = session(two(), {"step": 1, "text": "C"}, called="bad.jsonl")
+    assert "record the run again" in json.loads((await answered(replay, chat("x"))).body)["playhead"]["fix"]
+    await answered(replay, chat("a"))
+    fix = json.loads((await answered(replay, chat("and now, C?"))).body)["playhead"]["fix"]
+    assert "playhead fork bad.jsonl --from 1 --override FILE -- CMD" in fix
+    assert "record the run again" not in fix
+
+
 async def test_an_override_that_nothing_was_answered_by_makes_the_replay_not_right():
     replay = session(two(), {"step": 2, "text": "C"}, allow_unused=True)
     await answered(replay, chat("a"))
