@@ -11,7 +11,7 @@ _SHIPPED = (
     *("openai_chat", "openai_responses", "openai_embeddings", "openai_completions", "openai_assistants"),
     *("openai_agents", "openai_rest"),
     *("openai_realtime", "openai_responses_socket", "gemini_live"),
-    *("anthropic", "gemini", "gemini_code", "gemini_interactions"),
+    *("anthropic", "anthropic_sessions", "gemini", "gemini_code", "gemini_interactions"),
     *("bedrock_converse", "bedrock_invoke", "bedrock_agent", "bedrock_others"),
     *("cohere_v1", "cohere_v2", "dashscope", "mistral_conversations", "ollama"),
     *("replicate", "watsonx", "text_generation", "rerank", "services"),

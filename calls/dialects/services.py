@@ -77,8 +77,6 @@ _POSTS: Final = tuple(
             "analyze",
         ),
         (r"api\.pinecone\.io", r"/embed", "embeddings"),
-        # An agent that Anthropic runs is told something, and answers on a stream of its own.
-        (r"api\.anthropic\.com", r"/v1/sessions/[^/]+/events", "invoke_agent"),
     )
 )
 """Host and path, and what is asked for there."""
