@@ -111,6 +111,9 @@ class Stream:
             self._done = True
             return
         chunk = payload(data)
+        if "type" in chunk and not chunk.keys() & {"id", "choices", "usage", "error"} and event != "error":
+            # Gateways to Anthropic's models let its `ping` and their own `keepalive` through.
+            return
         # Groq names the event `error`; OpenRouter and others put the error in a chunk. All under HTTP 200.
         if event == "error" or chunk.get("error") is not None:
             self._error = chunk.get("error") or dict(chunk)

@@ -151,18 +151,22 @@ class _Any(Reading):
 
 
 class Stream:
-    """A picture, a transcript or a speech while it comes. The last event has all but what only pieces said."""
+    """A picture, a transcript, a speech or a list of events while it comes. The last event has all but what only pieces said."""
 
     def __init__(self) -> None:
         self._frame: dict[str, Json] = {}
         self._pictures: list[Json] = []
         self._pieces: list[str] = []
         self._segments: list[Json] = []
+        self._listed: list[Json] = []
         self._error: Json = None
         self._done = False
 
     def take(self, event: str, data: str) -> None:
         """Take one event. Its type is in the payload."""
+        if data.strip() == "[DONE]":
+            self._done = True
+            return
         said = payload(data)
         kind = text(said.get("type")) or (event if said else "")
         rest = {name: value for name, value in said.items() if name not in ("type", "obfuscation")}
@@ -177,6 +181,9 @@ class Stream:
         elif kind.endswith(".done"):
             self._frame.update(rest)
             self._done = True
+        elif "type" not in said and "object" in said:
+            # What happens to a fine-tune, as its list has it.
+            self._listed.append(said)
 
     def _take_picture(self, kind: str, rest: dict[str, Json]) -> None:
         """Pictures that are not finished yet are only to look at meanwhile."""
@@ -191,6 +198,8 @@ class Stream:
         if self._error is not None:
             return {"error": self._error}
         answer = dict(self._frame)
+        if self._listed:
+            answer |= {"object": "list", "data": list(self._listed)}
         if self._pictures:
             answer["data"] = list(self._pictures)
         if self._pieces:
@@ -201,5 +210,5 @@ class Stream:
 
     @property
     def complete(self) -> bool:
-        """Whether the last event came, and no error."""
+        """Whether the last event or `[DONE]` came, and no error."""
         return self._done and self._error is None
