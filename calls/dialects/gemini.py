@@ -50,6 +50,9 @@ _OPERATION: Final = re.compile(r"(?:.*/)?v\d+(?:beta|alpha)?\d*/((?:(?:models|tu
 _PARTNERS: Final = re.compile(r"(.*/publishers/(?!google/|anthropic/)[^/]+/models/)([^/:]+):(r|streamR)awPredict")
 """Models of others on Vertex (Mistral, AI21, …), in the shape that nearly all of them have."""
 
+_GROUNDED: Final = re.compile(r"(.*/locations/[^/:]+:)(g|streamG)enerateGroundedContent")
+"""The same out of documents, by Google's Discovery Engine."""
+
 _FRAMINGS: Final[tuple[Framing, ...]] = (sse, json_array)
 
 
@@ -61,6 +64,8 @@ def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
         return None
     if partner := _PARTNERS.fullmatch(path):
         return _of_a_partner(partner)
+    if grounded := _GROUNDED.fullmatch(path):
+        return _grounded(grounded)
     match = _PATH.fullmatch(path)
     if match is None or match[4] not in _VERBS:
         return None
@@ -83,6 +88,14 @@ def _of_a_partner(match: re.Match[str]) -> Claim:
         path=_PROJECT.sub("/projects/*/", f"{match[1]}{match[2]}:rawPredict"),
         model=match[2],
         streams=match[3] != "r",
+    )
+
+
+def _grounded(match: re.Match[str]) -> Claim:
+    path = _PROJECT.sub("/projects/*/", f"{match[1]}generateGroundedContent")
+    streams = match[2] != "g"
+    return Claim(
+        dialect=NAME, operation="generate_content", kind="model", path=path, provider="gcp.gen_ai", streams=streams
     )
 
 

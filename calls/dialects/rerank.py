@@ -11,15 +11,18 @@ from calls.shape import count, elements, members, some
 
 NAME: Final = "rerank"
 
-_PATH: Final = re.compile(r"(.*/)?(rerank|reranking|v\d+/ranking)")
+_PATH: Final = re.compile(r"(.*/)?(rerank|reranking|v\d+/ranking)|.*/rankingConfigs/[^/:]+:rank")
+_PROJECT: Final = re.compile(r"/projects/[^/]+/")
+_LISTS: Final = ("data", "results", "rankings", "records")
 _SCORES: Final = ("relevance_score", "relevanceScore", "score", "logit")
 
 
 def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:  # noqa: ARG001 # as the protocol has it
-    """Any host's `…/rerank`, and NVIDIA's names for it."""
+    """Any host's `…/rerank`, and NVIDIA's and Google's names for it."""
     if method != "POST" or _PATH.fullmatch(path) is None:
         return None
-    return Claim(dialect=NAME, operation="rerank", kind="model")
+    # Whose project pays is not what is asked.
+    return Claim(dialect=NAME, operation="rerank", kind="model", path=_PROJECT.sub("/projects/*/", path))
 
 
 def asked(body: Json) -> Asked:
@@ -35,12 +38,16 @@ def told(answer: Json) -> Told:
     said = members(answer)
     usage = members(said.get("usage"))
     # Hugging Face's server answers with the bare list.
-    found = [
-        members(one) for one in elements(said.get("data") or said.get("results") or said.get("rankings") or answer)
-    ]
-    pieces = [{"id": one.get("index"), "score": _score(one), "content": one.get("document")} for one in found]
+    ranked = next((said[name] for name in _LISTS if said.get(name)), answer)
+    pieces = [_piece(members(one)) for one in elements(ranked)]
     counted = usage.get("prompt_tokens") if "prompt_tokens" in usage else usage.get("total_tokens")
     return Told(model=some(said.get("model")), results=tuple(pieces), usage=Usage(input_tokens=count(counted)))
+
+
+def _piece(one: Mapping[str, Json]) -> Json:
+    """A document by its place among those that were sent, or by its name (Google)."""
+    name, content = one.get("index", one.get("id")), one.get("document", one.get("content"))
+    return {"id": name, "score": _score(one), "content": content}
 
 
 def _score(one: Mapping[str, Json]) -> Json:

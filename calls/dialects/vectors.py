@@ -27,7 +27,7 @@ _SEARCHES: Final = re.compile(
     r"|.*/data/v1/action/(find|findOne|aggregate)"  # MongoDB
     r"|.*/locations/[^/]+(/ragCorpora/[^/:]+)?:retrieveContexts|.*/indexEndpoints/[^/:]+:findNeighbors"  # Vertex
     r"|.*/vector-search/indexes/[^/]+/query(-next-page)?|.*/cortex-search-services/[^/:]+:query"  # Databricks, Snowflake
-    r"|.*/servingConfigs/[^/:]+:search|.*/1/indexes/[^/]+/(query|queries)"  # Google's Discovery Engine, Algolia
+    r"|.*/servingConfigs/[^/:]+:(search|searchLite|recommend)|.*/1/indexes/[^/]+/(query|queries)"  # Google's Discovery Engine, Algolia
 )
 _LOOKUPS: Final = re.compile(
     r".*/collections/[^/]+/points/[\w-]+"

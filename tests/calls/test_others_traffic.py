@@ -22,6 +22,8 @@ AGENTS = "bedrock-agent-runtime.us-east-1.amazonaws.com"
 RUNTIME = "bedrock-runtime.us-east-1.amazonaws.com"
 GEMINI = "generativelanguage.googleapis.com"
 VERTEX = "us-central1-aiplatform.googleapis.com"
+ENGINE = "eu-discoveryengine.googleapis.com"
+DOCUMENTS = "/v1/projects/p/locations/eu/collections/c"
 PUBLISHERS = "/v1/projects/p/locations/l/publishers/"
 
 
@@ -70,6 +72,12 @@ PUBLISHERS = "/v1/projects/p/locations/l/publishers/"
         ("POST", "api.elevenlabs.io", "/v1/speech-to-text", "services", "transcription", "model"),
         ("POST", "api.deepgram.com", "/v1/listen", "services", "transcription", "model"),
         ("POST", "dashscope.aliyuncs.com", "/api/v1/apps/a/completion", "dashscope", "invoke_agent", "model"),
+        ("POST", ENGINE, f"{DOCUMENTS}/engines/e/servingConfigs/s:streamAnswer", "discovery", "retrieve_and_generate", "model"),
+        ("POST", ENGINE, f"{DOCUMENTS}/engines/e/assistants/a:streamAssist", "discovery", "invoke_agent", "model"),
+        ("POST", ENGINE, f"{DOCUMENTS}/engines/e/servingConfigs/s:search", "vectors", "search", "retrieval"),
+        ("POST", ENGINE, "/v1/projects/p/locations/global/rankingConfigs/r:rank", "rerank", "rerank", "model"),
+        ("POST", ENGINE, "/v1/projects/p/locations/global:generateGroundedContent", "gemini", "generate_content", "model"),
+        ("POST", ENGINE, f"{DOCUMENTS}/dataStores/d/branches/0/documents:import", "generic", "request", "tool"),
         ("POST", "api.anthropic.com", "/v1/sessions/s/events", "anthropic_sessions", "invoke_agent", "model"),
         ("GET", "api.anthropic.com", "/v1/sessions/s/events/stream", "anthropic_sessions", "listen", "model"),
         ("GET", "api.anthropic.com", "/v1/sessions/s/threads/t/stream", "anthropic_sessions", "listen", "model"),
