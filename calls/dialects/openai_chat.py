@@ -16,6 +16,7 @@ from typing import Final
 from calls.dialects import Asked, Assembly, Claim, Told
 from calls.dialects.assembly import Reading
 from calls.dialects.pieces import Entries, Record, arguments_of, payload
+from calls.json import dumps
 from calls.model import Headers, Json, ToolCall, Usage
 from calls.shape import count, elements, members, some, text
 
@@ -328,6 +329,9 @@ def _text(message: Mapping[str, Json]) -> str | None:
     content = message.get("content")
     if isinstance(content, str):
         return content
+    if isinstance(content, Mapping):
+        # Cloudflare gives what a schema asked for as the object itself.
+        return dumps(content).decode()
     texts = [text(members(part).get("text")) for part in elements(content)]
     return "".join(texts) or some(members(message.get("audio")).get("transcript"))
 
