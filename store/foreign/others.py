@@ -1,4 +1,4 @@
-"""Interactions of recorders that mean the same as VCR and call it otherwise: ExVCR, ReqCassette and nock."""
+"""Interactions of recorders that mean the same as VCR and call it otherwise: ExVCR, ReqCassette, nock and llama-stack."""
 
 from base64 import b64decode
 from binascii import Error as NotBase64
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from store.foreign.found import Broken
+from store.foreign.parts import json_bytes
 
 _TERM: Final = b"\x83m"
 """Erlang's external term format: a binary follows, its length in four bytes first."""
@@ -18,6 +19,8 @@ def as_vcr(value: Any) -> Any:
             return _nock(scope, path, value)
         case {"request": {"url": _} as asked, "response": {"type": str(), "body": _} as answered}:
             return _exvcr(asked, answered)
+        case {"request": {"url": str(), "endpoint": str()} as asked, "response": {"is_streaming": bool()} as answered}:
+            return _llama_stack(asked, answered)
         case {"request": Mapping() as asked, "response": {"body_type": str()} as answered}:
             return {**value, "request": _with_body(_with_query(asked)), "response": _with_body(answered)}
         case _:
@@ -103,3 +106,41 @@ def _nock_body(value: Any, *, binary: bool = False) -> dict[str, Any]:
 
 def _is_hex(text: str) -> bool:
     return len(text) % 2 == 0 and set(text) <= set("0123456789abcdef")
+
+
+# -- llama-stack, which records what SDKs were asked and gave: objects, each with the name of its class
+
+_CLASS: Final = "__type__"
+_VALUE: Final = "__data__"
+
+
+def _llama_stack(asked: Mapping[str, Any], answered: Mapping[str, Any]) -> Any:
+    if answered.get("is_exception") is True:
+        raise Broken("its SDK raised an exception, and the response behind it was not kept")
+    endpoint = asked["endpoint"]
+    # The address ends in the version where the path begins with it: an SDK joins them otherwise.
+    url = asked["url"].replace(f"/v1{endpoint}", endpoint) if endpoint.startswith("/v1/") else asked["url"]
+    lists = isinstance(answered.get("body"), list) and not answered["is_streaming"]
+    # It writes down POST for whatever was asked.
+    how = {"method": "GET"} if lists else {"method": asked.get("method"), "parsed_body": asked.get("body")}
+    headers = {**({} if lists else {"content-type": "application/json"}), **(asked.get("headers") or {})}
+    return {
+        "request": {"uri": url, "headers": headers, **how},
+        "response": {"status": 200, **_sent(answered.get("body"), streams=answered["is_streaming"])},
+    }
+
+
+def _sent(body: Any, *, streams: bool) -> dict[str, Any]:
+    """What an SDK gave, as its server had sent it: events, Ollama's lines, a list in its page, or one value."""
+    if not isinstance(body, list) or not streams:
+        page = {"object": "list", "data": list(map(_bare, body))} if isinstance(body, list) else _bare(body)
+        return {"headers": {"content-type": "application/json"}, "parsed_body": page}
+    pieces = [json_bytes(_bare(one)) for one in body]
+    if any(isinstance(one, Mapping) and str(one.get(_CLASS)).startswith("ollama.") for one in body[:1]):
+        return {"headers": {"content-type": "application/x-ndjson"}, "body": b"".join(b"%s\n" % one for one in pieces)}
+    events = [*pieces, b"[DONE]"]
+    return {"headers": {"content-type": "text/event-stream"}, "body": b"".join(b"data: %s\n\n" % one for one in events)}
+
+
+def _bare(value: Any) -> Any:
+    return value[_VALUE] if isinstance(value, Mapping) and _VALUE in value else value

@@ -1,4 +1,4 @@
-"""What other recorders write: cassetter, ExVCR, ReqCassette, nock and Go's httprr, after their own documentation."""
+"""What other recorders write: cassetter, ExVCR, ReqCassette, nock, llama-stack and Go's httprr, after their own documentation or recordings."""
 
 import json
 from base64 import b64encode
@@ -129,6 +129,40 @@ def test_nock_is_read_however_it_wrote_the_body(response: Any, binary: bool) -> 
     assert one.request.url == "https://api.openai.com:443/v1/chat/completions"
     assert one.response.headers == (("Content-Type", "application/json"), ("X-A", "1"))
     assert (one.request.body.data, one.response.body.data) == (ASKED.encode(), ANSWERED.encode())
+
+
+def llama_stack(body: Any, *, streams: bool, **others: Any) -> dict[str, Any]:
+    endpoint = {"endpoint": "/v1/chat/completions", "model": "gpt-4o"}
+    asked = {"method": "POST", "url": "https://api.openai.com/v1/v1/chat/completions", "headers": {}, **endpoint}
+    answered = {"body": body, "is_streaming": streams, **others}
+    return {"test_id": "t", "request": {**asked, "body": json.loads(ASKED)}, "response": answered}
+
+
+def of_class(name: str, value: Any) -> dict[str, Any]:
+    return {"__type__": name, "__data__": value}
+
+
+def test_llama_stack_is_read_as_the_servers_behind_its_sdks_had_sent_it() -> None:
+    one = written(
+        llama_stack(of_class("openai.types.chat.chat_completion.ChatCompletion", json.loads(ANSWERED)), streams=False)
+    )
+    assert (one.request.url, one.request.body.data) == (CHAT, ASKED.encode())
+    assert one.response.body.data == ANSWERED.encode()
+    streamed = written(
+        llama_stack([of_class("openai.types.X", {"id": 1}), of_class("openai.types.X", {"id": 2})], streams=True)
+    )
+    assert streamed.response.body.data == b'data: {"id":1}\n\ndata: {"id":2}\n\ndata: [DONE]\n\n'
+    lines = written(llama_stack([of_class("ollama._types.ChatResponse", {"done": True})], streams=True))
+    assert lines.response.body.data == b'{"done":true}\n'
+    page = written(llama_stack([of_class("openai.types.model.Model", {"id": "m"})], streams=False))
+    assert page.response.body.data == b'{"object":"list","data":[{"id":"m"}]}'
+    assert (page.request.method, page.request.body.data) == ("GET", b"")
+
+
+def test_what_llama_stack_saw_raised_is_skipped() -> None:
+    [one] = from_json(json.dumps(llama_stack(None, streams=False, is_exception=True)).encode())
+    assert isinstance(one, Skipped)
+    assert "exception" in one.reason
 
 
 def trace(*, end: str = "\r\n", target: str = CHAT) -> bytes:
