@@ -195,9 +195,15 @@ def test_a_recording_of_vcr_is_answered_from_as_it_lies(stage: Stage) -> None:
         @pytest.mark.playhead(file="cassettes/tickets.yaml")
         def test_it():
             assert requests.get("https://tickets.example.com/v2/tickets", timeout=10).json() == {"from": "a cassette"}
+
+        @pytest.mark.playhead(file="cassettes/tickets.yaml")
+        def test_another():
+            requests.get("https://tickets.example.com/v2/parcels", timeout=10)
         """,
     )
-    assert (ran := stage.pytest()).counts == {"passed": 1}, ran.out
+    assert (ran := stage.pytest()).counts == {"passed": 1, "failed": 1}, ran.out
+    assert "without file= in its mark: pytest test_old.py::test_another --record-mode=once" in ran
+    assert "--record-mode=all" not in ran
     refused = stage.pytest("--record-mode=all")
     assert "was recorded by another program (vcr)" in refused
 
