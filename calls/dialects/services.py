@@ -37,6 +37,8 @@ _POSTS: Final = tuple(
         (r"api\.deepgram\.com", r"/v1/speak", "speech"),
         (r"api\.deepgram\.com", r"/v1/read", "summarize"),
         (r"api\.assemblyai\.com", r"/v2/transcript", "transcription"),
+        (r"api\.x\.ai", r"/v1/stt", "transcription"),
+        (r"api\.x\.ai", r"/v1/tts", "speech"),
         (r"api\.ai21\.com", r"/studio/v1/(?P<model>j[\w-]+)/complete", "text_completion"),
         (r"api\.ai21\.com", r"/studio/v1/maestro/runs", "invoke_agent"),
         (
