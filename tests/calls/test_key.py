@@ -95,6 +95,16 @@ def test_an_id_that_ties_other_parts_together_is_another_request() -> None:
     assert key(OPENAI, other) != key(OPENAI, turn("call_a", "{}"))
 
 
+def test_an_answer_that_is_sent_back_with_all_of_its_fields_is_one_that_is_retold() -> None:
+    whole = turn("call_a", "{}")
+    whole["messages"][1]["tool_calls"][0]["index"] = 0
+    whole["messages"][1] |= {"annotations": [], "reasoning_content": None, "refusal": None, "audio": None}
+    assert key(OPENAI, whole) == key(OPENAI, turn("call_a", "{}"))
+    assert key(OPENAI, chat({"role": "assistant", "content": "a", "tool_calls": [], "annotations": None})) == key(
+        OPENAI, chat({"role": "assistant", "content": "a"})
+    )
+
+
 def test_first_occurrence_does_not_depend_on_the_order_of_members() -> None:
     block = {"type": "tool_result", "tool_use_id": "b", "id": "a"}
     other = dict(reversed(block.items()))
