@@ -10,7 +10,7 @@ from base64 import b64decode
 from binascii import Error as NotBase64
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from typing import IO, Any
+from typing import IO, Any, Final
 
 from calls.json import NotLossless, lenient
 from calls.model import Headers, Request, Response, header
@@ -31,6 +31,8 @@ from store.foreign.parts import body, dated, field, json_bytes, mended, moment, 
 from store.foreign.yamlvalues import LISTED, BadYaml, Unknown, members
 
 type Member = tuple[str, Any]
+
+_GRPC: Final = "it is a call of gRPC, whose HTTP was not kept"
 
 
 def from_yaml(stream: IO[bytes] | bytes) -> Iterator[Found]:
@@ -85,7 +87,7 @@ def _paired(found: Iterator[Member]) -> Iterator[Found]:
                 yield _conversation(number, value)
             case "grpc_interactions":
                 number += 1
-                yield Skipped(place=f"interaction {number}", reason="it is a call of gRPC, whose HTTP was not kept")
+                yield Skipped(place=f"interaction {number}", reason=_GRPC)
             case "broken":
                 if not number:
                     raise NotReadable(str(value))
@@ -119,6 +121,8 @@ def _conversation(number: int, value: Any) -> Found:
 
 def _read(place: str, value: Any) -> Interaction:
     told = _mapping(as_vcr(value), "it")
+    if "request" not in told and "request_sample" in told:
+        raise Broken(_GRPC)
     if "request" not in told and told.get("kind") is not None:
         raise Broken(f"it is a {_words(told['kind'])} of a connection whose address the cassette does not hold")
     asked, answered = _mapping(told.get("request"), "its request"), _mapping(told.get("response"), "its response")

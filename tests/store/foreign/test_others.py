@@ -165,6 +165,12 @@ def test_what_llama_stack_saw_raised_is_skipped() -> None:
     assert "exception" in one.reason
 
 
+def test_a_call_of_grpc_is_named_as_one() -> None:
+    [one] = from_yaml(b"interactions: [{request_sample: {raw: !!binary AAAA}, response_sample: {json: {}}}]")
+    assert isinstance(one, Skipped)
+    assert "gRPC" in one.reason
+
+
 def trace(*, end: str = "\r\n", target: str = CHAT) -> bytes:
     head = f"POST {target} HTTP/1.1{end}Host: api.openai.com{end}Content-Type: application/json{end}{end}"
     asked = (head + ASKED).encode()
