@@ -23,6 +23,10 @@ _AGAIN = "record the run again: playhead record -- CMD"
 _RULES = "take back the change of [[profile]] in playhead.toml"
 _LONGER_KEY = f"give the client a dummy key of {SHORTEST} characters or more: a shorter one becomes asterisks, which stand for no key"
 _MORE_TIME = "give the client more time: its timeout, or --pace instant"
+_READS = (
+    "if the client counts what it reads, or the time, give it the pieces at their times, for at once they come as one:"
+    " --pace recorded"
+)
 _NAME_A_RUN = (
     "name a recorded run in the proxy's credentials (http://RUN:TOKEN@host:port) or in X-Playhead-Run "
     "(`playhead ls` lists them), or let Playhead do it: playhead replay RUN -- CMD"
@@ -97,17 +101,16 @@ def _cut(asked: Asked, recorded: Recorded) -> Miss:
     return _miss(asked, "incomplete", detail, fix, recorded.key, _step(recorded))
 
 
-def incomplete(asked: Asked, recorded: Recorded, why: str) -> Miss:
+def incomplete(asked: Asked, recorded: Recorded, why: str, fix: str | None = None) -> Miss:
     """The miss of a request whose recorded answer is not there whole."""
     detail = f"{asked.words} is step {recorded.step} of run {asked.run}, but the recording cannot answer it: {why}."
-    return _miss(asked, "incomplete", detail, asked.again, recorded.key, _step(recorded))
+    return _miss(asked, "incomplete", detail, fix or asked.again, recorded.key, _step(recorded))
 
 
-def stayed(asked: Asked, recorded: Recorded) -> Miss:
+def stayed(asked: Asked, recorded: Recorded, *, instant: bool = False) -> Miss:
     """The miss of a client that waits for what the recorded one did not wait for."""
-    return incomplete(
-        asked, recorded, "the client of the recording left before the answer ended, this one waits for more"
-    )
+    why = "the client of the recording left before the answer ended, this one waits for more"
+    return incomplete(asked, recorded, why, f"{_READS}; or {asked.again}" if instant else None)
 
 
 def left(asked: Asked, recorded: Recorded) -> Miss:

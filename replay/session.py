@@ -342,7 +342,7 @@ class Session:
 
     def _stayed(self, asked: Asked, recorded: Recorded, tier: Tier) -> Answer:
         """The client waits for more than was recorded: no hit after all."""
-        why = explain.stayed(asked, recorded)
+        why = explain.stayed(asked, recorded, instant=self.options.pace == INSTANT)
         self._not_served(tier, why)
         return miss.answer(why)
 

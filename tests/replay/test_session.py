@@ -195,7 +195,9 @@ async def test_a_client_that_stays_where_the_recorded_one_left_is_a_miss():
     session = session_of(exchange(chat("a"), ok(b"abc"), outcome="client_closed"))
     answer = await answered(session, chat("a"))
     assert answer.stayed
-    assert json.loads(answer.stayed().body)["playhead"]["reason"] == "incomplete"
+    told = json.loads(answer.stayed().body)["playhead"]
+    assert told["reason"] == "incomplete"
+    assert "--pace recorded" in told["fix"], "Node's fetch gives what came at once as one piece"
     report = session.report()
     assert (report["served"], report["missed"], report["verdict"]) == (0, 1, "diverged")
 
