@@ -83,7 +83,7 @@ _FAMILIES: Final = (
     (re.compile(r".+\.endpoints\.huggingface\.cloud|(api-inference\.)?huggingface\.co"), "huggingface"),
     (re.compile(r"bedrock-mantle\..+\.api\.aws"), "aws.bedrock"),
     (re.compile(r"aws-external-anthropic\..+\.api\.aws|claude\.googleapis\.com"), "anthropic"),
-    (re.compile(r"runtime\.sagemaker\..+\.amazonaws\.com(\.cn)?"), "aws.sagemaker"),
+    (re.compile(r"runtime(-fips)?\.sagemaker\..+\.amazonaws\.com(\.cn)?"), "aws.sagemaker"),
     (re.compile(r"cloudcode-pa\.googleapis\.com"), "gcp.gemini"),
     (re.compile(r"chatgpt\.com"), "openai"),
     (re.compile(r"api\.(individual|business|enterprise)\.githubcopilot\.com"), "github_copilot"),

@@ -10,7 +10,7 @@ from typing import Final
 
 from calls.dialects import Asked, Assembly, Claim, Told
 from calls.dialects.assembly import Reading
-from calls.dialects.pieces import payload
+from calls.dialects.pieces import arguments_of, payload
 from calls.model import Headers, Json, Usage
 from calls.shape import count, elements, members, some, text
 
@@ -79,6 +79,8 @@ _POSTS: Final = tuple(
             "analyze",
         ),
         (r"api\.pinecone\.io", r"/embed", "embeddings"),
+        # Whatever agent runs there answers as its author pleased.
+        (r"bedrock-agentcore\..+\.amazonaws\.com(\.cn)?", r"/runtimes/[^/]+/invocations", "invoke_agent"),
     )
 )
 """Host and path, and what is asked for there."""
@@ -124,11 +126,12 @@ def told(answer: Json) -> Told:
     """The text that came of it, and the work that goes on."""
     said = members(answer)
     result, output = members(said.get("result")), members(said.get("output"))
+    spoken = "".join(map(text, elements(said.get("events"))))
     usage = members(result.get("usage") or said.get("usage"))
     status = some(said.get("status")) or some(output.get("task_status"))
     return Told(
         model=some(said.get("model")) or some(said.get("modelId")),
-        text=next((found for found in _texts(said, result, output) if found), None),
+        text=next((found for found in _texts(said, result, output) if found), None) or spoken or some(answer),
         finish_reason=status,
         usage=Usage(
             input_tokens=count(usage.get("prompt_tokens", usage.get("input_tokens"))),
@@ -161,6 +164,8 @@ class Stream:
             self._state |= {name: value for name, value in said.items() if name not in ("response", "p")}
         elif said:
             self._events.append(dict(said))
+        elif data.startswith('"'):
+            self._events.append(arguments_of(data))
 
     @property
     def answer(self) -> Json:

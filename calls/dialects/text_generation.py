@@ -1,4 +1,4 @@
-"""Text generation as Hugging Face serves it (TGI), alone, behind its endpoints or behind SageMaker's; and Aleph Alpha's `complete`;
+"""Text generation as Hugging Face serves it (TGI), alone or behind its endpoints; and Aleph Alpha's `complete`;
 and as servers on a machine nearby do in shapes of their own: llama.cpp, vLLM, SGLang.
 
 An answer is `generated_text`, alone or in a list of one; a stream is one token an event, and the last event has the whole text. llama.cpp
@@ -21,8 +21,6 @@ NAME: Final = "text_generation"
 
 _ENDPOINTS: Final = re.compile(r".+\.endpoints\.huggingface\.cloud|api-inference\.huggingface\.co")
 _ROUTED: Final = re.compile(r"/hf-inference(/(?:models|pipeline)/.+)")
-_SAGEMAKER: Final = re.compile(r"runtime\.sagemaker\..+\.amazonaws\.com(\.cn)?")
-_INVOKED: Final = re.compile(r"(/endpoints/([^/]+)/)(invocations|invocations-response-stream)")
 _MODEL: Final = re.compile(
     r"/models/(?P<model>.+?)(?:/pipeline/(?P<task>[\w-]+))?|/pipeline/(?P<of>[\w-]+)/(?P<name>.+)"
 )
@@ -40,11 +38,6 @@ def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
         return Claim(dialect=NAME, operation="text_completion", kind="model", path=place, streams=streams)
     if path in ("/completion", "/infill") and _NEARBY.fullmatch(host):
         return Claim(dialect=NAME, operation="text_completion", kind="model")
-    if _SAGEMAKER.fullmatch(host) and (match := _INVOKED.fullmatch(path)):
-        streams, place = match[3].endswith("stream"), match[1] + "invocations"
-        return Claim(
-            dialect=NAME, operation="text_completion", kind="model", path=place, model=match[2], streams=streams
-        )
     routed = _ROUTED.fullmatch(path) if host == "router.huggingface.co" else None
     if routed or _ENDPOINTS.fullmatch(host) or (host == "api.aleph-alpha.com" and path == "/complete"):
         return _named(routed[1] if routed else path)

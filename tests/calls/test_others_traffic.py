@@ -72,6 +72,7 @@ PUBLISHERS = "/v1/projects/p/locations/l/publishers/"
         ("POST", "api.elevenlabs.io", "/v1/speech-to-text", "services", "transcription", "model"),
         ("POST", "api.deepgram.com", "/v1/listen", "services", "transcription", "model"),
         ("POST", "dashscope.aliyuncs.com", "/api/v1/apps/a/completion", "dashscope", "invoke_agent", "model"),
+        ("POST", "bedrock-agentcore.us-east-1.amazonaws.com", "/runtimes/arn%3Aa%2Fx/invocations", "services", "invoke_agent", "model"),
         ("POST", ENGINE, f"{DOCUMENTS}/engines/e/servingConfigs/s:streamAnswer", "discovery", "retrieve_and_generate", "model"),
         ("POST", ENGINE, f"{DOCUMENTS}/engines/e/assistants/a:streamAssist", "discovery", "invoke_agent", "model"),
         ("POST", ENGINE, f"{DOCUMENTS}/engines/e/servingConfigs/s:search", "vectors", "search", "retrieval"),

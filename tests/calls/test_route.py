@@ -274,7 +274,7 @@ def test_a_hostile_path_is_routed_in_linear_time(piece: str) -> None:
             "POST",
             "runtime.sagemaker.us-east-1.amazonaws.com",
             "/endpoints/e/invocations",
-            "text_generation",
+            "sagemaker",
             "text_completion",
             None,
         ),
