@@ -45,7 +45,7 @@ _STATEFUL: Final = frozenset(
 """Dialects whose answers have an id that later requests go on from."""
 
 _BEFORE: Final = ("previous_response_id", "previous_interaction_id")
-_TOLD: Final = ("tool_call_id", "tool_use_id", "custom_tool_use_id", "toolUseId", "call_id")
+_TOLD: Final = ("tool_call_id", "tool_use_id", "toolUseId", "call_id")
 _IN_PATH: Final = re.compile(r"/(?:threads|conversations|agents/sessions)/([\w-]{8,128})(?=/|$)")
 
 
