@@ -205,7 +205,8 @@ def _imported(api: Api, file: Path, ways: _Ways) -> _Imported:
             " llm-fixture-replay JSONL"
         ) from error
     except Failure as failure:
-        raise Failure(f"{file}: {failure}") from failure
+        # The API says what to add to its own URL.
+        raise Failure(f"{file}: {failure}".replace("?as=NAME", "--as NAME")) from failure
 
 
 def _adopted(api: Api, file: Path, source: read.Source, ways: _Ways) -> _Imported:

@@ -171,6 +171,9 @@ async def test_what_goes_out_in_another_form_comes_in_and_answers_the_same(
         assert (told["exchanges"], told["skipped"], told["format"]) == (3, [], form)
         done = await desk("replay", file, "--", *agent)
         assert (done.out.splitlines(), done.code) == (SAID, 0), done.err
+    refused = await desk("import", file, "--as", "talk")
+    assert refused.code == 125
+    assert "import it as another: --as NAME" in refused.err
 
 
 @pytest.mark.slow
