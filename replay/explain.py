@@ -12,6 +12,7 @@ from calls.model import Json, Request
 from calls.placeholder import SHORTEST, fold
 from calls.route import route_of
 from replay.miss import Miss, Nearest, Reason
+from replay.nearest import unsent
 from replay.recording import Recording
 from replay.script import Recorded
 
@@ -91,8 +92,16 @@ def unanswered(asked: Asked, recording: Recording, key: str, group: Sequence[Rec
 
 
 def _cut(asked: Asked, recorded: Recorded) -> Miss:
-    """The miss of a request that was too large to be kept, so that nobody can tell whether this is the same."""
+    """The miss of a request that was too large to be kept, or answered before all of it had come, so that nobody can tell
+    whether this is the same."""
     body = recorded.exchange.request.body
+    if lacking := unsent(recorded.exchange.request):
+        detail = (
+            f"{asked.words} begins as step {recorded.step} of run {asked.run} did, which was answered before the last"
+            f" {lacking} of its {lacking + body.size} bytes were sent, so nobody can tell whether this is the same."
+        )
+        fix = f"give it its answer by an override (docs/forks.md), or {asked.again}"
+        return _miss(asked, "incomplete", detail, fix, recorded.key, _step(recorded))
     detail = (
         f"{asked.words} begins as step {recorded.step} of run {asked.run} did, of whose {body.size} bytes only"
         f" {len(body.data)} were kept: it was larger than body_limit, so nobody can tell whether this is the same."

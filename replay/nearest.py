@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from calls.divergence import differences, distance
 from calls.document import load_bearing
 from calls.key import keyed
-from calls.model import Json, Request
+from calls.model import Json, Request, header
 from calls.profile import Profiles
 from replay.miss import Nearest
 from replay.script import Recorded
@@ -49,12 +49,12 @@ class Finder:
     _pools: dict[Place, list[int]] = field(init=False, default_factory=dict)
     _holders: dict[int, list[int]] = field(init=False, default_factory=dict)
     _cut: list[int] = field(init=False, default_factory=list)
-    """Those whose requests were not kept to their end."""
+    """Those whose requests were not kept, or not sent, to their end."""
 
     def __post_init__(self) -> None:
         for number, entry in enumerate(self.entries):
             request = entry.exchange.request
-            if request.body.truncated:
+            if request.body.truncated or unsent(request):
                 self._cut.append(number)
             for place in places(request):
                 self._pools.setdefault(place, []).append(number)
@@ -107,6 +107,12 @@ class Finder:
             if apart < least:
                 best, least = number, apart
         return best
+
+
+def unsent(request: Request) -> int:
+    """Bytes of a request that were announced and never came: it was answered before."""
+    length = header(request.headers, "content-length") or ""
+    return max(int(length) - request.body.size, 0) if length.isdecimal() else 0
 
 
 def _begins(request: Request, with_: Request) -> bool:

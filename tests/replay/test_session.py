@@ -221,6 +221,15 @@ async def test_a_client_may_leave_at_the_end_of_the_stream_itself_where_the_reco
     assert session.report()["verdict"] == verdict
 
 
+async def test_a_request_that_was_answered_before_all_of_it_was_sent_is_named_as_such():
+    sent = chat("a")
+    told = replace(sent, headers=(*JSON, ("Content-Length", str(sent.body.size))), body=body(sent.body.data[:-3]))
+    problem = await missed(session_of(exchange(told, ok(b"too large", status=413))), sent)
+    assert problem["playhead"]["reason"] == "incomplete"
+    assert f"the last 3 of its {sent.body.size} bytes" in problem["detail"]
+    assert (await missed(session_of(exchange(told, ok(b"x"))), chat("b")))["playhead"]["reason"] == "no_match"
+
+
 async def test_an_exchange_with_a_gap_is_refused_with_the_reason_of_the_gap():
     run = run_of(told := exchange(chat("a"), said("A")))
     run = replace(run, gaps=(Gap("run-1", SECOND, "the disk was full", told.id),))
