@@ -96,8 +96,17 @@ class Client(asyncio.Protocol):
             self._hand_over(b"", "upstream_proxy")
 
     def data_received(self, data: bytes) -> None:
+        if self._buffer:
+            data, self._buffer = self._buffer + data, b""
         try:
-            self._take(self._buffer + data if self._buffer else data)
+            if self._gone:
+                return
+            if self._swallowed is not None:
+                self._swallow(data)
+            elif self._tunnel is not None and self._within is None:
+                self._enter(data)
+            else:
+                self._feed(data)
         except Exception as fault:  # noqa: BLE001 - the guard: asyncio would log this and leave the exchange open
             self.broken(fault)
 
@@ -128,17 +137,6 @@ class Client(asyncio.Protocol):
 
     # Reading
 
-    def _take(self, data: bytes) -> None:
-        self._buffer = b""
-        if self._gone:
-            return
-        if self._swallowed is not None:
-            self._swallow(data)
-        elif self._tunnel is not None and self._within is None:
-            self._enter(data)
-        else:
-            self._feed(data)
-
     def _feed(self, data: bytes) -> None:
         """Requests, as many as there are."""
         self._feeding = True
@@ -162,7 +160,8 @@ class Client(asyncio.Protocol):
         finally:
             self._feeding = False
         self._buffer = data
-        self._read_ahead(len(data) > AHEAD)
+        if data or self._ahead:
+            self._read_ahead(len(data) > AHEAD)
         if self._exchange is not None and self._exchange.accepts:
             acknowledge(self._transport)
 

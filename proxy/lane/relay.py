@@ -69,7 +69,7 @@ class Relay(Exchange):
 
     @property
     def accepts(self) -> bool:
-        return super().accepts and (not self._streams or self._upstream is not None)
+        return self.asking and not self.refused and (not self._streams or self._upstream is not None)
 
     def start(self) -> None:
         asked = self.asked
@@ -189,8 +189,8 @@ class Relay(Exchange):
         upstream.write(b"".join([self.asked.head, *self._collected]))
         if self._streams:
             self.desk.go_on()
-        elif not self._repeatable():
-            self._collected.clear()
+        elif self.asked.method not in SAFE:
+            self._collected.clear()  # it is never sent a second time
 
     # The response
 

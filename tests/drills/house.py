@@ -225,7 +225,8 @@ async def compared(house: Up, ledger: Ledger, source: Upstream, runs: Sequence[s
         return last.sound
 
     try:
-        await until(sound, patience=15)
+        # On a busy machine it takes seconds to ask for the bundles of thirty runs once.
+        await until(sound, patience=60)
     except TimeoutError:
         pass  # the caller sees in the comparison what is wrong
     return last

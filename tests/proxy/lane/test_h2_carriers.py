@@ -127,7 +127,8 @@ def test_chunking_does_not_matter(kind: str, cuts: list[int]) -> None:
     assert (wired.returned_, wired.dropped) == (kind != "closed", kind == "closed")
 
 
-@given(noise=st.binary(min_size=1, max_size=200))
+# Hypothesis knows the literals of our sources, and so finds a whole response among them.
+@given(noise=st.binary(min_size=1, max_size=200).filter(lambda noise: not noise.startswith(b"HTTP/")))
 def test_noise_is_malformed_or_waited_for(noise: bytes) -> None:
     said, _ = _heard([noise], closed=True)
     # It may be a 1xx by chance, which is not the last word.
