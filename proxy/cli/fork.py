@@ -58,7 +58,7 @@ def fork_command(at: int, **given: Any) -> None:
     """Run COMMAND, answer its calls up to step K from a recording, and let it go on live from there.
 
     What goes live is recorded, with the steps before it, as a new run whose parent is the old one. Models are asked for real,
-    and so is whatever only reads. A call that may change something at a host that is no model API is blocked unless you
+    and so is whatever only reads. A call that may change something elsewhere, or that replaces or deletes, is blocked unless you
     allow it: what was sent cannot be unsent.
 
     \b
