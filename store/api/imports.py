@@ -117,9 +117,7 @@ async def _had(desk: Desk, run: str, bundle: Bundle) -> int | None:
     had = 0
     async for each in desk.recorded.exchanges(run):
         if ours.get(each.id) != each:
-            detail = (
-                f"there is a run {run} here that differs from the one in the file; import it as another: ?as=NAME"
-            )
+            detail = f"there is a run {run} here that differs from the one in the file; import it as another: ?as=NAME"
             raise Problem(409, "run_exists", detail, exchange=each.id)
         had += 1
     return had
