@@ -84,6 +84,8 @@ def said(text: str, **more: Any) -> bytes:
 
 
 class _Handler(socketserver.StreamRequestHandler):
+    disable_nagle_algorithm = True
+
     def handle(self) -> None:
         upstream: Upstream = self.server.upstream  # type: ignore[attr-defined]
         while line := self.rfile.readline():
