@@ -12,6 +12,7 @@ import asyncpg
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
 
 from store.schema import SCHEMA
 
@@ -20,6 +21,7 @@ OLDEST_SERVER = 14
 MIGRATION_LOCK = 0x706C6179  # "play"
 CONNECT_TIMEOUT = 10.0
 COMMAND_TIMEOUT = 60.0
+"""Seconds: whose machine is gone says nothing at all, and its connections would be waited for until the kernel gives up."""
 
 
 class DatabaseError(Exception):
@@ -96,6 +98,8 @@ def _is_broken(error: BaseException) -> bool:
 
 
 def _sentence(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return "it does not answer"
     return (str(error) or type(error).__name__).strip().rstrip(".").replace("\n", " ")
 
 
@@ -125,14 +129,20 @@ class Database:
         self._pool: asyncpg.Pool | None = None
 
     async def _connect(self) -> asyncpg.Connection:
+        return await asyncpg.connect(self.url, timeout=CONNECT_TIMEOUT, command_timeout=COMMAND_TIMEOUT)
+
+    async def _connect_to_migrate(self) -> asyncpg.Connection:
+        """Without a limit: large tables, or another process's migration, may take their time."""
         return await asyncpg.connect(self.url, timeout=CONNECT_TIMEOUT)
 
     async def prepare(self) -> None:
         """Bring the tables to our version. Raises `Unavailable`, and `Unusable` for a server or tables that are not for us."""
-        async with self.transaction() as connection:
-            await _check_server(connection)
-            await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": MIGRATION_LOCK})
-            await connection.run_sync(migrate)
+        once = create_async_engine("postgresql+asyncpg://", async_creator=self._connect_to_migrate, poolclass=NullPool)
+        with border():
+            async with once.begin() as connection:
+                await _check_server(connection)
+                await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": MIGRATION_LOCK})
+                await connection.run_sync(migrate)
         if self._pool is None:
             with border():
                 self._pool = await asyncpg.create_pool(

@@ -85,6 +85,15 @@ async def test_a_server_that_does_not_answer_is_unavailable(dsn: str) -> None:
     await lost.close()
 
 
+async def test_a_statement_that_is_never_answered_is_given_up(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("store.database.COMMAND_TIMEOUT", 0.05)
+    with pytest.raises(Unavailable, match="does not answer"):
+        async with database.transaction() as connection:
+            await connection.execute(text("SELECT pg_sleep(600)"))
+
+
 @pytest.mark.parametrize("dsn", ["mysql://x@y/z", "host=x dbname=y", ""])
 def test_a_url_that_is_none_is_refused_with_an_example(dsn: str) -> None:
     with pytest.raises(Unusable, match="postgresql://user"):
