@@ -1,3 +1,5 @@
+import re
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,14 +32,10 @@ def test_however_a_sound_head_is_cut_it_is_not_refused(head: bytes, data: st.Dat
 def test_what_could_split_a_head_is_refused_wherever_it_stands(head: bytes, bad: bytes, data: st.DataObject) -> None:
     at = data.draw(st.integers(1, len(head) - 5))
     broken = head[:at] + bad + head[at:]
-    # Unless it has made another sound head by chance: an end that came early, or a line's end of its own.
-    if (
-        broken.replace(b"\r\n", b"").count(b"\r") + broken.replace(b"\r\n", b"").count(b"\n") + broken.count(b"\0")
-        or b"\n " in broken
-    ):
-        head_of_it = broken.partition(b"\r\n\r\n")[0]
-        fault = raw_fault(broken)
-        assert fault is not None or all(mark not in head_of_it for mark in (b"\0", b"\n ", b"\n\t"))
+    # It may have made another sound head by chance: an end that came early, or a line's end of its own.
+    lines = re.split(rb"\r?\n\r?\n", broken)[0].replace(b"\r\n", b"|")
+    if any(mark in lines for mark in (b"\0", b"\r", b"\n", b"| ", b"|\t")):
+        assert raw_fault(broken) is not None
 
 
 def test_a_head_is_refused_while_it_grows() -> None:
@@ -56,7 +54,8 @@ def test_another_version_of_http_is_refused() -> None:
         assert fault.status == 505
 
 
-@given(st.binary(max_size=30), st.binary(max_size=30))
+# Of any bytes hardly a name is a token, and then its value hardly matters.
+@given(TOKEN.map(str.encode) | st.binary(max_size=3), st.text("\0\r\n\t a\x80\xff", max_size=3).map(str.encode))
 def test_a_field_passes_only_if_it_could_stand_on_a_line(name: bytes, value: bytes) -> None:
     sound = fields_fault([(name, value)]) is None
     assert sound == (name != b"" and all(c in TCHAR for c in name) and not set(value) & {0, 10, 13})
