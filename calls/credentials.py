@@ -64,6 +64,27 @@ def _long(least: int) -> Real:
 
 _key_like = _long(8)
 
+AROUND = 48
+"""How many bytes before a secret a rule may look at."""
+
+_OPAQUE = re.compile(rb"[A-Za-z0-9_-]{48}\Z|[A-Za-z0-9+/]{48}\Z")
+_UPPER, _LOWER = re.compile(rb"[A-Z]"), re.compile(rb"[a-z]")
+
+
+def _in_blob(data: bytes, at: int) -> bool:
+    """Whether this is the midst of base64: images and encrypted reasoning hold `-sk-` and `/AIza` by chance, 1 of 900 blobs of 4 KB.
+
+    A path or a name before a key has words: few capitals, or none.
+    """
+    around = data[max(0, at - AROUND) : at]
+    if _OPAQUE.match(around) is None:
+        return False
+    return len(_UPPER.findall(around)) >= 8 and len(_LOWER.findall(around)) >= 8 and _DIGIT.search(around) is not None
+
+
+def _apart(real: Real) -> Real:
+    return lambda data, lead, start, stop: real(data, lead, start, stop) and not _in_blob(data, start)
+
 
 def _plain(data: bytes, _lead: int, start: int, stop: int) -> bool:
     """Anything but nothing and a blank to be filled in: `${KEY}`, `{{key}}`, `<your key>`."""
@@ -184,7 +205,7 @@ _PREFIXES: tuple[tuple[str, str, int], ...] = (
 def _prefixed() -> Iterator[Rule]:
     for prefixes, chars, least in _PREFIXES:
         begin = (Word(tuple(prefixes.split())), Some(f"[{chars}]", _SEEN, _SEEN))
-        yield Rule(kind="T", begin=begin, end=run(chars), real=_long(least))
+        yield Rule(kind="T", begin=begin, end=run(chars), real=_apart(_long(least)))
 
 
 _OTHER_TOKENS = (
@@ -192,7 +213,7 @@ _OTHER_TOKENS = (
         kind="T",
         begin=(Word(("AKIA", "ASIA", "ABIA", "ACCA")), Some("[A-Z0-9]", _SEEN, _SEEN)),
         end=run("A-Za-z0-9_"),
-        real=lambda _data, _lead, start, stop: stop - start == 20,
+        real=_apart(lambda _data, _lead, start, stop: stop - start == 20),
     ),
     Rule(kind="T", begin=(Word(("eyJ",)), Some(f"[{_WORD}]", _SEEN, _SEEN)), end=run("A-Za-z0-9_.=\\-"), real=_is_jose),
     Rule(

@@ -102,7 +102,12 @@ REQUEST: Final[dict[str, Treatment]] = {
     **dict.fromkeys(_ADDRESSES, "address"),
     **CREDENTIALS,
 }
-RESPONSE: Final[dict[str, Treatment]] = {**dict.fromkeys(_ADDRESSES, "address"), **CREDENTIALS}
+RESPONSE: Final[dict[str, Treatment]] = {
+    **dict.fromkeys(_ADDRESSES, "address"),
+    # Says whether a browser may show its cookies: a word, for which fetch() looks.
+    "access-control-allow-credentials": "seen",
+    **CREDENTIALS,
+}
 
 _LOOKS_SECRET: Final = re.compile(
     r"(?:^|[-_.])(?:token|secret|password|passwd|api-?key|credentials?|authorization|auth|cookie|signature|jwt)$"

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import re2
 
-from calls.credentials import RULES, End, Rule
+from calls.credentials import AROUND, RULES, End, Rule
 from calls.patterns import begun, full
 from calls.placeholder import MARK, is_placeholder, make
 
@@ -107,14 +107,14 @@ class Scanner:
     def passes(self, data: bytes) -> bool:
         """Take the next piece if it is decided at once that nothing of it changes, as with nearly all of a stream of events."""
         if (
-            self._before != b"\n"
+            self._before[-1:] != b"\n"
             or self._rest
             or self._inside
             or self._match(_ANYWHERE, data, 0, len(data)) != _NOTHING
         ):
             return False
         self.decided += len(data)
-        self._before = data[-1:] or b"\n"
+        self._before = data[-AROUND:] or b"\n"
         return True
 
     def feed(self, data: bytes, *, last: bool = False) -> Sequence[Edit]:
@@ -125,13 +125,13 @@ class Scanner:
 
     def _feed(self, data: bytes, *, last: bool) -> list[Edit]:
         rest = self._rest + data
-        # A word may have begun in the piece before: show the expression that piece's last byte.
-        text, at = (rest, 0) if self._before == b"\n" else (self._before + rest, 1)
+        # A word may have begun in the piece before: show the expression that piece's last bytes.
+        text, at = (rest, 0) if self._before[-1:] == b"\n" else (self._before + rest, len(self._before))
         edits: list[Edit] = []
         done = self._scan(text, at, edits, last=last)
         self.decided += done - at
         self._rest = text[done:]
-        self._before = text[done - 1 : done] or self._before
+        self._before = text[max(0, done - AROUND) : done] or self._before
         return edits
 
     def _scan(self, text: bytes, at: int, edits: list[Edit], *, last: bool) -> int:

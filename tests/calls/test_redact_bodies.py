@@ -1,5 +1,7 @@
 """Whatever is secret in a body is replaced, wherever it stands and however it is cut; the rest stays as it was."""
 
+import base64
+import hashlib
 import json
 import random
 import re
@@ -182,6 +184,31 @@ def test_a_piece_counts_the_secrets_that_begin_in_it() -> None:
     out = [piece for at, part in enumerate(fed) for piece in body.feed(part, at)] + body.finish()
 
     assert [piece.redactions for piece in out] == [2, 0, 0]
+
+
+BLOB = base64.urlsafe_b64encode(hashlib.sha512(b"encrypted reasoning").digest()).rstrip(b"=")
+
+
+@pytest.mark.parametrize("cut", [0, 1, 60, 86, 87, 89, 95])
+@pytest.mark.parametrize("chance", [b"-sk-", b"-pa-", b"-fc-"])
+def test_what_resembles_a_key_in_the_midst_of_base64_stays(chance: bytes, cut: int) -> None:
+    text = b'{"encrypted_content":"' + BLOB + chance + BLOB + b'"}'
+    assert b"".join(streamed([text[:cut], text[cut:]])) == text
+
+
+@pytest.mark.parametrize("chance", [b"/AIza", b"+1//0", b"/AKIAIOSFODNN7EXAMPLE/"])
+def test_so_does_what_resembles_one_in_an_image(chance: bytes) -> None:
+    image = BLOB.replace(b"-", b"+").replace(b"_", b"/")
+    assert redacted(image + chance + image) == image + chance + image
+
+
+@pytest.mark.parametrize(
+    "before",
+    [BLOB + b"\\n", BLOB + b"=", BLOB + b"\n", b"/v1/organizations/of-Acme/projects/number-42/keys/", BLOB[:40] + b"-"],
+)
+def test_a_key_behind_a_blob_or_in_a_path_is_replaced(before: bytes) -> None:
+    key = b"sk-proj-" + b"aB3dE6gH" * 6
+    assert key not in redacted(before + key)
 
 
 @given(st.binary(min_size=200, max_size=3000))

@@ -116,6 +116,7 @@ def test_a_token_is_found_in_a_value_that_stays(name: str, token: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
+        ("access-control-allow-credentials", "true"),
         ("x-request-id", "req_0123456789abcdef0123456789abcdef"),
         ("x-ratelimit-remaining-tokens", "149984"),
         ("x-amzn-bedrock-output-token-count", "12"),
