@@ -101,6 +101,8 @@ def asked(head: RequestHead, engine: Engine, owner: str, tunnel: Tunnel | None, 
         return None
     if names.count("host") != 1 or "upgrade" in names or "http2-settings" in names:
         return None
+    if frame.length and _value(head, "content-length").startswith("0"):
+        return None  # octal to some readers
     place = _tunnelled(head, tunnel, within) if tunnel and within else _placed(head, engine)
     if place is None:
         return None

@@ -37,7 +37,7 @@ class _Known(NamedTuple):
         digits = raw[len(start) : len(raw) - len(stop)]
         if not stop:
             return None if digits else self.asked
-        if not digits.isdigit() or len(digits) > 15:
+        if not digits.isdigit() or len(digits) > 15 or (digits.startswith(b"0") and digits != b"0"):
             return None
         headers = (*self.before, (self.name, digits.decode()), *self.after)
         before, after = self.head

@@ -48,7 +48,8 @@ def sound(request: http.Request) -> None:
     """Raise Problem for a head that no upstream may see."""
     if len(request.headers.fields) > HEAD_LINES:
         raise Problem(431, "head_too_large", f"the request has more than {HEAD_LINES} header fields")
-    if fault := fields_fault(request.headers.fields) or fields_fault([(b"path", request.data.path)]):
+    line = fields_fault([(request.data.method, request.data.path)]) and "its method or its path is none"
+    if fault := fields_fault(request.headers.fields) or line:
         raise Problem(400, "malformed_head", f"the request's head is malformed ({fault}); it went nowhere")
     lengths = request.headers.get_all("content-length")
     if "transfer-encoding" not in request.headers and (not lengths or (len(lengths) == 1 and _plain(lengths[0]))):
@@ -61,7 +62,8 @@ def sound(request: http.Request) -> None:
 
 
 def _plain(length: str) -> bool:
-    return length.isascii() and length.isdigit() and len(length) < 16
+    # What begins with a zero is octal to some readers, and nothing to mitmproxy.
+    return length.isascii() and length.isdigit() and len(length) < 16 and (length == "0" or length[0] != "0")
 
 
 def credentials(request: http.Request) -> Credentials | None:

@@ -33,6 +33,7 @@ from mitmproxy.proxy.layers.http._events import (
 from proxy.mitm import admission
 from proxy.mitm.heads import fields_fault
 from proxy.mitm.problem import Problem, unreachable
+from proxy.mitm.signals import Malformed
 from proxy.mitm.stream import RequestEvent, Stream, as_text, latin
 from proxy.mitm.tape import Recorder, Recording, Tape
 from proxy.mitm.upgraded import Upgraded
@@ -120,6 +121,9 @@ class Relayed(Stream):
         self._asking.left = length
         if (yield from self.forward(end_stream=False)):
             self.client_state = self.request_pieces
+        elif self.client_state == self.request_head:
+            # The client has left; what it said before that is still on its way here.
+            self.client_state = self.over
 
     def request_whole(self, event: RequestEvent) -> CommandGenerator[None]:
         """Collect a short request, and send it when it is complete and kept."""
@@ -255,7 +259,7 @@ class Relayed(Stream):
         response = self.flow.response = event.response
         if fault := _response_fault(response):
             yield self.to_upstream(RequestProtocolError(self.stream_id, "malformed response", ErrorCode.KILL))
-            yield from self.refuse(Problem(502, "upstream_malformed", f"the upstream's response is malformed: {fault}"))
+            yield from self.refuse(Problem(502, "upstream_malformed", _malformed(fault)))
             return
         # Else the client would leave for QUIC, past us.
         response.headers.pop("alt-svc", None)
@@ -347,7 +351,13 @@ class Relayed(Stream):
             # The response is whole; the upstream does not want the rest of the request.
             yield from self.cut()
             return
-        self.tape.closed("server_closed", "the upstream broke off before its response was complete")
+        why = "the upstream broke off before its response was complete"
+        if isinstance(event, Malformed):
+            why = _malformed(event.message)
+            if self.server_state == self.response_head:
+                yield from self.refuse(Problem(502, "upstream_malformed", why))
+                return
+        self.tape.closed("server_closed", why)
         yield from self._send_tail()
         code = event.code if event.code in (ErrorCode.CANCEL, ErrorCode.HTTP_1_1_REQUIRED) else ErrorCode.KILL
         yield self.to_client(ResponseProtocolError(self.stream_id, "broken off", code))
@@ -361,6 +371,10 @@ def _request_length(event: RequestHeaders) -> int | None:
     if event.request.is_http2 and "content-length" not in event.request.headers:
         return None
     return expected_http_body_size(event.request)
+
+
+def _malformed(fault: str) -> str:
+    return f"the upstream's response is malformed: {fault}"
 
 
 def _response_fault(response: http.Response) -> str | None:

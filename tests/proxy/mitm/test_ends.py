@@ -101,14 +101,20 @@ async def test_a_client_that_leaves_takes_the_upstream_with_it(tmp_path: Path) -
     assert (recorder.only.outcome, recorder.only.body("response")) == ("client_closed", b"part")
 
 
-async def test_a_client_that_leaves_before_its_request_is_kept_is_not_asked_for(tmp_path: Path) -> None:
+CHUNKED = b"POST http://api.test/x HTTP/1.1\r\nHost: api.test\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n"
+
+
+@pytest.mark.parametrize("request_", [ASK, CHUNKED])
+async def test_a_client_that_leaves_before_its_request_is_kept_is_not_asked_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, request_: bytes
+) -> None:
     recorder = MemoryRecorder()
     recorder.gate.clear()
     async with (
         answering(HEAD + b"0123456789") as upstream,
         opened(tmp_path, recorder, upstreams=_instead(upstream)) as door,
     ):
-        _, writer = await _client(door)
+        _, writer = await _client(door, request_)
         await recorder.begun.wait()
         _reset(writer)
         await asyncio.sleep(0.05)  # for the reset to arrive
@@ -116,6 +122,7 @@ async def test_a_client_that_leaves_before_its_request_is_kept_is_not_asked_for(
         await recorder.only.over.wait()
         assert upstream.connections == 0
     assert recorder.only.outcome == "client_closed"
+    assert not caplog.records
 
 
 async def test_a_client_that_leaves_in_its_own_request_is_recorded(tmp_path: Path) -> None:

@@ -143,7 +143,14 @@ async def test_a_head_that_could_mean_two_things_goes_nowhere(
 
 
 @pytest.mark.parametrize(
-    "line", [b"GET http://api.test/x HTTP/2.0", b"PRI * HTTP/2.0", b"GET http://api.test/x", b"\x16garbage"]
+    "line",
+    [
+        b"GET http://api.test/x HTTP/2.0",
+        b"PRI * HTTP/2.0",
+        b"GET http://api.test/x",
+        b"\x16garbage",
+        b"G\xc9T http://api.test/x HTTP/1.1",
+    ],
 )
 async def test_a_request_line_that_is_not_http_1_goes_nowhere(tmp_path: Path, line: bytes) -> None:
     async with answering(OK) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as door:

@@ -50,6 +50,7 @@ SMUGGLED = b"GET http://api.test/admin HTTP/1.1\r\nHost: api.test\r\n\r\n"
         b"Content-Length: 4, 4\r\n",
         b"Content-Length: 0x4\r\n",
         b"Content-Length: -1\r\n",
+        b"Content-Length: 010\r\n",
         b"Content-Length: \r\n",
         b"Content-Length : 4\r\n",
         b"Transfer-Encoding: chunked, identity\r\n",
