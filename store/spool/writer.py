@@ -14,7 +14,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
@@ -23,6 +22,7 @@ from store.spool.errors import SpoolBroken, SpoolFull
 from store.spool.output import Output, WriteFailed
 from store.spool.place import claimed, size, unused
 from store.spool.segment import LARGEST, OVERHEAD
+from store.spool.waiters import Verdict, Waiters
 
 type Durability = Literal["process", "fsync"]
 
@@ -40,12 +40,6 @@ CALM: Final = 20.0
 
 RETRY: Final = 0.25
 """Seconds between two attempts on a disk that refuses, and between two looks at what the reader has deleted."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Waiter:
-    sequence: int
-    future: asyncio.Future[None]
 
 
 class Spool:
@@ -91,8 +85,7 @@ class Spool:
         self._named = 0
         self._trouble: str | None = None
         self._failed = (0, 0, "")
-        self._waiters: list[_Waiter] = []
-        self._called = False
+        self._waiters = Waiters(self._lock, self._verdict)
         self.faults = 0
         """How often a sync has failed; each time, what was written just before may not outlive the host."""
         self.fault = ""
@@ -180,15 +173,13 @@ class Spool:
         """Return once the record is written, or on disk with durability "fsync". Raises SpoolBroken."""
         if self.write_now(sequence):
             return
-        if not self._failed[0] < sequence <= self._failed[1] and sequence <= self._done():
-            return
         with self._lock:
-            if (error := self._lost(sequence)) is not None:
-                raise error
-            if sequence <= self._done():
+            verdict = self._verdict(sequence)
+            if isinstance(verdict, SpoolBroken):
+                raise verdict
+            if verdict:
                 return
-            future = asyncio.get_running_loop().create_future()
-            self._waiters.append(_Waiter(sequence, future))
+            future = self._waiters.add(sequence)
             if sequence > self._written:
                 self._urgent = True
                 self._to_write.notify()
@@ -253,15 +244,14 @@ class Spool:
 
     # -- the state, under the lock
 
-    def _done(self) -> int:
-        return self._written if self._durability == "process" else self._synced
-
-    def _lost(self, sequence: int) -> SpoolBroken | None:
-        """Whether somebody waits for this in vain."""
+    def _verdict(self, sequence: int) -> Verdict:
+        """What is to be said to whoever waits for this."""
         low, high, reason = self._failed
         if low < sequence <= high:
             return SpoolBroken(reason)
-        return SpoolBroken(self._trouble) if self._trouble is not None and sequence > self._done() else None
+        if sequence <= (self._written if self._durability == "process" else self._synced):
+            return True
+        return self._trouble is not None and SpoolBroken(self._trouble)
 
     def _full(self) -> SpoolFull:
         if self._queued >= self._max_memory // 2:
@@ -274,43 +264,13 @@ class Spool:
             "see why the keeper does not empty it, or allow more"
         )
 
-    def _tell(self) -> None:
-        """Have the waiters looked after, by one call into their loop however many they are."""
-        # Without the lock: who begins to wait after the state has changed has seen the change.
-        if not self._waiters:
-            return
-        with self._lock:
-            ready = any(waiter.sequence <= self._done() or self._lost(waiter.sequence) for waiter in self._waiters)
-            if not ready or self._called:
-                return
-            self._called = True
-            loop = self._waiters[0].future.get_loop()
-        try:
-            loop.call_soon_threadsafe(self._told)
-        except RuntimeError:
-            pass  # the loop is closed: nobody waits any more
-
-    def _told(self) -> None:
-        with self._lock:
-            self._called = False
-            done = self._done()
-            settled = [(waiter, self._lost(waiter.sequence)) for waiter in self._waiters]
-            self._waiters = [w for w, error in settled if error is None and w.sequence > done]
-        for waiter, error in settled:
-            if waiter.future.done():
-                continue  # whoever waited was cancelled
-            if error is not None:
-                waiter.future.set_exception(error)
-            elif waiter.sequence <= done:
-                waiter.future.set_result(None)
-
     def _guarded(self, work: Callable[[], None]) -> None:
         """Let nobody wait for a thread that a mistake of ours has ended."""
         try:
             work()
         except BaseException as mistake:
             self._trouble = f"the spool {self.directory} stopped: {mistake!r}"
-            self._tell()
+            self._waiters.tell()
             raise
 
     # -- the writing thread
@@ -369,13 +329,13 @@ class Spool:
             self._queued -= sum(map(len, batch)) + OVERHEAD * len(batch)
             self._trouble = None if batch else self._trouble
             self._dirty = True
-        self._tell()
+        self._waiters.tell()
 
     def _waited(self, reason: str) -> bool:
         """Refuse everything for a while; False when there is no more time for another attempt."""
         with self._lock:
             self._trouble = reason
-        self._tell()
+        self._waiters.tell()
         with self._lock:
             if self._closing:
                 return False
@@ -412,7 +372,7 @@ class Spool:
                     self.faults, self.fault = self.faults + 1, fault
                     self._failed = (self._synced, target, fault)
                 self._named, self._synced = begun, target
-            self._tell()
+            self._waiters.tell()
 
     def _awaited(self) -> bool:
         """Wait until something is to be synced; False when nothing ever will be."""
