@@ -6,12 +6,13 @@ Read once, by the command line. Below it travel plain values.
 import difflib
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, SettingsConfigDict, SettingsError
 from pydantic_settings import PydanticBaseSettingsSource as Source
 
@@ -19,12 +20,29 @@ from proxy.errors import Failure
 
 type Mode = Literal["record", "replay", "auto", "passthrough"]
 type Engine = Literal["mitmproxy", "lane"]
+type Port = Annotated[int, Field(ge=1, le=65535)]
 
 NO_SUCH = "there is no such setting; `playhead config` lists all"
 _NO_SETTINGS = ("run", "api", "command", "uv", "inference_env")
 """What the environment may say beside settings."""
 
+_SHOULD_BE = {
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "bool_parsing": "true or false",
+    "string_type": "text in quotes",
+    "path_type": "text in quotes",
+    "tuple_type": "a list in square brackets",
+    "dict_type": "a table",
+    "model_type": "a table",
+}
+"""What pydantic would say in Python's words."""
+
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+class WrongFlag(Failure):
+    """What is wrong stands on the command line itself."""
 
 
 class Tunnel(BaseModel):
@@ -37,7 +55,10 @@ class Tunnel(BaseModel):
 class Settings(BaseSettings):
     """Everything that can be set. Sizes are bytes."""
 
-    model_config = SettingsConfigDict(env_prefix="PLAYHEAD_", extra="forbid", frozen=True, env_nested_delimiter="__")
+    # An empty variable is what an unset one becomes in a compose file.
+    model_config = SettingsConfigDict(
+        env_prefix="PLAYHEAD_", env_nested_delimiter="__", env_ignore_empty=True, extra="forbid", frozen=True
+    )
 
     mode: Mode = Field("record", description="record, replay, auto or passthrough")
     data: Path = Field(
@@ -65,7 +86,7 @@ class Settings(BaseSettings):
     spool_limit: int = Field(2 << 30, ge=1 << 20, description="bytes that may wait on disk for the database")
     upstream_proxy: str | None = Field(None, description="a proxy above this one, e.g. http://proxy.corp:3128")
     upstream_ca: Path | None = Field(None, description="PEM file with private CAs that upstreams may use")
-    connect_ports: Annotated[tuple[int, ...], NoDecode] = Field((80, 443), description="ports that agents may reach")
+    connect_ports: Annotated[tuple[Port, ...], NoDecode] = Field((80, 443), description="ports that agents may reach")
     allow_private: bool = Field(False, description="let agents reach private and loopback addresses through the proxy")
     upstreams: dict[str, str] = Field(default_factory=dict, description="contact another origin in place of a host")
     modes: dict[str, Mode] = Field(
@@ -106,7 +127,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _sound(self) -> Self:
-        if self.listen not in LOOPBACK and self.token is None:
+        if self.listen not in LOOPBACK and not self.token:
             raise ValueError(f"listening on {self.listen} lets other machines in: set a token (PLAYHEAD_TOKEN) first")
         if self.replay and self.mode not in ("replay", "auto"):
             raise ValueError(f"mode {self.mode} answers nothing from recordings: add --mode replay to --replay")
@@ -135,9 +156,11 @@ def default_data() -> Path:
 
 
 def load(flags: Mapping[str, Any], config: Path | None) -> Settings:
-    """The settings in force. Raises Failure with file, line or field for whatever is wrong."""
-    path = config or Path("playhead.toml")
-    file = _read(path) if config or path.exists() else {}
+    """The settings in force. Raises Failure with file, line, variable or flag for whatever is wrong."""
+    named = config or os.environ.get("PLAYHEAD_CONFIG")
+    path = Path(named or "playhead.toml")
+    file = _read(path) if named or path.exists() else {}
+    given = {name: value for name, value in flags.items() if value is not None}
     _spelled(os.environ)
 
     class Layered(Settings):
@@ -153,11 +176,15 @@ def load(flags: Mapping[str, Any], config: Path | None) -> Settings:
             return init_settings, env_settings, InitSettingsSource(settings_cls, init_kwargs=file)
 
     try:
-        return Layered(
-            **{name: value for name, value in flags.items() if value is not None}, config=path if file else None
-        )
-    except (ValidationError, SettingsError) as error:
-        raise Failure(_readable(error, path if file else None)) from error
+        return Layered(**given, config=path if file else None)
+    except ValidationError as error:
+        raise _failure(error, given, path) from error
+    except SettingsError as error:
+        name = str(error).split('"')[1].upper()
+        raise Failure(
+            f"PLAYHEAD_{name} is not JSON, as lists and tables are in the environment;"
+            f""" write it like PLAYHEAD_UPSTREAMS='{{"api.example.com": "http://127.0.0.1:9000"}}'"""
+        ) from error
 
 
 def _spelled(environment: Mapping[str, str]) -> None:
@@ -172,27 +199,51 @@ def _spelled(environment: Mapping[str, str]) -> None:
             raise Failure(f"{name} sets nothing: did you mean PLAYHEAD_{near.upper()}?")
 
 
-def _near(name: str, cutoff: float) -> str | None:
-    return next(iter(difflib.get_close_matches(name, Settings.model_fields, 1, cutoff)), None)
+def _near(name: str, cutoff: float, known: Iterable[str] = Settings.model_fields) -> str | None:
+    return next(iter(difflib.get_close_matches(name, known, 1, cutoff)), None)
 
 
 def _read(path: Path) -> dict[str, Any]:
+    data = b""
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        data = path.read_bytes()
+        return tomllib.loads(data.decode())
     except OSError as error:
         raise Failure(f"cannot read {path}: {error.strerror}; give --config a file that exists") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise Failure(f"{path} is not UTF-8 (at line {line}); save it as UTF-8") from error
+    except tomllib.TOMLDecodeError as error:
         raise Failure(f"{path} is not valid TOML: {error}; correct that line") from error
 
 
-def _readable(error: ValidationError | SettingsError, path: Path | None) -> str:
-    if isinstance(error, SettingsError):
-        return f"{error}; lists and tables in PLAYHEAD_* are written as JSON"
+def _failure(error: ValidationError, given: Mapping[str, Any], path: Path) -> Failure:
+    """The first thing that is wrong, in a sentence that says where it stands."""
     first = error.errors()[0]
-    name = ".".join(str(part) for part in first["loc"])
-    reason = first["msg"].removeprefix("Value error, ")
-    if first["type"] == "extra_forbidden":
-        near = _near(name, 0.6)
-        reason = f"there is no such setting; did you mean {near}?" if near else NO_SUCH
-    where = f" (in {path}, the environment or a flag)" if path else ""
-    return f"setting {name}{where}: {reason}" if name else reason
+    where = [str(part) for part in first["loc"]]
+    if not where:
+        return Failure(_reason(first, where))
+    name = where[0]
+    if name in given:
+        return WrongFlag(f"--{name.replace('_', '-')}: {_reason(first, where)}")
+    variable = f"PLAYHEAD_{name.upper()}"
+    if any(os.environ.get(known) for known in os.environ if known.partition("__")[0] == variable):
+        return Failure(f"{variable}: {_reason(first, where)}")
+    return Failure(f"{path}: setting {'.'.join(where)}: {_reason(first, where)}")
+
+
+def _reason(wrong: ErrorDetails, where: Sequence[str]) -> str:
+    if wrong["type"] == "extra_forbidden":
+        known = Tunnel.model_fields if where[0] == "tunnel" else Settings.model_fields
+        near = _near(where[-1], 0.6, known)
+        return f"there is no such setting; did you mean {'.'.join((*where[:-1], near))}?" if near else NO_SUCH
+    if where == ["profile"]:
+        return "each profile is a table of its own, under [[profile]] in double brackets"
+    reason = wrong["msg"].removeprefix("Value error, ")
+    if wrong["type"] in _SHOULD_BE:
+        reason = f"Input should be {_SHOULD_BE[wrong['type']]}"
+    shown = "" if where and where[0] in _SECRET else f"{wrong['input']!r} "
+    return reason.replace("Input should be", f"{shown}should be", 1)
+
+
+_SECRET = ("token", "database_url")

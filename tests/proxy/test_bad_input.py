@@ -71,6 +71,48 @@ def test_a_mistyped_variable_and_not_somebody_elses(monkeypatch: pytest.MonkeyPa
         load({}, None)
 
 
+@pytest.mark.parametrize(
+    ("toml", "words"),
+    [
+        ('[tunnel]\nhost = ["a.example"]', "tunnel.host: there is no such setting; did you mean tunnel.hosts?"),
+        ('[tunnel]\nhosts = "a.example"', "tunnel.hosts: 'a.example' should be a list"),
+        ('[profile]\nname = "x/1"', r"\[\[profile\]\] in double brackets"),
+        ("workers = 'three'", "workers: 'three' should be a whole number"),
+        ("connect_ports = [70000]", "connect_ports.0: 70000 should be less than or equal to 65535"),
+        ("token = 7", "token: should be text in quotes"),
+        ('# \udcff"', r"is not UTF-8 \(at line 1\)"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_its_file_and_what_it_should_be(tmp_path: Path, toml: str, words: str) -> None:
+    file = tmp_path / "odd.toml"
+    file.write_bytes(toml.encode(errors="surrogateescape"))
+    with pytest.raises(Failure, match=f"odd.toml.*{words}"):
+        load({}, file)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("PLAYHEAD_WORKERS", "0", "PLAYHEAD_WORKERS: '0' should be greater"),
+        ("PLAYHEAD_UPSTREAMS", "a=b", "PLAYHEAD_UPSTREAMS is not JSON"),
+        ("PLAYHEAD_CONFIG", "gone.toml", "cannot read gone.toml"),
+    ],
+)
+def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch, name: str, value: str, words: str) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(Failure, match=words):
+        load({}, None)
+
+
+def test_an_empty_variable_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DATA", "TOKEN", "DATABASE_URL", "CONFIG"):
+        monkeypatch.setenv(f"PLAYHEAD_{name}", "")
+    found = load({}, None)
+    assert (found.token, found.database_url, found.data.is_absolute()) == (None, None, True)
+    with pytest.raises(Failure, match="set a token"):
+        load({"listen": "0.0.0.0"}, None)
+
+
 def test_listening_beyond_loopback_without_a_token(tmp_path: Path, data: Path) -> None:
     done = playhead("up", "--data", data, "--listen", "0.0.0.0", cwd=tmp_path)
     assert_one_sentence(done, "PLAYHEAD_TOKEN")
