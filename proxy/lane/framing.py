@@ -24,6 +24,14 @@ _TRAILER: Final = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([\t -~\x80
 class Malformed(ValueError):
     """These bytes are no body of this kind."""
 
+    def __init__(self, fault: str, go: bytes = b"") -> None:
+        super().__init__(fault)
+        self.go = go
+        """What came with them before the fault, and may go on."""
+
+        self.pieces: Sequence[bytes] = ()
+        """The payload of that."""
+
 
 class Cut(NamedTuple):
     """Some bytes, taken apart."""
@@ -99,6 +107,13 @@ class Chunked:
         elif not (self._left or self._closing) and (piece := self._only_chunk(data)):
             return Cut(data, (piece,), None)
         pieces: list[bytes] = []
+        try:
+            return self._cut(data, pieces)
+        except Malformed as fault:
+            fault.pieces = pieces
+            raise
+
+    def _cut(self, data: bytes, pieces: list[bytes]) -> Cut:
         at, size = 0, len(data)
         while at < size:
             if self._left:
@@ -110,7 +125,7 @@ class Chunked:
             elif self._closing:
                 if not data.startswith(b"\r\n", at):
                     if data[at:] != b"\r":
-                        raise Malformed("a chunk is longer than it said")
+                        raise Malformed("a chunk is longer than it said", data[:at])
                     break
                 self._closing = False
                 at += 2
@@ -118,7 +133,7 @@ class Chunked:
                 line = data.find(b"\r\n", at)
                 if line < 0:
                     if size - at > LINE:
-                        raise Malformed("an endless size line")
+                        raise Malformed("an endless size line", data[:at])
                     break
                 self._left = self._sized(data, at, line)
                 if not self._left:
@@ -139,7 +154,7 @@ class Chunked:
     def _sized(self, data: bytes, at: int, end: int) -> int:
         found = self._size.fullmatch(data, at, end)
         if found is None:
-            raise Malformed("what should be a chunk's size is none")
+            raise Malformed("what should be a chunk's size is none", data[:at])
         return int(found[1], 16)
 
     def _last(self, data: bytes, at: int, line: int, pieces: list[bytes]) -> Cut:
@@ -150,15 +165,15 @@ class Chunked:
             end = data.find(b"\r\n\r\n", line + 2) + 4
             if end < 4:
                 if len(data) - line > TRAILERS:
-                    raise Malformed("endless trailers")
+                    raise Malformed("endless trailers", data[:at])
                 self._tail = data[at:]
                 return Cut(data[:at], pieces, None)
-            self.trailers = _trailers(data[line + 2 : end - 4])
+            self.trailers = _trailers(data[line + 2 : end - 4], data[:at])
         return Cut(data[:at], pieces, data[at:end], data[end:])
 
 
-def _trailers(lines: bytes) -> Headers:
+def _trailers(lines: bytes, before: bytes) -> Headers:
     found = [_TRAILER.fullmatch(line) for line in lines.split(b"\r\n")]
     if None in found:
-        raise Malformed("what should be a trailer is none")
+        raise Malformed("what should be a trailer is none", before)
     return tuple((field[1].decode("latin-1"), field[2].decode("latin-1")) for field in found if field)

@@ -9,7 +9,7 @@ from proxy.lane.framing import Body, Malformed, UntilClosed
 from proxy.lane.h2heads import Asking, Told, as_fields, from_http1, http1_request
 from proxy.lane.h2wire import Fields
 from proxy.lane.heads import END, ResponseHead, framing, response_head
-from proxy.lane.relay import HEAD_BYTES, body_of, by_connection
+from proxy.lane.relay import BARE, HEAD_BYTES, body_of, by_connection
 from proxy.lane.upstream import Lender, Upstream
 
 BROKEN: Final = int(ngh2.ErrorCode.INTERNAL_ERROR)
@@ -32,7 +32,7 @@ class Taker(Protocol):
         """It is whole."""
 
     def malformed(self, fault: str) -> None:
-        """It is none."""
+        """It is none, or the rest of it."""
 
     def broken(self, code: int, *, refused: bool = False, unheard: bool = False) -> None:
         """Nothing more comes. `refused`: the upstream has not done anything. `unheard`: it never said a word, on a
@@ -156,6 +156,9 @@ class OverHttp1:
         self._unread = data
         if len(data) > HEAD_BYTES:
             self._malformed("its head is too large")
+        elif BARE.search(data):
+            # Its end could not be found, and would be waited for.
+            self._malformed("a line of its head ends in a bare LF")
 
     def _begin(self, head: ResponseHead, data: bytes) -> None:
         frame = framing(head)
@@ -177,9 +180,11 @@ class OverHttp1:
     def _feed(self, body: Body, data: bytes) -> None:
         try:
             cut = body.feed(data)
-        except Malformed:
-            self._upstream.drop()
-            self._taker.broken(BROKEN)
+        except Malformed as fault:
+            for piece in fault.pieces:
+                if not self._left:
+                    self._taker.body(piece, last=False)
+            self._malformed(str(fault))
             return
         pieces = [piece for piece in cut.pieces if piece]
         self._over = cut.end is not None

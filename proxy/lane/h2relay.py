@@ -11,7 +11,7 @@ from typing import Final
 import ngh2
 
 from calls.model import Headers, Outcome
-from proxy.lane.h2carriers import Carrier
+from proxy.lane.h2carriers import BROKEN, Carrier
 from proxy.lane.h2exchange import Exchange2, Seat
 from proxy.lane.h2heads import Asking, Told
 from proxy.lane.h2ways import Key, Ways
@@ -264,11 +264,14 @@ class Relay2(Exchange2):
         elif self._may_ask_again(refused=refused, unheard=unheard):
             self._connect()
         else:
-            self.tape.closed("server_closed", "the upstream broke off before its response was complete")
-            if self._unsent:
-                self.desk.write(self._unsent)
-            self.over = True
-            self.desk.reset(code)
+            self._break_off("the upstream broke off before its response was complete", code)
+
+    def _break_off(self, why: str, code: int) -> None:
+        self.tape.closed("server_closed", why)
+        if self._unsent:
+            self.desk.write(self._unsent)
+        self.over = True
+        self.desk.reset(code)
 
     def _may_ask_again(self, *, refused: bool, unheard: bool) -> bool:
         there = not self._went_out and not self._begun
@@ -276,7 +279,11 @@ class Relay2(Exchange2):
 
     def malformed(self, fault: str) -> None:
         self._carrier = None
-        self.refuse(Problem(502, "upstream_malformed", f"the upstream's response is malformed: {fault}"))
+        why = f"the upstream's response is malformed: {fault}"
+        if self._begun:
+            self._break_off(why, BROKEN)
+        else:
+            self.refuse(Problem(502, "upstream_malformed", why))
 
     def failed(self, fault: BaseException) -> None:
         self.desk.failed(fault)

@@ -19,7 +19,7 @@ from proxy.mitm.problem import Problem
 from replay.answer import mark
 
 HEAD_BYTES: Final = 1 << 20
-_BARE: Final = re.compile(rb"(?<!\r)\n")
+BARE: Final = re.compile(rb"(?<!\r)\n")
 
 SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _ALT_SVC: Final = frozenset({"alt-svc"})
@@ -218,7 +218,7 @@ class Relay(Exchange):
         self._unread = data
         if len(data) > HEAD_BYTES:
             self._malformed("its head is too large")
-        elif _BARE.search(data):
+        elif BARE.search(data):
             # Its end could not be found, and would be waited for.
             self._malformed("a line of its head ends in a bare LF")
 
@@ -266,8 +266,8 @@ class Relay(Exchange):
     def _body(self, body: Body, data: bytes) -> None:
         try:
             cut = body.feed(data)
-        except Malformed:
-            self.broken(ragged=True)
+        except Malformed as fault:
+            self._break_down(fault)
             return
         for piece in cut.pieces:
             if piece:
@@ -280,6 +280,15 @@ class Relay(Exchange):
             self.desk.write(go)
             if len(data) >= MUCH:
                 self.paced(len(data))
+
+    def _break_down(self, fault: Malformed) -> None:
+        """What is sound of it goes on, and then no more."""
+        for piece in fault.pieces:
+            self.tape.data("response", piece)
+        self._unsent += fault.go
+        self.meanwhile()
+        self.tape.closed("server_closed", f"the upstream's response is malformed: {fault}")
+        self.cut()
 
     def _end(self, before: bytes, end: bytes, surplus: bytes = b"") -> None:
         self.tape.ended("response", self._response.trailers if self._response else ())

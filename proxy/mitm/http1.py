@@ -27,7 +27,7 @@ from mitmproxy.proxy.layers.http._events import (
 
 from proxy.mitm.heads import HEAD_BYTES, raw_fault
 from proxy.mitm.problem import Problem
-from proxy.mitm.signals import Heading, Hold, Informational, Reading, Resume
+from proxy.mitm.signals import Heading, Hold, Informational, Malformed, Reading, Resume
 
 PIPELINED = 1 << 20
 """How much a client may send ahead of its answer before we stop reading."""
@@ -58,8 +58,10 @@ class Http1(_http1.Http1Connection):
                     raise h11.RemoteProtocolError("endless chunk header or trailer")
             except h11.ProtocolError as error:
                 yield commands.CloseConnection(self.conn)
-                code = self.ReceiveProtocolError.code
-                yield ReceiveHttp(self.ReceiveProtocolError(self.stream_id, f"HTTP/1 protocol error: {error}", code))
+                kind = self.ReceiveProtocolError
+                if kind is ResponseProtocolError and isinstance(event, events.DataReceived):
+                    kind = Malformed
+                yield ReceiveHttp(kind(self.stream_id, str(error), self.ReceiveProtocolError.code))
                 return
             if found is None:
                 return
@@ -188,11 +190,18 @@ class Client(Http1, _http1.Http1Client):
                 yield ReceiveHttp(Informational(self.stream_id, interim))
             if len(self.buf) > RESPONSE_HEAD and b"\n\r\n" not in bytes(self.buf):
                 yield commands.CloseConnection(self.conn)
-                too_large = "the response's head is too large"
-                yield ReceiveHttp(ResponseProtocolError(self.stream_id, too_large, ErrorCode.GENERIC_SERVER_ERROR))
+                yield self._malformed("its head is too large")
                 self.state = self.done
                 return
-        yield from super().read_headers(event)
+        for command in super().read_headers(event):
+            if _is_unreadable(command) and isinstance(event, events.DataReceived):
+                yield self._malformed("no sound head")
+            else:
+                yield command
+
+    def _malformed(self, fault: str) -> ReceiveHttp:
+        assert self.stream_id is not None
+        return ReceiveHttp(Malformed(self.stream_id, fault, ErrorCode.GENERIC_SERVER_ERROR))
 
     def _interim(self) -> Iterator[http.Response]:
         while _INTERIM.match(bytes(self.buf)):
@@ -221,6 +230,11 @@ class Client(Http1, _http1.Http1Client):
                 yield from super().send(RequestHeaders(event.stream_id, request, event.end_stream))
             case _:
                 yield from super().send(event)
+
+
+def _is_unreadable(command: commands.Command) -> bool:
+    """Whether mitmproxy gives a response up; our own readers of bodies have their own words for it."""
+    return isinstance(command, ReceiveHttp) and type(command.event) is ResponseProtocolError
 
 
 def _unframed(request: http.Request) -> bool:

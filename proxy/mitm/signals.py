@@ -8,6 +8,7 @@ from mitmproxy import http
 from mitmproxy.connection import Connection
 from mitmproxy.proxy import commands
 from mitmproxy.proxy.layers.http._base import HttpEvent
+from mitmproxy.proxy.layers.http._events import ResponseProtocolError
 
 
 @dataclass
@@ -15,6 +16,11 @@ class Informational(HttpEvent):
     """A 1xx response other than 101: passed on at once, never recorded. mitmproxy takes it for the final answer."""
 
     response: http.Response
+
+
+@dataclass
+class Malformed(ResponseProtocolError):
+    """The upstream has not gone: what it says is no HTTP. `message` says what is wrong with it, and quotes nothing."""
 
 
 @dataclass
