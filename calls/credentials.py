@@ -320,10 +320,15 @@ _QUOTED_NAME = re.compile(rb"[\"'](?:\s*[:=]\s*\\*[\"']|\r\n\r\n)\Z")
 def _in_element(data: bytes, lead: int, start: int, stop: int) -> bool:
     """Whether the name is a tag's (`<SessionToken>`, `<ns:Password>`) and the value all of its element: prose has tags too."""
     opened = _OPENED.search(data, max(0, lead - 64), lead) is not None
+    if _NEXT_FIELD.fullmatch(data, start, stop):
+        return False
     return opened and not data[start : start + 1].isspace() and data[stop : stop + 1] == b"<"
 
 
 _OPENED = re.compile(rb"<[\w:.-]*\Z")
+_NEXT_FIELD = re.compile(rb"&\w+=")
+"""Between two blanks of a form, as in `password=<PASSWORD>&username=<USER>`."""
+
 _LINE = run("^\\r\\n")
 _CONTENT = run('^<\\r\\n"\\\\')
 _VALUE_CHARS = r"^&\s\"'<>\\#;,`(){}|"

@@ -102,6 +102,7 @@ PEM = (
 )
 
 HARMLESS: tuple[str, ...] = (
+    "grant_type=password&password=<PASSWORD>&username=<USERNAME>",
     '{"id": "chatcmpl-BCeXVv4rJzx5mvvVxqmVQGWJYTGDB", "system_fingerprint": "fp_eb9dce56a8"}',
     '{"id": "call_yMm1Z2Jp8qTz5nXvLr3KQwEs", "tool_call_id": "call_0123456789abcdefghijklmn"}',
     '{"id": "toolu_01A09q90qw90lq917835lq9", "id2": "msg_01XFDUDYJgAACzvnptvVoYEL"}',
