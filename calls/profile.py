@@ -156,10 +156,15 @@ class Profile:
     unknown: Unknown = "key"
     told: bool = False
     """What is sent there is only told: it is not in the key, the last answer does for all that comes after, and none is missed."""
-    plan: Plan = field(init=False, repr=False, compare=False)
+    _plan: Plan | None = field(init=False, repr=False, compare=False, default=None)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "plan", compiled(self.rulings()))
+    @property
+    def plan(self) -> Plan:
+        """Its rules, compiled when they are first asked for: of all profiles, a process meets few."""
+        if (plan := self._plan) is None:
+            plan = compiled(self.rulings())
+            object.__setattr__(self, "_plan", plan)
+        return plan
 
     def rulings(self) -> Iterator[Ruling]:
         """Every rule on the body, with its path."""
@@ -220,7 +225,7 @@ def _plain(value: Any) -> Any:
     """A dataclass as JSON."""
     if not hasattr(value, "__dataclass_fields__"):
         return [_plain(item) for item in value] if isinstance(value, tuple) else value
-    return {part.name: _plain(getattr(value, part.name)) for part in fields(value) if part.name != "plan"}
+    return {part.name: _plain(getattr(value, part.name)) for part in fields(value) if part.name != "_plan"}
 
 
 def _matches(match: Match, route: Route) -> bool:

@@ -124,7 +124,7 @@ class _Table:
 
     def _profile(self, table: Mapping[str, Any]) -> Profile:
         """What the table itself says."""
-        own = {part.name for part in fields(Profile)} - {"plan", "folds"}
+        own = {part.name for part in fields(Profile) if part.init} - {"folds"}
         self._known(table, own | {"fold", "extends"}, "a profile")
         name = self._name(table.get("name"))
         parts = {kind: self._texts(table.get(kind, []), kind) for kind in get_args(FieldClass.__value__)}

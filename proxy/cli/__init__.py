@@ -14,15 +14,15 @@ FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 """What a disk says that takes no more."""
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
-    "up": ("run", "Run Playhead in the foreground: proxy, keeper, Postgres."),
-    "record": ("run", "Run a command and record every call it makes."),
-    "replay": ("run", "Run a command with its calls answered from a recording."),
+    "up": ("up", "Run Playhead in the foreground: proxy, keeper, Postgres."),
+    "record": ("record", "Run a command and record every call it makes."),
+    "replay": ("replay", "Run a command with its calls answered from a recording."),
     "fork": ("fork", "Replay a run up to a step, then go on live as a run of its own."),
     "resume": ("fork", "Go on with a run that stopped, without paying for it again."),
     "why": ("why", "Explain what a replay missed, and what would mend it."),
     "ls": ("look", "List runs, newest first."),
     "show": ("look", "Show a run step by step, or one call whole."),
-    "explain": ("look", "Show what went into a key, what was left out, and why."),
+    "explain": ("explain", "Show what went into a key, what was left out, and why."),
     "diff": ("compare", "Show where two runs part, and why."),
     "bisect": ("compare", "Find the answer that makes a command fail."),
     "drift": ("compare", "Show where a provider changed the model behind a name."),

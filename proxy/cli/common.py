@@ -11,12 +11,9 @@ from typing import Any, Final
 import click
 
 from calls.identity import RUN
-from calls.profile import BadProfile, Profiles
 from proxy.api import DOTS, Api
-from proxy.errors import Failure
 from proxy.house import House
 from proxy.settings import Settings, load
-from store.profiles import shipped
 
 type Command = Callable[..., Any]
 
@@ -54,7 +51,11 @@ RUN_ID: Final = _RunId()
 def settings(config: Path | None = None, **flags: Any) -> Settings:
     """The settings in force under these flags, profiles checked. Raises Failure."""
     found = load(flags, config)
-    user_profiles(found)
+    if found.profile:
+        # What reads profiles takes as long to import as most commands take in all.
+        from proxy.cli.profiles import user_profiles
+
+        user_profiles(found)
     return found
 
 
@@ -73,15 +74,6 @@ def asking[T](flags: dict[str, Any], question: Callable[[Api], T]) -> T:
 def print_json(value: Any) -> None:
     """One JSON value, readable."""
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
-
-
-def user_profiles(found: Settings) -> Profiles:
-    """The profiles in force. Raises Failure with the line of a mistake."""
-    text = found.config.read_text("utf-8") if found.config and found.profile else None
-    try:
-        return shipped(text)
-    except BadProfile as error:
-        raise Failure(f"{found.config}: {error}") from error
 
 
 def pairs(labels: tuple[str, ...]) -> dict[str, str]:

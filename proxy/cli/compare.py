@@ -12,7 +12,8 @@ from calls.model import Exchange
 from calls.redact import Redactor
 from proxy.api import Api, NotFound, meant, segment
 from proxy.bisect import Bisection, Found, sentence
-from proxy.cli.common import as_json, asking, moment, print_json, settings, user_profiles, with_settings
+from proxy.cli.common import as_json, asking, moment, print_json, settings, with_settings
+from proxy.cli.profiles import user_profiles
 from proxy.comparison import show
 from proxy.drifted import show_drift
 from proxy.errors import Failure

@@ -13,7 +13,8 @@ from calls.model import Headers
 from calls.profile import Profiles
 from calls.redact import Redactor
 from proxy.api import Api, meant
-from proxy.cli.common import as_json, asking, print_json, settings, user_profiles, with_settings
+from proxy.cli.common import as_json, asking, print_json, settings, with_settings
+from proxy.cli.profiles import user_profiles
 from proxy.errors import Failure
 from proxy.export import Search, exported, show_skipped
 from proxy.text import counted, printable

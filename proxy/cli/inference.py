@@ -13,8 +13,9 @@ import click
 from calls.model import Exchange
 from calls.profile import Profiles
 from calls.redact import Redactor
-from proxy.cli.common import as_json, print_json, settings, user_profiles, with_settings
+from proxy.cli.common import as_json, print_json, settings, with_settings
 from proxy.cli.compare import recorded
+from proxy.cli.profiles import user_profiles
 from proxy.errors import Failure
 from proxy.house import House
 from proxy.inference import Device, Serving, home, serve, set_up

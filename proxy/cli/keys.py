@@ -13,7 +13,8 @@ from calls.calibrate import Agreement, Finding
 from calls.json import dumps
 from proxy.api import Api, meant
 from proxy.calibration import Outcome, calibrated, exchanges, is_file, write
-from proxy.cli.common import as_json, print_json, settings, user_profiles, with_settings
+from proxy.cli.common import as_json, print_json, settings, with_settings
+from proxy.cli.profiles import user_profiles
 from proxy.errors import Failure
 from proxy.house import House
 from proxy.settings import Settings

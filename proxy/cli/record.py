@@ -1,0 +1,35 @@
+"""The command that runs an agent and keeps what it asked and heard: record."""
+
+import asyncio
+from typing import Any
+
+import click
+
+from proxy.cli.common import RUN_ID, pairs, settings, with_settings
+from proxy.record import record
+
+
+@click.command("record", short_help="Run a command and record every call it makes.")
+@with_settings
+@click.option(
+    "--run", "run_id", type=RUN_ID, metavar="ID", help="Name the run yourself; the same name later continues it."
+)
+@click.option("--label", "labels", multiple=True, metavar="k=v", help="Attach a label to the run. May be repeated.")
+@click.option("--quiet", is_flag=True, help="No summary.")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def record_command(
+    command: tuple[str, ...], run_id: str | None, labels: tuple[str, ...], quiet: bool, **flags: Any
+) -> None:
+    """Run COMMAND and record every call it makes as one run.
+
+    Uses the running `playhead up`, or its own for as long as COMMAND lasts. Exits with COMMAND's code.
+
+    \b
+        playhead record -- python agent.py
+        playhead record --run ticket-904 --label team=support -- pytest tests/
+    """
+    code = asyncio.run(record(settings(**flags), command, run=run_id, labels=pairs(labels), quiet=quiet))
+    raise click.exceptions.Exit(code)
+
+
+COMMANDS = (record_command,)
