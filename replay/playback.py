@@ -13,11 +13,12 @@ __all__ = ["answer", "headers", "is_websocket", "lacking"]
 GRACE = 10_000_000_000
 """How much longer than in the recording a client that left then may stay, in nanoseconds."""
 
-# RFC 9110 7.6.1, and our own mark from a recording that was itself a replay. The engine makes its own framing.
+# RFC 9110 7.6.1, our own mark from a recording that was itself a replay, and what would have the client leave for QUIC, past
+# us: other programs record it. The engine makes its own framing.
 _HOP_BY_HOP = frozenset(
     {
         *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection"),
-        *("te", "trailer", "transfer-encoding", "upgrade", "playhead"),
+        *("te", "trailer", "transfer-encoding", "upgrade", "playhead", "alt-svc"),
     }
 )
 

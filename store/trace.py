@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -138,14 +139,18 @@ def to_json(exchange: Exchange, request_body: BodyJson | None) -> ExchangeJson:
 
 
 def from_json(raw: ExchangeJson, earlier: Earlier) -> Exchange:
-    """The exchange that `to_json` was given. Raises `Unfit` where the parts contradict each other."""
+    """The exchange that `to_json` was given. Raises `Unfit` where the parts contradict each other, and where a client that
+    is answered from it could read something else than one response."""
+    started_at = from_rfc3339_ns(raw.started_at)
+    if started_at + max(raw.first_byte_ns or 0, raw.ended_ns or 0) > LAST:
+        raise Unfit("it ends at no time that can be counted in nanoseconds since 1970")
     return Exchange(
         id=raw.id,
         run=raw.run,
         request=_request(raw.request, earlier),
         response=None if raw.response is None else _response(raw.response, earlier),
         outcome=raw.outcome,
-        started_at=from_rfc3339_ns(raw.started_at),
+        started_at=started_at,
         first_byte_at=raw.first_byte_ns,
         ended_at=raw.ended_ns,
         redactions=raw.redactions,
@@ -236,32 +241,46 @@ def _response_to_json(response: Response) -> ResponseJson:
 
 
 def _request(raw: RequestJson, earlier: Earlier) -> Request:
+    try:
+        _ = urlsplit(raw.url).port
+    except ValueError as error:
+        raise Unfit(f"{raw.url[:80]!r} is no address: {error}") from None
     return Request(
         method=raw.method,
         url=raw.url,
         http_version=raw.http_version,
-        headers=_isomorphic(raw.headers),
+        headers=_lines(raw.headers),
         body=body_from_json(raw.body, earlier),
-        trailers=_isomorphic(raw.trailers),
+        trailers=_lines(raw.trailers),
     )
 
 
 def _response(raw: ResponseJson, earlier: Earlier) -> Response:
+    if raw.status < 200 and raw.status != 101:
+        raise Unfit(f"{raw.status} is the status of no response, but of what comes before one")
+    if not _LINE.fullmatch(raw.reason):
+        raise Unfit("its reason holds a line break, a NUL or another character that no header has")
     return Response(
         status=raw.status,
         reason=raw.reason,
         http_version=raw.http_version,
-        headers=_isomorphic(raw.headers),
+        headers=_lines(raw.headers),
         body=body_from_json(raw.body, earlier),
-        trailers=_isomorphic(raw.trailers),
+        trailers=_lines(raw.trailers),
     )
 
 
-def _isomorphic(headers: Headers) -> Headers:
-    """The headers, sure that each code point stands for one byte."""
+# RFC 9110 5.6.2; HTTP/2's own names begin with a colon.
+_NAME = re.compile(r":?[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_LINE = re.compile(r"[^\0\r\n\u0100-\U0010ffff]*")
+
+
+def _lines(headers: Headers) -> Headers:
+    """The headers, sure that each is one line, and each of its code points one byte."""
     for name, value in headers:
-        if max(name + value, default="") > "\xff":
-            raise Unfit(f"the header {name!r} holds a character that is not one byte")
+        # A client could read a second header, or a second response, in what was sent to it.
+        if not (_NAME.fullmatch(name) and _LINE.fullmatch(value)):
+            raise Unfit(f"the header {name!r} holds a line break, a NUL or another character that no header has")
     return headers
 
 

@@ -15,7 +15,9 @@ CHUNK_KINDS = st.sampled_from(["data", "text", "binary", "close"])
 OUTCOMES = st.sampled_from(["completed", "client_closed", "server_closed", "timed_out", "refused"])
 
 latin_1 = st.text(st.characters(max_codepoint=0xFF), max_size=20)
-header_lists = st.lists(st.tuples(latin_1, latin_1), max_size=4).map(tuple)
+lines = st.text(st.characters(max_codepoint=0xFF, exclude_characters="\0\r\n"), max_size=20)
+names = st.text("!#$%&'*+-.^_`|~09AZaz", min_size=1, max_size=20)
+header_lists = st.lists(st.tuples(names, lines), max_size=4).map(tuple)
 durations = st.integers(0, 2**53)
 
 
@@ -39,14 +41,20 @@ def bodies(draw: st.DrawFn) -> Body:
 requests = st.builds(
     Request,
     method=st.sampled_from(["GET", "POST"]) | latin_1,
-    url=st.sampled_from(["https://api.example.com/v1/chat", "wss://live.example.com/x?y=1"]) | latin_1,
+    url=st.sampled_from(["https://api.example.com/v1/chat", "wss://live.example.com/x?y=1"])
+    | latin_1.map("https://api.example.com/".__add__),
     http_version=st.sampled_from(["HTTP/1.0", "HTTP/1.1", "HTTP/2.0"]),
     headers=header_lists,
     body=bodies(),
     trailers=header_lists,
 )
 responses = st.builds(
-    Response, status=st.integers(100, 999), reason=latin_1, headers=header_lists, body=bodies(), trailers=header_lists
+    Response,
+    status=st.just(101) | st.integers(200, 999),
+    reason=lines,
+    headers=header_lists,
+    body=bodies(),
+    trailers=header_lists,
 )
 exchanges = st.builds(
     Exchange,
@@ -55,7 +63,7 @@ exchanges = st.builds(
     request=requests,
     response=st.none() | responses,
     outcome=OUTCOMES,
-    started_at=st.integers(0, 2**63 - 1),
+    started_at=st.integers(0, 2**63 - 1 - 2**53),
     first_byte_at=st.none() | durations,
     ended_at=st.none() | durations,
     redactions=st.integers(0, 1000),

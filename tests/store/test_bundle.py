@@ -139,6 +139,7 @@ def test_an_exchange_of_a_newer_format_is_refused() -> None:
         ({"started_at": "9999-01-01T00:00:00.000000000Z"}, "no time that can be counted"),
         ({"started_at": "1969-01-01T00:00:00.000000000Z"}, "no time that can be counted"),
         ({"ended_ns": 2**63}, "<= 9223372036854775807"),
+        ({"ended_ns": 2**63 - 1}, "ends at no time that can be counted"),
         ({"redactions": -1}, ">= 0"),
         ({"step": 10**30}, "<= 9223372036854775807"),
         ({"outcome": "fine"}, "Invalid enum value"),
@@ -152,7 +153,9 @@ def test_sealed_nonsense_is_refused_with_its_line(change: dict, why: str) -> Non
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"headers": [["a", "\u0100"]]}, "not one byte"),
+        ({"url": "http://[::1/x"}, "is no address"),
+        ({"url": "http://api.example.com:99999/x"}, "is no address"),
+        ({"headers": [["a", "\u0100"]]}, "no header has"),
         ({"body": {"digest": "sha256:0", "size": 1, "text": "x"}}, "do not match its digest"),
         ({"body": {"digest": "sha256:0", "size": 1, "base64": "?"}}, "base64 is broken"),
         ({"body": {"digest": "sha256:0", "size": 1, "prefix": [7, 3]}}, "no earlier exchange"),
@@ -162,6 +165,23 @@ def test_sealed_nonsense_is_refused_with_its_line(change: dict, why: str) -> Non
 def test_a_sealed_request_that_cannot_be_is_refused(change: dict, why: str) -> None:
     request = json.loads(lines_of(bundle([exchange(b"", b"")]))[1])["exchange"]["request"]
     assert why in refusal({"request": request | change})
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"headers": [["a", "b\r\nSet-Cookie: c"]]}, "line break"),
+        ({"headers": [["a: b\r\nc", "d"]]}, "line break"),
+        ({"headers": [["a b", "c"]]}, "no header has"),
+        ({"trailers": [["a", "b\0"]]}, "line break"),
+        ({"reason": "OK\r\n\r\nHTTP/1.1 200 OK"}, "line break"),
+        ({"reason": "\u20ac"}, "no header has"),
+        ({"status": 103}, "no response"),
+    ],
+)
+def test_a_sealed_response_that_would_be_read_as_another_is_refused(change: dict, why: str) -> None:
+    response = json.loads(lines_of(bundle([exchange(b"", b"")]))[1])["exchange"]["response"]
+    assert why in refusal({"response": response | change})
 
 
 @pytest.mark.parametrize(
