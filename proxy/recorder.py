@@ -44,6 +44,9 @@ class Recorder:
         randbits: Callable[[int], int] = secrets.randbits,
     ) -> None:
         self.spool = spool
+        self.soon = spool.soon
+        """Have something done in a moment: what it tells is kept with what is told now."""
+
         self.redactor = redactor
         self.body_limit = body_limit
         self.on_failure: Policy = on_failure

@@ -7,13 +7,16 @@ recorder's policy, and never in a broken or a silent exchange.
 import logging
 import time
 from collections.abc import Callable
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from calls.model import ChunkKind, Headers, Outcome
 
 type Side = Literal["request", "response"]
 
 logger = logging.getLogger(__name__)
+
+MUCH: Final = 16 << 10
+"""Bytes of one exchange that wait to be told, at most."""
 
 
 class Recording(Protocol):
@@ -54,18 +57,29 @@ class Recorder(Protocol):
         gathers: bool = False,
     ) -> Recording: ...
     def gap(self, run: str, reason: str, exchange: str | None = None) -> None: ...
+    def soon(self, work: Callable[[], None]) -> None: ...
+
+
+type _Piece = tuple[Side, bytes, int, ChunkKind]
+"""With the time at which it came."""
 
 
 class Tape:
-    """What happens to one exchange, told once each. With no recording it tells nobody."""
+    """What happens to one exchange, told once each. With no recording it tells nobody.
 
-    __slots__ = ("_began", "_lost", "_recorder", "_recording", "_run", "guarded", "open")
+    Pieces are told in a moment, together with those of others: one that comes alone finds every cache cold, and would cost
+    several times as much. Whatever else happens to the exchange, its pieces are told first.
+    """
+
+    __slots__ = ("_began", "_lost", "_pieces", "_recorder", "_recording", "_run", "_size", "guarded", "open")
 
     def __init__(self, recorder: Recorder | None, run: str, begin: Callable[[Recorder], Recording]) -> None:
         self._began = time.monotonic_ns()
         self._recorder = recorder
         self._recording: Recording | None = None
         self._run = run
+        self._pieces: list[_Piece] = []
+        self._size = 0
         self._lost = False
         self.open = True
         self.guarded = recorder is not None
@@ -84,26 +98,46 @@ class Tape:
 
     def data(self, side: Side, data: bytes, kind: ChunkKind = "data") -> None:
         """A piece has arrived."""
-        if (recording := self._recording) is not None:
-            # Not by way of `_told`: this is done for every event of every stream.
+        if (recorder := self._recorder) is None:
+            return
+        pieces = self._pieces
+        pieces.append((side, data, time.monotonic_ns() - self._began, kind))
+        self._size += len(data)
+        if self._size > MUCH:
+            self._tell_pieces()
+        elif len(pieces) == 1:
+            recorder.soon(self._tell_pieces)
+
+    def _told_so_far(self) -> Recording | None:
+        """Whom to tell what happens now: all before it is told."""
+        if self._pieces:
+            self._tell_pieces()
+        return self._recording
+
+    def _tell_pieces(self) -> None:
+        """Tell those that wait."""
+        pieces, self._pieces, self._size = self._pieces, [], 0
+        for side, data, at, kind in pieces:
+            if (recording := self._recording) is None:
+                return
             try:
-                recording.data(side, data, time.monotonic_ns() - self._began, kind)
+                recording.data(side, data, at, kind)
             except Exception as fault:  # noqa: BLE001 - the guard, as above
                 self._fail(fault)
 
     def response(self, status: int, reason: str, http_version: str, headers: Headers) -> None:
         """The response's head has arrived."""
-        if (recording := self._recording) is not None:
+        if (recording := self._told_so_far()) is not None:
             self._told(recording.response, self._now(), status, reason, http_version, headers)
 
     def ended(self, side: Side, trailers: Headers = ()) -> None:
         """One message is whole."""
-        if (recording := self._recording) is not None:
+        if (recording := self._told_so_far()) is not None:
             self._told(recording.ended, side, self._now(), trailers)
 
     def asked(self, body: bytes) -> None:
         """The request has arrived, all of it."""
-        if (recording := self._recording) is not None:
+        if (recording := self._told_so_far()) is not None:
             # Not by way of `_told` either: nearly every call is told by this and by `answered` alone.
             try:
                 recording.asked(body, time.monotonic_ns() - self._began)
@@ -115,7 +149,7 @@ class Tape:
     ) -> None:
         """The response has arrived, all of it; `over`: and the exchange is completed with it."""
         self.open = self.open and not over
-        if (recording := self._recording) is not None:
+        if (recording := self._told_so_far()) is not None:
             at = time.monotonic_ns() - self._began
             try:
                 recording.answered(at, status, reason, http_version, headers, body, over=over)
@@ -127,18 +161,18 @@ class Tape:
         if not self.open:
             return
         self.open = False
-        if (recording := self._recording) is not None:
+        if (recording := self._told_so_far()) is not None:
             self._told(recording.closed, self._now(), outcome, error)
 
     def gap(self, reason: str) -> None:
         """Something of this exchange passes that cannot be recorded."""
-        recorder = self._recorder
+        recording, recorder = self._told_so_far(), self._recorder
         if recorder is not None:
-            self._told(recorder.gap, self._run, reason, self._recording.id if self._recording else None)
+            self._told(recorder.gap, self._run, reason, recording.id if recording else None)
 
     def kept_now(self) -> bool:
         """Whether all told so far is kept already, so that nobody has to wait. False: ask `kept`."""
-        recording = self._recording
+        recording = self._told_so_far()
         try:
             return recording is not None and recording.kept_now()
         except Exception as fault:  # noqa: BLE001 - the guard, as above
@@ -147,7 +181,7 @@ class Tape:
 
     async def kept(self) -> bool:
         """Whether the exchange may go on: all told so far is kept, or the policy does not ask for it."""
-        recording = self._recording
+        recording = self._told_so_far()
         if recording is None:
             return not self._lost
         try:

@@ -78,6 +78,7 @@ class Spool:
         self._queued = 0
         self._appended = self._written = self._synced = 0
         self._urgent = self._look = self._dirty = self._due = False
+        self._works: list[Callable[[], None]] = []
         self._timed = False
         """Whether a group is begun, at whose end all is written and synced."""
         self._closing = self._written_out = False
@@ -143,11 +144,18 @@ class Spool:
             self._begin_group()
         return self._appended
 
+    def soon(self, work: Callable[[], None]) -> None:
+        """Have this done before the present group ends: what it appends is of that group."""
+        self._works.append(work)
+        if not self._timed:
+            self._begin_group()
+
     def _begin_group(self) -> None:
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             # Who appends without a loop has the threads do it all.
+            self._work()
             self._call(self._to_write)
         else:
             self._timed = True
@@ -155,11 +163,17 @@ class Spool:
 
     def _end_group(self) -> None:
         """Write what nobody has waited for, and have all of it synced."""
+        self._work()
         self._timed = False
         if self._written < self._appended and not self.write_now(self._appended):
             self._call(self._to_write)
         if self._dirty:
             self._call(self._to_sync)
+
+    def _work(self) -> None:
+        works, self._works = self._works, []
+        for work in works:
+            work()
 
     def _call(self, thread: threading.Condition) -> None:
         with self._lock:
@@ -224,6 +238,7 @@ class Spool:
 
     def close(self) -> int:
         """Write and sync what is left, and let go of the spool; return how many records could not be kept."""
+        self._work()
         with self._lock:
             self._closing = True
             self._to_write.notify()

@@ -118,6 +118,27 @@ async def test_with_fsync_reached_waits_for_the_disk(directory: Path) -> None:
         assert disk.syncs
 
 
+async def test_what_is_to_be_done_soon_is_kept_with_the_present_group(directory: Path) -> None:
+    with Spool(directory) as spool:
+        done = asyncio.Event()
+
+        def work() -> None:
+            spool.append(b"later")
+            done.set()
+
+        spool.soon(work)
+        spool.append(b"sooner")
+        await done.wait()
+        assert spool.written == spool.appended == 2
+    assert everything(Reader(directory)) == [b"sooner", b"later"]
+
+
+async def test_what_was_to_be_done_soon_is_done_before_the_spool_is_closed(directory: Path) -> None:
+    with Spool(directory) as spool:
+        spool.soon(lambda: spool.append(b"later") and None)
+    assert everything(Reader(directory)) == [b"later"]
+
+
 async def test_many_waiters_are_woken_together(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loop = asyncio.get_running_loop()
     calls = 0

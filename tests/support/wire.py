@@ -237,6 +237,9 @@ class MemoryRecorder:
         self.gaps.append((run, reason, exchange))
         self.changed.set()
 
+    def soon(self, work: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(work)
+
     @property
     def only(self) -> Told:
         assert len(self.exchanges) == 1
