@@ -24,8 +24,9 @@ NAMES_US: Final = ("credentials", "x-playhead-run")
 """Where a run may be named for us; what an agent tells others never selects a recording."""
 
 _PORT: Final = re.compile(r":[0-9]{1,5}\Z")
-_AUTHORITY: Final = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})")
-_ABSOLUTE: Final = re.compile(r"(?i:http)://([A-Za-z0-9._-]+)(?::([0-9]{1,5}))?((?:[/?].*)?)")
+_NUMBER: Final = r"([0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+_AUTHORITY: Final = re.compile(rf"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):{_NUMBER}")
+_ABSOLUTE: Final = re.compile(rf"(?i:http)://([A-Za-z0-9._-]+)(?::{_NUMBER})?((?:[/?].*)?)")
 _PREFIX: Final = re.compile(r"/~([A-Za-z0-9._:-]{1,128})(?:~([^/?]*))?(?=[/?]|$)")
 _DROPPED: Final = frozenset({"proxy-authorization", "proxy-connection"})
 

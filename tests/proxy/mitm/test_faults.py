@@ -150,6 +150,8 @@ async def test_a_head_that_could_mean_two_things_goes_nowhere(
         b"GET http://api.test/x",
         b"\x16garbage",
         b"G\xc9T http://api.test/x HTTP/1.1",
+        b"GET http://api.test:65536/x HTTP/1.1",
+        b"CONNECT api.test:65536 HTTP/1.1",
     ],
 )
 async def test_a_request_line_that_is_not_http_1_goes_nowhere(tmp_path: Path, line: bytes) -> None:
