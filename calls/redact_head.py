@@ -80,12 +80,21 @@ _SEEN: Final = (
     *("x-claude-code-parent-agent-id", "session-id", "session_id", "thread-id", "thread_id", "conversation-id"),
     *("conversation_id", "x-codex-parent-thread-id", "x-opencode-session", "x-session-affinity", "x-session-id"),
     *("x-parent-session-id", "x-amp-thread-id", "x-dynamo-session-id", "x-dynamo-parent-session-id"),
+    *("ai-gateway-protocol-version", "ai-model-id"),
     *("x-portkey-trace-id", "x-portkey-span-id", "x-portkey-parent-span-id", "x-portkey-provider"),
     *("x-litellm-session-id", "x-litellm-trace-id", "langsmith-trace", "x-langtrace-session-id", "x-bt-parent"),
     *("helicone-session-id", "helicone-session-path", "helicone-session-name", "helicone-request-id"),
     *("sec-websocket-version", "sec-websocket-key", "sec-websocket-extensions", "sec-websocket-protocol"),
 )
-_SEEN_FAMILIES: Final = ("x-stainless-", "sec-fetch-", "sec-ch-", "x-amzn-bedrock-", "x-fern-", "mcp-param-")
+_SEEN_FAMILIES: Final = (
+    "ai-language-model-",
+    "x-stainless-",
+    "sec-fetch-",
+    "sec-ch-",
+    "x-amzn-bedrock-",
+    "x-fern-",
+    "mcp-param-",
+)
 _ADDRESSES: Final = (
     "location",
     "content-location",

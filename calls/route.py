@@ -162,7 +162,14 @@ class Route:
 
 CONSULTED: Final = frozenset(
     (
-        *("accept", "anthropic-version", "mcp-method", "mcp-protocol-version", "mcp-session-id", "openai-beta"),
+        *(
+            "accept",
+            "ai-gateway-protocol-version",
+            "ai-language-model-id",
+            "ai-language-model-streaming",
+            "ai-model-id",
+        ),
+        *("anthropic-version", "mcp-method", "mcp-protocol-version", "mcp-session-id", "openai-beta"),
         *("upgrade", "user-agent", "x-amz-date", "x-fern-sdk-name", "x-pinecone-api-version"),
     )
 )

@@ -136,9 +136,28 @@ def _opened(block: Mapping[str, Json]) -> tuple[Mapping[str, Json], Sequence[Jso
             return block, []
 
 
+def _ai_gateway(answer: Mapping[str, Json], _request: Mapping[str, Json]) -> Messages:
+    """stream-start, response-metadata, each part (texts and reasoning with their begin and end), finish."""
+    yield "", {"type": "stream-start", "warnings": answer.get("warnings") or []}
+    if "response" in answer:
+        yield "", {"type": "response-metadata", **members(answer["response"])}
+    for number, part in enumerate(map(members, elements(answer.get("content")))):
+        kind = text(part.get("type"))
+        if kind not in ("text", "reasoning"):
+            yield "", part
+            continue
+        about = {"id": str(number)} | {name: part[name] for name in ("providerMetadata",) if name in part}
+        yield "", {"type": f"{kind}-start", **about}
+        yield "", {"type": f"{kind}-delta", "id": str(number), "delta": text(part.get("text"))}
+        yield "", {"type": f"{kind}-end", **about}
+    ending = {name: answer[name] for name in ("finishReason", "usage", "providerMetadata") if name in answer}
+    yield "", {"type": "finish", **ending}
+
+
 _STREAMS: Final[Mapping[str, Callable[[Mapping[str, Json], Mapping[str, Json]], Messages]]] = {
     "openai_chat": _openai_chat,
     "anthropic": _anthropic,
+    "ai_gateway": _ai_gateway,
     **openais.STREAMS,
 }
 

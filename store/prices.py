@@ -9,7 +9,7 @@ import datetime as dt
 import importlib.metadata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -113,12 +113,21 @@ def version() -> str:
 
 
 def _told(call: Call, answer: Mapping[str, Json]) -> Decimal | None:
-    """What OpenRouter says that it cost; who brings a key of his own pays the provider behind it besides."""
+    """What OpenRouter or Vercel's gateway says that it cost; who brings a key of his own pays the provider behind it besides."""
+    if call.dialect == "ai_gateway":
+        return _told_by_gateway(members(members(answer.get("providerMetadata")).get("gateway")))
     usage = members(answer.get("usage"))
     if call.provider != "openrouter" or (told := _number(usage.get("cost"))) is None:
         return None
     behind = members(usage.get("cost_details")).get("upstream_inference_cost")
     return _sane(told + (_number(behind) or 0)) if usage.get("is_byok") is True else _sane(told)
+
+
+def _told_by_gateway(said: Mapping[str, Json]) -> Decimal | None:
+    try:
+        return _sane(Decimal(some(said.get("cost")) or ""))
+    except InvalidOperation:
+        return None
 
 
 def _number(value: Json) -> Decimal | None:

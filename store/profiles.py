@@ -14,7 +14,7 @@ _SHIPPED = (
     *("anthropic", "anthropic_sessions", "gemini", "gemini_code", "gemini_interactions"),
     *("bedrock_converse", "bedrock_invoke", "bedrock_agent", "bedrock_others"),
     *("cohere_v1", "cohere_v2", "dashscope", "discovery", "mistral_conversations", "ollama"),
-    *("replicate", "watsonx", "sagemaker", "text_generation", "rerank", "services"),
+    *("replicate", "watsonx", "sagemaker", "text_generation", "rerank", "services", "ai_gateway"),
     *("mcp", "a2a", "graphql", "searches", "vectors", "reports", "rest"),
 )
 """The last one matches everything."""

@@ -89,6 +89,13 @@ def test_what_openrouter_says_that_it_cost_counts_and_so_does_the_key_that_one_b
     assert usd(url, chat("m", {**usage, "cost": 0, "is_byok": True})) == pytest.approx(0.00417)
 
 
+def test_what_vercels_gateway_says_that_it_cost_counts() -> None:
+    answer = {"content": [], "providerMetadata": {"gateway": {"cost": "0.00021"}}}
+    url = "https://ai-gateway.vercel.sh/v3/ai/language-model"
+    assert cost(*called(url, answer)) == Cost(usd=Decimal("0.00021"), prices="provider")
+    assert cost(*called(url, {"content": [], "providerMetadata": {"gateway": {"cost": "dear"}}})) is None
+
+
 UNKNOWN = {
     "a model of one's own": (f"{OPENAI}/chat/completions", chat("our-model")),
     "a server of one's own": ("http://localhost:8000/v1/chat/completions", chat("gpt-4o-mini")),

@@ -1,0 +1,70 @@
+"""Vercel's gateway in the AI SDK's own protocol, whose model stands in a header (`@ai-sdk/gateway` 3.0)."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from calls.forms import asked
+from calls.key import Keyed, keyed
+from calls.model import Request
+from calls.redact import Redactor
+from calls.route import route_of
+from tests.calls.asking import PROFILES, asking
+
+URL = "https://ai-gateway.vercel.sh/v3/ai/language-model"
+PROMPT = [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]
+
+
+def sent(body: Any, *headers: tuple[str, str], model: str = "openai/gpt-5", url: str = URL) -> Request:
+    """A request as it is kept: redacted."""
+    made = asking(url, body, ("ai-language-model-id", model), ("Authorization", "Bearer vck_0123456789"), *headers)
+    return replace(made, headers=Redactor(profiles=PROFILES, key=b"k" * 32).request_headers(made.headers)[0])
+
+
+def how(body: Any, *headers: tuple[str, str], model: str = "openai/gpt-5") -> Keyed:
+    return keyed(sent(body, *headers, model=model), PROFILES)
+
+
+def test_the_model_in_the_header_is_known_and_counts() -> None:
+    one, other = how({"prompt": PROMPT}), how({"prompt": PROMPT}, model="anthropic/claude-opus-5")
+    assert (one.route.provider, one.route.model, one.operation, one.kind) == ("vercel", "openai/gpt-5", "chat", "model")
+    assert one.key != other.key
+    assert one.warnings == ()
+
+
+def test_what_is_sent_on_and_how_it_is_told_is_in_no_key() -> None:
+    called = {"type": "tool-call", "toolCallId": "a", "toolName": "f", "input": '{"x": 1}'}
+    result = {"type": "tool-result", "toolCallId": "a", "toolName": "f", "output": {"type": "text", "value": "1"}}
+    asked_then = {
+        "prompt": [*PROMPT, {"role": "assistant", "content": [called]}, {"role": "tool", "content": [result]}]
+    }
+    asked_now = json.loads(json.dumps(asked_then).replace('"a"', '"b"').replace('\\"x\\": 1', '\\"x\\":1'))
+    more = {"headers": {"user-agent": "ai/6"}, "includeRawChunks": True, "providerOptions": {"gateway": {"user": "u"}}}
+    streaming = ("ai-language-model-streaming", "true")
+    assert how({**asked_then, "providerOptions": {"gateway": {}}}).key == how({**asked_now, **more}, streaming).key
+
+
+@pytest.mark.parametrize(("told", "form"), [("true", "sse"), ("false", "whole")])
+def test_a_header_asks_for_a_stream(told: str, form: str) -> None:
+    request = sent({"prompt": PROMPT}, ("ai-language-model-streaming", told))
+    assert asked(keyed(request, PROFILES), request) == form
+
+
+@pytest.mark.parametrize(
+    ("url", "dialect", "operation"),
+    [
+        ("https://ai-gateway.vercel.sh/v4/ai/reranking-model", "ai_gateway", "rerank"),
+        ("https://ai-gateway.vercel.sh/v3/ai/video-model", "ai_gateway", "video_generation"),
+        ("https://models.grafana.example/api/ai/language-model", "ai_gateway", "chat"),
+        ("https://ai-gateway.vercel.sh/v1/chat/completions", "openai_chat", "chat"),
+    ],
+)
+def test_where_it_goes(url: str, dialect: str, operation: str) -> None:
+    found = route_of(sent({}, url=url))
+    assert (found.dialect, found.operation) == (dialect, operation)
+
+
+def test_a_path_that_is_called_so_by_chance_is_not_the_gateway() -> None:
+    assert route_of(asking("https://code.example.com/docs/ai/language-model", {})).dialect == "generic"
