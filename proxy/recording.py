@@ -8,8 +8,6 @@ its events cost one after the other. All else (what streams, is compressed, hold
 goes event by event.
 """
 
-import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ from calls.model import ChunkKind, Headers, Outcome
 from calls.redact import Head
 from calls.redact_body import BodyRedactor, Piece
 from calls.redact_declared import Unreadable
+from proxy.line import Line
 from store.spool import SpoolError
 
 if TYPE_CHECKING:
@@ -62,13 +61,6 @@ class _End(NamedTuple):
     """The message did not end: to be told only when bytes of it are lacking."""
 
 
-class _Work(NamedTuple):
-    """A body that is being redacted on the thread. What comes after it waits in line."""
-
-    message: _Message
-    pieces: "Future[list[Piece]]"
-
-
 class Recording:
     """One exchange while it passes. Everything but `kept` returns at once and never raises for the world's faults."""
 
@@ -86,7 +78,6 @@ class Recording:
             "_response",
             "_run",
             "_started",
-            "_waiters",
             "id",
         ),
     )
@@ -104,8 +95,9 @@ class Recording:
         """None: nothing of it is told, or all of it was told as one."""
 
         self._response: _Message | None = None
-        self._line: deque[Record | _End | _Work] = deque()
-        self._waiters: list[asyncio.Future[None]] = []
+        self._line: Line[Record | _End] | None = None
+        """What waits behind a body that is being worked on."""
+
         self._last = 0
         self._mute = False
         self._missed = False
@@ -133,7 +125,7 @@ class Recording:
             self._last_piece(message, data, at)
         else:
             message.taken += size
-            if not self._line and message.body.passes(data):
+            if self._line is None and message.body.passes(data):
                 self._write(Data(self.id, at, side, data))
                 return
             for piece in message.body.feed(data, at):
@@ -204,7 +196,7 @@ class Recording:
         """Whether all told so far is kept, and needs no waiting for. False: ask `kept`."""
         if self._gathered is not None:
             self.tell()
-        return not (self._line or self._missed) and self._recorder.spool.write_now(self._last)
+        return self._line is None and not self._missed and self._recorder.spool.write_now(self._last)
 
     async def kept(self) -> bool:
         """Wait until all told so far is kept. False: something is not, and the policy is to refuse what cannot be."""
@@ -219,10 +211,8 @@ class Recording:
 
     async def settled(self) -> None:
         """Wait until no body is being worked on."""
-        if self._line:
-            future = asyncio.get_running_loop().create_future()
-            self._waiters.append(future)
-            await future
+        if self._line is not None:
+            await self._line.empty()
 
     # -- messages as one
 
@@ -306,15 +296,15 @@ class Recording:
         if pieces is not None:
             self._finished(message, pieces, self.put)
             return
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            self._finished(message, message.body.finish(), self.put)
-            return
-        work = _Work(message, self._recorder.work(message.body))
-        self._line.append(work)
-        self._recorder.busy(self)
-        work.pieces.add_done_callback(lambda _: loop.call_soon_threadsafe(self._next))
+        if self._line is None:
+            try:
+                self._line = Line(self._settle, self._over)
+            except RuntimeError:  # there is no loop that could wait
+                self._finished(message, message.body.finish(), self.put)
+                return
+            self._recorder.busy(self)
+        working = self._recorder.work(message.body)
+        self._line.work(working, lambda: self._worked(message, working))
 
     def _finished(self, message: _Message, pieces: list[Piece], tell: Callable[[Data], None]) -> None:
         self._recorder.release(message.held)
@@ -351,36 +341,23 @@ class Recording:
 
     def put(self, item: Record | _End) -> None:
         """Write it when its turn comes, which is nearly always now."""
-        if self._line:
-            self._line.append(item)
-        else:
+        if self._line is None:
             self._settle(item)
+        else:
+            self._line.put(item)
 
-    def _next(self) -> None:
-        """Go on with the line, up to what is still being worked on."""
-        while self._line:
-            item = self._line[0]
-            if not isinstance(item, _Work):
-                self._settle(item)
-            elif not item.pieces.done():
-                return
-            else:
-                self._worked(item)
-            self._line.popleft()
+    def _over(self) -> None:
+        self._line = None
         self._recorder.free(self)
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-        self._waiters.clear()
 
-    def _worked(self, work: _Work) -> None:
-        mistake = work.pieces.exception()
+    def _worked(self, message: _Message, pieces: "Future[list[Piece]]") -> None:
+        mistake = pieces.exception()
         if mistake is None:
-            self._finished(work.message, work.pieces.result(), self._write)
+            self._finished(message, pieces.result(), self._write)
             return
         # A mistake of ours must neither keep the exchange open nor let an unredacted byte through.
-        self._finished(work.message, [], self._write)
-        work.message.truncated = True
+        self._finished(message, [], self._write)
+        message.truncated = True
         self._recorder.ledger.gap(self._run, f"a body could not be redacted: {mistake!r}", self.id)
 
     def _settle(self, item: Record | _End) -> None:
