@@ -160,17 +160,7 @@ async def _resting(replays: Replays) -> None:
 async def _replays(
     told: Told, config: DoorConfig, redactor: Redactor, profiles: Profiles, notes: Notes, takes: Takes | None
 ) -> Replays:
-    wishes = told["replay_options"]
-    options = Options(
-        pace=pace(wishes.get("pace", "instant")),
-        on_miss=wishes.get("on_miss", "live" if told["mode"] == "auto" else "fail"),
-        after_last=wishes.get("after_last", "miss"),
-        from_step=wishes.get("from_step") or 1,
-        allow_unused=wishes.get("allow_unused", False),
-        own_mode=config.own_mode,
-        listed=wishes.get("listed", False),
-        called=wishes.get("called"),
-    )
+    wishes, options = told["replay_options"], _options(told, config)
     fetch = from_keeper(told["api"], told["token"]) if told["api"] else None
 
     async def load(name: str) -> Source | None:
@@ -216,6 +206,20 @@ async def _replays(
             takes.lead(str(source.bundle.run["id"]))
     await replays.start(sources)
     return replays
+
+
+def _options(told: Told, config: DoorConfig) -> Options:
+    wishes = told["replay_options"]
+    return Options(
+        pace=pace(wishes.get("pace", "instant")),
+        on_miss=wishes.get("on_miss", "live" if told["mode"] == "auto" else "fail"),
+        after_last=wishes.get("after_last", "miss"),
+        from_step=wishes.get("from_step") or 1,
+        allow_unused=wishes.get("allow_unused", False),
+        own_mode=config.own_mode,
+        listed=wishes.get("listed", False),
+        called=wishes.get("called"),
+    )
 
 
 async def _source(name: str, identity: str | None, fetch: Fetch | None, adopt: Callable[[Path], Bundle]) -> Source:
