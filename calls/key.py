@@ -141,13 +141,19 @@ def _query(request: Request, profile: Profile, selection: Selection) -> Json:
 def _headers(headers: Headers, rules: HeaderRules) -> Json:
     if not (rules.key or rules.sets or rules.media):
         return {}
-    given: dict[str, list[str]] = {}
+    wanted, given = _wanted(rules), dict[str, list[str]]()
     for name, value in headers:
-        given.setdefault(name.lower(), []).append(unicode(value.strip()))
+        if (low := name.lower()) in wanted:
+            given.setdefault(low, []).append(unicode(value.strip()))
     kept: dict[str, Json] = {name: ", ".join(given[name]) for name in rules.key if name in given}
     kept |= {name: sorted(_items(given[name])) for name in rules.sets if name in given}
     kept |= {name: media for name in rules.media if (media := _media(given.get(name, ())))}
     return kept
+
+
+@lru_cache(64)
+def _wanted(rules: HeaderRules) -> frozenset[str]:
+    return frozenset((*rules.key, *rules.sets, *rules.media))
 
 
 def _items(values: Iterable[str]) -> set[str]:

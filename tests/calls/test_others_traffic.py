@@ -14,6 +14,7 @@ from calls.folding import Part, fold
 from calls.json import parse
 from calls.key import keyed
 from calls.model import Kind
+from calls.redact import Redactor
 from calls.route import route
 from tests.calls.asking import ANTHROPIC, PROFILES, chat, how, key, request, user
 from tests.calls.test_derive import answered
@@ -143,6 +144,27 @@ def test_what_does_not_change_the_answer_is_in_no_key(url: str, one: Any, other:
 def test_what_changes_the_answer_is_in_the_key_without_a_warning(url: str, one: Any, other: Any) -> None:
     assert key(url, one) != key(url, other)
     assert how(url, one).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("url", "name", "one", "other"),
+    [
+        ("https://comprehend.eu-west-1.amazonaws.com/", "X-Amz-Target", "Comprehend_20171127.DetectSentiment", "Comprehend_20171127.DetectEntities"),
+        ("https://content.dropboxapi.com/2/files/download", "Dropbox-API-Arg", '{"path": "/a"}', '{"path": "/b"}'),
+        ("https://e.example/data.parquet", "Range", "bytes=0-99", "bytes=100-199"),
+        ("https://places.googleapis.com/v1/places:searchText", "X-Goog-FieldMask", "places.name", "places.id"),
+        ("https://api.notion.com/v1/search", "Notion-Version", "2022-06-28", "2025-09-03"),
+        ("https://x.supabase.co/rest/v1/t", "Accept-Profile", "one", "other"),
+        ("https://r.jina.ai/https://e.example", "X-Return-Format", "markdown", "html"),
+        ("https://gateway.helicone.ai/v1/chat/completions", "Helicone-Target-Url", "https://a.example", "https://b.example"),
+    ],
+)  # fmt: skip
+def test_what_an_api_says_in_a_header_is_in_the_key(url: str, name: str, one: str, other: str) -> None:
+    def kept(value: str) -> str:
+        headers, _ = Redactor(profiles=PROFILES, key=b"k" * 32).request_headers(((name, value),))
+        return key(url, {"Text": "It rained."}, *headers)
+
+    assert kept(one) != kept(other)
 
 
 def test_a_session_that_an_agent_is_asked_in_is_in_no_key() -> None:
