@@ -166,7 +166,8 @@ def _framed(request: http.Request, event: ResponseHeaders) -> ResponseHeaders:
         or response.status_code in (204, 304)
         or response.status_code < 200
     )
-    if request.http_version == "HTTP/1.0" and _is_chunked(response):
+    # mitmproxy would send a last chunk also behind what has no body, for an answer to the next request.
+    if _is_chunked(response) and (request.http_version == "HTTP/1.0" or response.status_code in (204, 304)):
         response = response.copy()
         response.headers.pop("transfer-encoding")
     elif response.is_http2 and "content-length" not in response.headers and not bodiless:

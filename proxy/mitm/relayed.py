@@ -257,7 +257,7 @@ class Relayed(Stream):
         assert isinstance(event, ResponseHeaders)
         self._heard_at = time.monotonic()
         response = self.flow.response = event.response
-        if fault := _response_fault(response):
+        if fault := _response_fault(self.flow.request, response):
             yield self.to_upstream(RequestProtocolError(self.stream_id, "malformed response", ErrorCode.KILL))
             yield from self.refuse(Problem(502, "upstream_malformed", _malformed(fault)))
             return
@@ -377,7 +377,9 @@ def _malformed(fault: str) -> str:
     return f"the upstream's response is malformed: {fault}"
 
 
-def _response_fault(response: http.Response) -> str | None:
+def _response_fault(request: http.Request, response: http.Response) -> str | None:
+    if response.status_code == 101 and "upgrade" not in request.headers:
+        return "a switch of protocols that nobody asked for"
     try:
         validate_headers(response)
     except ValueError:

@@ -189,6 +189,16 @@ async def test_the_next_request_waits_for_no_body_of_head(tmp_path: Path, status
         assert upstream.connections == 1
 
 
+async def test_what_has_no_body_ends_with_its_head_whatever_that_says(tmp_path: Path) -> None:
+    sent = b"HTTP/1.1 304 Not Modified\r\nTransfer-Encoding: chunked\r\n\r\n"
+    async with answering(sent) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as door:
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        for _ in range(2):
+            writer.write(ASK)
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 304 ")
+        writer.close()
+
+
 async def test_many_interim_answers_and_then_one(tmp_path: Path) -> None:
     interim = b"HTTP/1.1 100 Continue\r\n\r\n" + b"HTTP/1.1 103 Early Hints\r\nLink: </a>; rel=preload\r\n\r\n" * 3
     recorder = MemoryRecorder()
@@ -256,6 +266,7 @@ async def test_an_answer_in_a_coding_that_nobody_speaks_is_not_passed_on(tmp_pat
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nok",
         b"HTTP/1.1 200 OK\r\nX Y: z\r\nContent-Length: 2\r\n\r\nok",
         b"ICY 200 OK\r\nContent-Length: 2\r\n\r\nok",
+        b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: other\r\n\r\nok",
         b"HTTP/1.1 099 OK\r\nContent-Length: 2\r\n\r\nok",
         b"HTTP/1.1 2000 OK\r\nContent-Length: 2\r\n\r\nok",
         b"HTTP/1.1 200 OK\r\nX: " + b"a" * (2 << 20) + b"\r\nContent-Length: 2\r\n\r\nok",
