@@ -39,8 +39,9 @@ type Status = Annotated[str | None, Query(pattern=_STATUS, description="429, or 
 
 
 def _at(cursor: Next = None) -> str | None:
-    """Raises `BadCursor`, also where Postgres could not count so far."""
-    if cursor is not None and not 0 <= Cursor.parse(cursor).started_at <= _LAST:
+    """Raises `BadCursor`, also where Postgres could not count so far or write so."""
+    place = None if cursor is None else Cursor.parse(cursor)
+    if place is not None and ("\0" in place.id or not 0 <= place.started_at <= _LAST):
         raise BadCursor("the cursor is not one of this list; begin again without one")
     return cursor
 
@@ -111,7 +112,7 @@ def nanoseconds(name: str, text: str | None) -> int | None:
     except (ValueError, OverflowError):
         detail = f"{name}={text} is no time; write a day and time with its offset, such as 2026-11-21T18:30:00Z"
         raise Problem(422, "invalid_request", detail) from None
-    return min((time - _EPOCH) // timedelta(microseconds=1) * 1000, _LAST)
+    return max(0, min((time - _EPOCH) // timedelta(microseconds=1) * 1000, _LAST))
 
 
 def understood(request: Request) -> None:

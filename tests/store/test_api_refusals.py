@@ -119,6 +119,7 @@ BAD = (
     ("GET", "/v1/runs?cursor=x", 422),
     ("GET", "/v1/runs?cursor=%00", 422),
     ("GET", "/v1/runs?cursor=WzFlOTk5LCJhIl0=", 422),
+    ("GET", "/v1/runs?cursor=WzEsIlx1MDAwMCJd", 422),
     ("GET", "/v1/runs?cursor=Wzk5OTk5OTk5OTk5OTk5OTk5OTk5OSwiYSJd", 422),
     ("GET", "/v1/calls?cursor=WzEsImEiXQ==", 422),
     ("GET", "/v1/runs?since=yesterday", 422),
