@@ -70,8 +70,9 @@ class NoProxy:
 
 
 def addressed(proxy: str, run: str, token: str | None) -> str:
-    """The door's URL with a run as its credentials. A run id may hold colons, so the token is what follows the last one."""
-    return proxy.replace("://", f"://{quote(run, safe='')}:{quote(token or 'x', safe='')}@", 1)
+    """The door's URL with a run as its credentials. A run id may hold colons, which no user's name may: aiohttp refuses them
+    (RFC 7617, 2), so they come to us escaped twice (`identity.credentials`)."""
+    return proxy.replace("://", f"://{quote(quote(run, safe=''))}:{quote(token or 'x', safe='')}@", 1)
 
 
 def variables(

@@ -5,6 +5,8 @@ What it tells others (agents, gateways, tracers) is taken as it is found: a name
 digest. Our own headers and our credentials are for us, and go no further.
 """
 
+import base64
+import binascii
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -21,6 +23,22 @@ ACTOR: Final = 256
 
 type Credentials = tuple[str, str] | None
 """Run and token, as they were given to us."""
+
+
+def credentials(field: str) -> Credentials:
+    """Run and token from a Proxy-Authorization field, where it is a Basic one.
+
+    A run may hold colons, so the token is what follows the last one. Clients that refuse a colon in a user's name are given
+    it escaped (`environ.addressed`), and send it as they got it.
+    """
+    kind, _, encoded = field.partition(" ")
+    if kind.lower() != "basic":
+        return None
+    try:
+        run, _, token = base64.b64decode(encoded.strip(), validate=True).decode().rpartition(":")
+    except (binascii.Error, ValueError):
+        return None
+    return (unquote(run) if "%" in run else run), token
 
 
 class Identity(NamedTuple):

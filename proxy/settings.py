@@ -129,6 +129,8 @@ class Settings(BaseSettings):
     def _sound(self) -> Self:
         if self.listen not in LOOPBACK and not self.token:
             raise ValueError(f"listening on {self.listen} lets other machines in: set a token (PLAYHEAD_TOKEN) first")
+        if self.token and ":" in self.token.get_secret_value():
+            raise ValueError("a token cannot hold a colon: in http://RUN:TOKEN@host the last one ends the run's name")
         if self.replay and self.mode not in ("replay", "auto"):
             raise ValueError(f"mode {self.mode} answers nothing from recordings: add --mode replay to --replay")
         if self.workers > 1 and self.mode in ("replay", "auto"):

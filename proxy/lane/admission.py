@@ -4,8 +4,6 @@ Nothing here answers with a reason: where it returns None, the connection goes t
 either speaks what we do not, or says what is wrong with it.
 """
 
-import base64
-import binascii
 import hmac
 import ipaddress
 import re
@@ -14,7 +12,7 @@ from typing import Final, NamedTuple
 from calls.identity import RUN
 from calls.model import Headers
 from proxy.door import Origin
-from proxy.identity import Credentials, Identity, identify
+from proxy.identity import Credentials, Identity, credentials, identify
 from proxy.lane.heads import RequestHead, framing, without
 from proxy.lane.upstream import Way
 from proxy.mitm.engine import Engine
@@ -80,7 +78,7 @@ def connected(head: RequestHead, engine: Engine) -> Tunnel | None:
     frame = framing(head)
     if authority is None or frame.length or frame.chunked or frame.odd or len(head.names) > HEAD_LINES:
         return None
-    given = credentials(head)
+    given = credentials(_value(head, "proxy-authorization"))
     if not _authorized(given, engine):
         return None
     tunnel = Tunnel(authority[1].strip("[]").lower(), int(authority[2]), given)
@@ -168,7 +166,7 @@ def _tunnelled(head: RequestHead, tunnel: Tunnel, within: Origin) -> _Place | No
 
 def _placed(head: RequestHead, engine: Engine) -> _Place | None:
     """Outside of a tunnel: by the path's prefix in front of one origin, else by the absolute form."""
-    given = credentials(head)
+    given = credentials(_value(head, "proxy-authorization"))
     if engine.reverse is None:
         found = _ABSOLUTE.fullmatch(head.target)
         if found is None or not _authorized(given, engine):
@@ -203,18 +201,6 @@ def _without_ours(head: RequestHead) -> bytes:
 
 def _value(head: RequestHead, name: str) -> str:
     return head.fields[head.names.index(name)][1] if name in head.names else ""
-
-
-def credentials(head: RequestHead) -> Credentials:
-    """What the client tells us, and only us."""
-    kind, _, encoded = _value(head, "proxy-authorization").partition(" ")
-    if kind.lower() != "basic":
-        return None
-    try:
-        user, _, password = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
-    except (binascii.Error, ValueError):
-        return None
-    return user, password
 
 
 def _authorized(given: Credentials, engine: Engine) -> bool:

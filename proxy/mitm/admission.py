@@ -1,7 +1,5 @@
 """Whether a request may go on, who asks, and whom: everything that is decided before a byte is forwarded."""
 
-import base64
-import binascii
 import hmac
 import ipaddress
 import re
@@ -64,18 +62,6 @@ def sound(request: http.Request) -> None:
 def _plain(length: str) -> bool:
     # What begins with a zero is octal to some readers, and nothing to mitmproxy.
     return length.isascii() and length.isdigit() and len(length) < 16 and (length == "0" or length[0] != "0")
-
-
-def credentials(request: http.Request) -> Credentials | None:
-    """What the client tells us, and only us, in Proxy-Authorization."""
-    kind, _, encoded = request.headers.get("proxy-authorization", "").partition(" ")
-    if kind.lower() != "basic":
-        return None
-    try:
-        user, _, password = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError):
-        return None
-    return user, password
 
 
 def authorize(given: Credentials | None, token: str | None, *, reverse: bool = False) -> None:

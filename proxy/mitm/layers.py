@@ -21,8 +21,9 @@ from mitmproxy.proxy.layers.tls import (
 )
 from mitmproxy.tls import ClientHelloData, TlsData
 
+from proxy.identity import credentials
 from proxy.mitm import http1, http2, quicker, tls
-from proxy.mitm.admission import asked_in_tunnel, authorize, credentials, sound
+from proxy.mitm.admission import asked_in_tunnel, authorize, sound
 from proxy.mitm.answered import Answered
 from proxy.mitm.engine import Begun, Engine
 from proxy.mitm.opaque import Opaque
@@ -165,7 +166,7 @@ class Stack:
 
     def _connect(self, visit: Visit, flow: http.HTTPFlow) -> None:
         try:
-            given = credentials(flow.request)
+            given = credentials(flow.request.headers.get("proxy-authorization", ""))
             sound(flow.request)
             authorize(given, self.engine.config.token)
             self._may_connect(flow.request.host, flow.request.port)

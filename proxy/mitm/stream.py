@@ -28,6 +28,7 @@ from mitmproxy.proxy.layers.http._events import (
 
 from calls.model import Headers, Outcome
 from proxy.door import Origin
+from proxy.identity import credentials
 from proxy.mitm import admission
 from proxy.mitm.admission import Asked
 from proxy.mitm.problem import Problem
@@ -175,7 +176,7 @@ class Stream(http_layers.HttpStream):
         visit, reverse = self.visit, self.visit.engine.reverse is not None
         if visit.tunnel is not None:
             return visit.given
-        given = admission.credentials(request)
+        given = credentials(request.headers.get("proxy-authorization", ""))
         if reverse:
             given = admission.unprefixed(request) or given
         admission.authorize(given, visit.engine.config.token, reverse=reverse)

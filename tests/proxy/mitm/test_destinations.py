@@ -277,9 +277,9 @@ async def test_the_token_opens(tmp_path: Path) -> None:
         answering(OK) as upstream,
         opened(tmp_path, recorder, token="sécret", upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as door,
     ):
-        assert (await _get(door, "http://api.test/", _basic("run-1", "sécret")))[0] == 200
+        assert (await _get(door, "http://api.test/", _basic("team:night-1", "sécret")))[0] == 200
         assert (await _connect(door, "api.test:443", _basic("run-1", "sécret")))[0] == 200
-    assert recorder.only.begun["run"] == "run-1"
+    assert recorder.only.begun["run"] == "team:night-1"
 
 
 async def test_on_loopback_any_token_will_do_where_none_is_set(tmp_path: Path) -> None:

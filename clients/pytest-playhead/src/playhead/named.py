@@ -79,6 +79,7 @@ def _turned(id: str) -> Mapping[str, str]:  # noqa: A002 - as above
 
 def _addressed(proxy: str, id: str) -> str:  # noqa: A002 - as above
     parts = urlsplit(proxy)
+    # Escaped twice: aiohttp refuses a colon in a user's name, and an id may hold some.
     token = parts.password or "x"
     where = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=f"{quote(id, safe='')}:{token}@{where}"))
+    return urlunsplit(parts._replace(netloc=f"{quote(quote(id, safe=''))}:{token}@{where}"))
