@@ -48,6 +48,7 @@ def answered(response: Response | None, dialect: str) -> Told:
 
 
 def _call(exchange: Exchange, key: Keyed, asked: Asked, assembly: Assembly | None, told: Told) -> Call:
+    pending = told.pending or (key.route.polls if told.going_on else None)
     return Call(
         exchanges=(exchange.id,),
         kind=key.kind,
@@ -69,9 +70,9 @@ def _call(exchange: Exchange, key: Keyed, asked: Asked, assembly: Assembly | Non
         finish_reason=told.finish_reason,
         usage=_usage(exchange.response, told),
         streamed=assembly.streamed if assembly else False,
-        complete=_complete(exchange, assembly) and told.pending is None,
+        complete=_complete(exchange, assembly) and pending is None,
         polls=key.route.polls,
-        pending=told.pending,
+        pending=pending,
     )
 
 

@@ -61,6 +61,8 @@ class Told:
     usage: Usage = field(default_factory=Usage)
     pending: str | None = None
     """The id of the work that goes on after this answer, where it is not done."""
+    going_on: bool = False
+    """Whether the work that was asked after goes on, where the answer does not name it."""
     results: tuple[Json, ...] = ()
     """What a tool or a search found, one by one."""
 

@@ -42,8 +42,9 @@ _ELSEWHERE: Final = (
     (re.compile(r".+\.snowflakecomputing\.com"), re.compile(r"/api/v2/cortex/inference:complete")),
     (re.compile(r"api\.minimax(?:i\.com|\.io|\.chat)"), re.compile(r"/v1/text/chatcompletion_v2")),
     (re.compile(r"api\.perplexity\.ai"), re.compile(r"/v1/(?:async/)?sonar")),
+    (re.compile(r"(?:.+\.)?portkey\.ai"), re.compile(r"/v1/prompts/[^/]+/completions")),
 )
-"""Where a chat of this shape goes by another path: Writer, IBM, Databricks, Snowflake, MiniMax, Perplexity."""
+"""Where a chat of this shape goes by another path: Writer, IBM, Databricks, Snowflake, MiniMax, Perplexity; Portkey's prompts."""
 
 
 def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:  # noqa: ARG001 # as the protocol has it

@@ -5,6 +5,7 @@ The first are known by their paths at any host, because so many serve them; the 
 """
 
 import re
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Final
 
@@ -38,6 +39,12 @@ _FORMER: Final = re.compile(
 
 _VIDEO: Final = re.compile(_BASE + r"/videos/(?P<video>video_[^/]+)")
 
+_LOOKS: Final = (
+    (re.compile(r"api\.(together\.(xyz|ai)|x\.ai)|openrouter\.ai"), re.compile(_BASE + r"/videos/(?P<video>[^/]+)")),
+    (re.compile(r"open\.bigmodel\.cn|api\.z\.ai"), re.compile(r"/api/paas/v4/async-result/(?P<video>[^/]+)")),
+)
+"""Where others look after videos whose names tell nothing: Together, xAI, OpenRouter, Z.ai."""
+
 _ONLY_HERE: Final = (
     (re.compile(r"(?:.+\.)?api\.openai\.com"), re.compile(r"/v1/decisions"), "decision"),
     (re.compile(r"openrouter\.ai"), re.compile(r"/api/alpha/decisions"), "decision"),
@@ -48,13 +55,14 @@ _ONLY_HERE: Final = (
 _ANY: Final = re.compile(r"(?:.*/)?(?:v1|openai)/(?P<rest>.+)")
 _AN_ID: Final = re.compile(r".*[\d:].*|(?![a-z]+(?:_[a-z]+)+$).{25,}")
 _PICTURE: Final = ("b64_json", "url", "revised_prompt")
-_UNDONE: Final = frozenset(("queued", "in_progress"))
+_UNDONE: Final = frozenset(("queued", "in_progress", "pending", "PROCESSING"))
 
 
 def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:  # noqa: ARG001 # as the protocol has it
     """Media at any host; everything else at OpenAI's own and in Azure's folder for it."""
     return (
         _media(method, path)
+        or _looks(method, host, path)
         or _only_here(method, host, path)
         or (_other(method, path) if _is_ours(host, path) else None)
     )
@@ -69,6 +77,13 @@ def _media(method: str, path: str) -> Claim | None:
         return Claim(dialect=NAME, operation="poll", kind="model", polls=match["video"])
     found = ((shape.fullmatch(path), operation) for shape, operation in _MEDIA if method == "POST")
     return next((_claim(operation, "model", match["model"]) for match, operation in found if match), None)
+
+
+def _looks(method: str, host: str, path: str) -> Claim | None:
+    found = (shape.fullmatch(path) for hosts, shape in _LOOKS if method == "GET" and hosts.fullmatch(host))
+    return next(
+        (Claim(dialect=NAME, operation="poll", kind="model", polls=match["video"]) for match in found if match), None
+    )
 
 
 def _only_here(method: str, host: str, path: str) -> Claim | None:
@@ -111,7 +126,6 @@ def told(answer: Json) -> Told:
         return Told(text=answer)
     made = members(answer)
     usage = members(made.get("usage"))
-    going_on = made.get("object") == "video" and made.get("status") in _UNDONE
     found = elements(made.get("data")) if made.get("object") == "vector_store.search_results.page" else ()
     edited = (
         next((members(choice) for choice in elements(made.get("choices"))), {})
@@ -127,9 +141,19 @@ def told(answer: Json) -> Told:
             cached_tokens=count(members(usage.get("input_tokens_details")).get("cached_tokens")),
             reasoning_tokens=count(members(usage.get("output_tokens_details")).get("reasoning_tokens")),
         ),
-        pending=some(made.get("id")) if going_on else None,
+        pending=_pending(made),
+        going_on=made.keys() <= {"status", "progress"} and made.get("status") in _UNDONE,
         results=tuple(found),
     )
+
+
+def _pending(made: Mapping[str, Json]) -> str | None:
+    """The name of a video that is not done: whole answers of others say what they are, or have no status."""
+    if made.get("object", "video") != "video":
+        return None
+    if made.keys() == {"request_id"}:  # xAI's
+        return some(made["request_id"])
+    return some(made.get("id")) if made.get("status", made.get("task_status")) in _UNDONE else None
 
 
 def assemble(content_type: str) -> Assembly:

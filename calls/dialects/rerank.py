@@ -1,4 +1,5 @@
-"""Documents put in the order of their relevance (Voyage, Jina, Together, Bedrock and others; Cohere's is with Cohere)."""
+"""Documents put in the order of their relevance (Voyage, Jina, Together, Bedrock and others; Cohere's is with Cohere), and texts scored
+by how well they go together (vLLM)."""
 
 import re
 from collections.abc import Mapping
@@ -11,7 +12,11 @@ from calls.shape import count, elements, members, some
 
 NAME: Final = "rerank"
 
-_PATH: Final = re.compile(r"(.*/)?(rerank|reranking|v\d+/ranking)|.*/rankingConfigs/[^/:]+:rank")
+_PATH: Final = re.compile(r"(.*/)?(rerank|reranking|v\d+/ranking)|.*/rankingConfigs/[^/:]+:rank|(.*/)?v\d+/score")
+_NEARBY: Final = re.compile(r"/score")
+_A_MACHINE: Final = re.compile(r"[^.]+|[\d.]+|\[.+\]")
+"""vLLM's shorter path could be anything on the web; at a host without a domain it is a server of one's own."""
+
 _PROJECT: Final = re.compile(r"/projects/[^/]+/")
 _LISTS: Final = ("data", "results", "rankings", "records")
 _SCORES: Final = ("relevance_score", "relevanceScore", "score", "logit")
@@ -19,7 +24,8 @@ _SCORES: Final = ("relevance_score", "relevanceScore", "score", "logit")
 
 def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:  # noqa: ARG001 # as the protocol has it
     """Any host's `…/rerank`, and NVIDIA's and Google's names for it."""
-    if method != "POST" or _PATH.fullmatch(path) is None:
+    nearby = _NEARBY.fullmatch(path) and _A_MACHINE.fullmatch(host)
+    if method != "POST" or (_PATH.fullmatch(path) is None and not nearby):
         return None
     # Whose project pays is not what is asked.
     return Claim(dialect=NAME, operation="rerank", kind="model", path=_PROJECT.sub("/projects/*/", path))

@@ -18,6 +18,9 @@ NAME: Final = "services"
 
 _FAL: Final = r"(queue\.)?fal\.run"
 _CLOUDFLARE: Final = r"(.+\.)?api\.cloudflare\.com|gateway\.ai\.cloudflare\.com"
+_ARK: Final = r"ark(\.[\w-]+)?\.(volces|bytepluses)\.com"
+_RUNWAY: Final = r"api(\.dev)?\.runwayml\.com"
+_KLING: Final = r"api(-\w+)?\.klingai\.com"
 _ORACLE: Final = r"inference\.generativeai\..+\.oci\.oraclecloud\.com"
 
 _POSTS: Final = tuple(
@@ -79,6 +82,11 @@ _POSTS: Final = tuple(
             "analyze",
         ),
         (r"api\.pinecone\.io", r"/embed", "embeddings"),
+        (_ARK, r"/api/v3/contents/generations/tasks", "video_generation"),
+        (r"api\.lumalabs\.ai", r"/dream-machine/v1/generations(/video|/image)?", "video_generation"),
+        (_RUNWAY, r"/v1/(?:image|text|video)_to_(?:video|image)", "video_generation"),
+        (_KLING, r"/v1/(?:videos|images)/[\w-]+", "video_generation"),
+        (r"api\.runpod\.ai", r"/v2/(?P<model>[^/]+)/run(sync)?", "invoke"),
         # Whatever agent runs there answers as its author pleased.
         (r"bedrock-agentcore\..+\.amazonaws\.com(\.cn)?", r"/runtimes/[^/]+/invocations", "invoke_agent"),
     )
@@ -92,12 +100,19 @@ _LOOKS: Final = tuple(
         (r"api\.assemblyai\.com", r"/v2/transcript/(?P<work>[^/]+)"),
         (r"api\.ai21\.com", r"/studio/v1/maestro/runs/(?P<work>[^/]+)"),
         (r"dashscope(-intl)?\.aliyuncs\.com", r"/api/v1/tasks/(?P<work>[^/]+)"),
+        (_ARK, r"/api/v3/contents/generations/tasks/(?P<work>[^/]+)"),
+        (r"api\.lumalabs\.ai", r"/dream-machine/v1/generations/(?P<work>[^/]+)"),
+        (_RUNWAY, r"/v1/tasks/(?P<work>[^/]+)"),
+        (_KLING, r"/v1/(?:videos|images)/[\w-]+/(?P<work>[^/]+)"),
+        (r"api\.runpod\.ai", r"/v2/[^/]+/status/(?P<work>[^/]+)"),
     )
 )
 """Where work is looked after that goes on."""
 
 _ACCOUNT: Final = re.compile(r"/accounts/[^/]+/")
-_GOING_ON: Final = re.compile(r"queued|processing|pending|running|in[_ ](progress|queue)", re.IGNORECASE)
+_GOING_ON: Final = re.compile(
+    r"queued|processing|pending|running|throttled|dreaming|submitted|in[_ ](progress|queue)", re.IGNORECASE
+)
 
 
 def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:  # noqa: ARG001 # as the protocol has it
@@ -128,7 +143,13 @@ def told(answer: Json) -> Told:
     result, output = members(said.get("result")), members(said.get("output"))
     spoken = "".join(map(text, elements(said.get("events"))))
     usage = members(result.get("usage") or said.get("usage"))
-    status = some(said.get("status")) or some(output.get("task_status"))
+    told_of = (
+        said.get("status"),
+        output.get("task_status"),
+        members(said.get("data")).get("task_status"),
+        said.get("state"),
+    )
+    status = next((found for found in map(some, told_of) if found), None)
     return Told(
         model=some(said.get("model")) or some(said.get("modelId")),
         text=next((found for found in _texts(said, result, output) if found), None) or spoken or some(answer),
@@ -202,6 +223,8 @@ def _going_on(said: Mapping[str, Json], output: Mapping[str, Json], status: str 
     """The name of work that is not done, or whose result is still to be fetched (fal)."""
     if "response_url" in said:
         return some(said.get("request_id"))
+    if said.keys() == {"id"}:  # nothing else is told of a video that is to be made (Runway, Volcengine)
+        return some(said["id"])
     if status is None or _GOING_ON.fullmatch(status) is None:
         return None
-    return some(output.get("task_id")) or some(said.get("id"))
+    return some(output.get("task_id")) or some(members(said.get("data")).get("task_id")) or some(said.get("id"))
