@@ -54,7 +54,7 @@ def test_pairs_of_texts_are_scored_at_a_server_nearby() -> None:
     scored = {
         "object": "list",
         "model": "m",
-        "data": [{"index": 0, "object": "score", "score": 0.9}],
+        "data": [{"index": 0, "object": "score", "score": 1}],
         "usage": {"prompt_tokens": 7},
     }
     made = answered(
