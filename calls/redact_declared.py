@@ -8,13 +8,13 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
-
-from jsonpath import JSONPath
+from typing import TYPE_CHECKING, Any, Final
 
 from calls.placeholder import make
-from calls.rules import path_of
 from calls.scanner import Edit
+
+if TYPE_CHECKING:
+    from jsonpath import JSONPath
 
 type Location = tuple[str | int, ...]
 
@@ -30,13 +30,16 @@ class Unreadable(ValueError):
 class Declared:
     """The secret paths of a profile."""
 
-    paths: tuple[JSONPath, ...]
+    paths: tuple["JSONPath", ...]
     names: tuple[bytes, ...]
     """A part of each path that a body must hold: where it holds none of them, there is nothing to find."""
 
     @classmethod
     def of(cls, paths: Iterable[str]) -> "Declared":
         """The paths, as a profile writes them."""
+        # Taken in when somebody declares one: it costs as much as all other rules.
+        from calls.paths import path_of
+
         paths = tuple(paths)
         return cls(tuple(map(path_of, paths)), tuple(map(_name, paths)))
 

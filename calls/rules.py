@@ -8,14 +8,13 @@ slices or descendants are found by python-jsonpath first and join the tree for t
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
-
-from jsonpath import JSONPath, JSONPathEnvironment
-from jsonpath.filter import InfixExpression, RelativeFilterQuery, StringLiteral
-from jsonpath.segments import JSONPathChildSegment
-from jsonpath.selectors import Filter, IndexSelector, JSONPathSelector, NameSelector, WildcardSelector
+from types import ModuleType
+from typing import TYPE_CHECKING, Final, Literal
 
 from calls.model import Json
+
+if TYPE_CHECKING:
+    from jsonpath import JSONPath
 
 type FieldClass = Literal["key", "transient", "identity", "secret"]
 
@@ -44,7 +43,12 @@ type At = str | tuple[At, str | int]
 type Place = tuple["str | int | Type | None", ...]
 """Member names, indexes and types from the root down; None is every member or element."""
 
-_environment: Final = JSONPathEnvironment(strict=True)
+_PLAIN: Final = re.compile(r"\$(?:\.[A-Za-z_][A-Za-z0-9_]*|\[\*\])*")
+_STEP: Final = re.compile(r"\.([A-Za-z_][A-Za-z0-9_]*)|\[\*\]")
+
+
+class BadPath(ValueError):
+    """This is not an RFC 9535 path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,63 +101,41 @@ class Plan:
     """All rulings of a profile, ready to be walked."""
 
     root: Node
-    queries: tuple[tuple[JSONPath, Ruling], ...] = ()
+    queries: tuple[tuple["JSONPath", Ruling], ...] = ()
 
 
 def compiled(rulings: Iterable[Ruling]) -> Plan:
-    """The plan of these rulings. Raises `jsonpath.JSONPathError` for what is not an RFC 9535 path."""
+    """The plan of these rulings. Raises `BadPath`."""
     root, queries = Node(), []
     for ruling in rulings:
-        path = path_of(ruling.path)
-        place = _place(path)
+        place = _place(ruling.path)
         if place is None:
-            queries.append((path, ruling))
+            queries.append((_general().path_of(ruling.path), ruling))
         else:
             root = _united(root, _single(place, ruling))
     return Plan(root=_closed(root), queries=tuple(queries))
 
 
-def path_of(text: str) -> JSONPath:
-    """An RFC 9535 path. Raises `jsonpath.JSONPathError`."""
-    path = _environment.compile(text)
-    assert isinstance(path, JSONPath), "a strict environment has no compound paths"
-    return path
+def _place(text: str) -> Place | None:
+    """The place that a path names; None when it takes a search to find it."""
+    if _PLAIN.fullmatch(text):
+        return tuple(name or None for name in _STEP.findall(text))
+    place: Place | None = _general().place_of(_general().path_of(text))
+    return place
 
 
-def _place(path: JSONPath) -> Place | None:
-    """The place that a plain path names; None when it takes a search to find it."""
-    place: list[str | int | Type | None] = []
-    for segment in path.segments:
-        if not isinstance(segment, JSONPathChildSegment) or len(segment.selectors) != 1:
-            return None
-        step = _step(segment.selectors[0])
-        if step == -1:
-            return None
-        place.append(step)
-    return tuple(place)
+def spelled(text: str) -> str:
+    """The path as it is spelled once for all: `$['a'][*]` of `$.a[*]`. Raises `BadPath`."""
+    if _PLAIN.fullmatch(text):
+        return "$" + "".join(f"['{name}']" if name else "[*]" for name in _STEP.findall(text))
+    return str(_general().path_of(text))
 
 
-def _step(selector: JSONPathSelector) -> str | int | Type | None:
-    match selector:
-        case NameSelector():
-            return selector.name
-        case IndexSelector() if selector.index >= 0:
-            return selector.index
-        case WildcardSelector():
-            return None
-        case Filter():
-            return _type(selector.expression.expression) or -1
-        case _:
-            return -1
+def _general() -> ModuleType:
+    # python-jsonpath takes as long to import as this whole room, and most processes meet no path that needs it.
+    from calls import paths
 
-
-def _type(test: object) -> Type | None:
-    """The type that a filter asks for, where it asks for that alone."""
-    match test:
-        case InfixExpression(left=RelativeFilterQuery() as left, operator="==", right=StringLiteral() as right):
-            return Type(right.value) if str(left.path) == "$['type']" else None
-        case _:
-            return None
+    return paths
 
 
 def _single(place: Sequence[str | int | Type | None], ruling: Ruling) -> Node:

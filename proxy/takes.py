@@ -5,17 +5,19 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from calls.profile import Profiles
 from proxy.notes import Notes
 from proxy.recorder import Recorder
-from proxy.recordings import Found
 from replay.replays import Replays, Source
 from replay.session import Options
 from store.bundle import Bundle
 from store.take import Take, file
+
+if TYPE_CHECKING:
+    from proxy.recordings import Found
 
 WATCH = 0.1
 """Seconds between two looks for takes that are to end."""
@@ -51,7 +53,7 @@ class Takes:
             if take is not None and take.up != self.up:
                 self._done(take)
 
-    def begun(self, name: str, found: Found, options: Options) -> Source:
+    def begun(self, name: str, found: "Found", options: Options) -> Source:
         """What a run, or a replay that records what it lacks, is answered from, from now on until it ends."""
         nothing = Bundle(run={"id": found.run}, profiles=self.profiles.digest)
         there = found.bundle or nothing

@@ -7,13 +7,11 @@ import asyncio
 import importlib
 import json
 import logging
-import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,13 +24,8 @@ from proxy.counting import Counting, keep, note
 from proxy.door import DoorConfig
 from proxy.errors import Failure
 from proxy.notes import Notes
-from proxy.recordings import Fetch, from_file, from_keeper
 from proxy.takes import Leading, Takes
-from replay.pacing import parse as pace
-from replay.replays import Replays, Source, Unusable
-from replay.session import Options
-from replay.wishes import dressed, served
-from store.bundle import Bundle
+from replay.replays import Replays
 from store.datadir import DataDir, DataDirError, opened
 from store.modes import Modes
 from store.profiles import shipped
@@ -40,10 +33,10 @@ from store.spool import Spool, SpoolError
 
 type Told = Mapping[str, Any]
 
-ENGINES = {"mitmproxy": mitm.run, "lane": lane.run}
-
 REST_EACH = 60.0
 """Seconds between two looks for replays that nobody asks any more."""
+
+ENGINES = {"mitmproxy": mitm.run, "lane": lane.run}
 
 
 async def main(told: Told) -> None:
@@ -77,11 +70,7 @@ async def _serve(told: Told, stop: asyncio.Event) -> None:
         notes = _notes(told, data, spool)
         config = _config(told, data, authority, stop)
         takes = _takes(told, config, data, notes, profiles) if recorder and told["mode"] == "auto" else None
-        replays = (
-            await _replays(told, config, redactor, profiles, notes, takes)
-            if told["mode"] in ("replay", "auto")
-            else None
-        )
+        replays = await _replays(told, config, redactor, profiles, notes, takes)
         if recorder:
             recorder.counts, recorder.takes = config.counts, takes
         async with asyncio.TaskGroup() as group:
@@ -159,95 +148,13 @@ async def _resting(replays: Replays) -> None:
 
 async def _replays(
     told: Told, config: DoorConfig, redactor: Redactor, profiles: Profiles, notes: Notes, takes: Takes | None
-) -> Replays:
-    wishes, options = told["replay_options"], _options(told, config)
-    fetch = from_keeper(told["api"], told["token"]) if told["api"] else None
+) -> Replays | None:
+    if told["mode"] not in ("replay", "auto"):
+        return None
+    # A third of what a door imports, and one that only records has no use for it.
+    from proxy.answering import replays
 
-    async def load(name: str) -> Source | None:
-        if fetch is None:
-            return None
-        found = await fetch(name)
-        own = served(options, found.wishes) if found.made else options
-        if takes and (not found.made or found.records):
-            source = takes.begun(name, found, own)
-        elif found.bundle is None:
-            return None
-        else:
-            source = Source(replay=name, bundle=found.bundle, options=own)
-        return await asyncio.to_thread(dressed, source, found.wishes, own, profiles, redactor.text)
-
-    if not wishes.get("report"):
-        notes.inherit()
-    replays = Replays(
-        redactor=redactor,
-        profiles=profiles,
-        options=options,
-        load=load if fetch else None,
-        changed=notes.changed,
-        begin=notes.begin,
-        run_mode=config.run_mode,
-        now=asyncio.get_running_loop().time,
-    )
-    adopt = partial(from_file, redactor=redactor, profiles=profiles)
-    found = _different([await _source(name, wishes.get("id"), fetch, adopt) for name in told["replay"]])
-    _reached(options.from_step, found)
-    if takes:
-        # What the store has begins when it is asked for, and anew when it has ended: as the next generation, where it is one.
-        files = [os.path.isfile(name) for name in told["replay"]]
-        replays.given = tuple(name for name, file in zip(told["replay"], files, strict=True) if not file)
-        found = [source for source, file in zip(found, files, strict=True) if file]
-        takes.all_of = replays.given[0] if len(replays.given) == 1 and not found else None
-    try:
-        sources = [dressed(source, wishes, options, profiles, redactor.text) for source in found]
-    except Unusable as why:
-        raise Failure(f"{wishes.get('overrides_file') or 'the replay cannot be'}: {why}") from why
-    if takes:
-        for source in sources:
-            takes.lead(str(source.bundle.run["id"]))
-    await replays.start(sources)
-    return replays
-
-
-def _options(told: Told, config: DoorConfig) -> Options:
-    wishes = told["replay_options"]
-    return Options(
-        pace=pace(wishes.get("pace", "instant")),
-        on_miss=wishes.get("on_miss", "live" if told["mode"] == "auto" else "fail"),
-        after_last=wishes.get("after_last", "miss"),
-        from_step=wishes.get("from_step") or 1,
-        allow_unused=wishes.get("allow_unused", False),
-        own_mode=config.own_mode,
-        listed=wishes.get("listed", False),
-        called=wishes.get("called"),
-    )
-
-
-async def _source(name: str, identity: str | None, fetch: Fetch | None, adopt: Callable[[Path], Bundle]) -> Source:
-    if fetch is None or os.path.isfile(name):
-        bundle = await asyncio.to_thread(adopt, Path(name))
-    elif (found := (await fetch(name)).bundle) is not None:
-        bundle = found
-    else:
-        raise Failure(f"there is no run {name} here and no file of that name; `playhead ls` lists what was recorded")
-    return Source(replay=identity or str(bundle.run["id"]), bundle=bundle)
-
-
-def _different(sources: Sequence[Source]) -> Sequence[Source]:
-    """The sources, each of another run. Raises Failure."""
-    names = [source.replay for source in sources]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise Failure(f"run {twice} was given twice; name each recording once")
-    return sources
-
-
-def _reached(from_step: int, sources: Sequence[Source]) -> None:
-    """Raise Failure where a recording ends before the step from which it is to answer."""
-    for source in sources:
-        if from_step > max(len(source.bundle.entries), 1):
-            raise Failure(
-                f"run {source.bundle.run['id']} has {len(source.bundle.entries)} steps, and none is left from step"
-                f" {from_step} on; name an earlier one"
-            )
+    return await replays(told, config, redactor, profiles, notes, takes)
 
 
 def _config(told: Told, data: DataDir, authority: Authority, stop: asyncio.Event) -> DoorConfig:

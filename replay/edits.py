@@ -8,9 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from jsonpath import patch as jsonpatch
-from jsonpath.exceptions import JSONPatchError
-
 from calls import forms
 from calls.derive import derived
 from calls.dialects.jsonrpc import is_answer
@@ -219,6 +216,10 @@ def _the_one(call: Call, spots: Sequence[Spot], edit: Arguments) -> Spot:
 
 def patched(value: Thawed, operations: Sequence[Mapping[str, Any]]) -> Json:
     """The value after a JSON Patch. Raises Unfit."""
+    # Few replays are edited, and it takes long to import.
+    from jsonpath import JSONPatchError
+    from jsonpath import patch as jsonpatch
+
     try:
         # Its values become part of the answer, and the same patch may be made of many.
         made: Json = jsonpatch.apply(thawed(operations), value, unicode_escape=False)  # type: ignore[assignment]

@@ -8,7 +8,7 @@ import pytest
 
 from calls.profile import NEVER_KEYS, BadProfile, Profiles
 from calls.profile_text import parse
-from store.profiles import shipped
+from store.profiles import SHIPPED, shipped, text_of
 from tests.calls.asking import ANTHROPIC, OPENAI, TICKETS, asking
 
 CONTRACT = """
@@ -102,6 +102,12 @@ def test_the_digest_changes_with_any_rule_and_with_their_order() -> None:
 @pytest.mark.parametrize("name", ["accept-encoding", "cookie", "x-stainless-os", "proxy-authorization", "tracestate"])
 def test_headers_of_one_sending_are_never_keys(name: str) -> None:
     assert NEVER_KEYS.fullmatch(name)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_ours_are_written_as_anybodys_must_be(name: str) -> None:
+    """No process checks them when it starts."""
+    assert parse(text_of(name)) == parse(text_of(name), trusted=True) != ()
 
 
 def test_the_draft_of_field_classes_is_honoured() -> None:

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from calls.json import dumps
 from calls.model import Json
-from calls.rules import Rule, Ruling, compiled, path_of, tree
+from calls.paths import path_of
+from calls.rules import Rule, Ruling, compiled, spelled, tree
 from calls.selection import Selection, pointer
 
 names = st.sampled_from(["a", "b", "c/~", "0", "type"])
@@ -73,6 +74,7 @@ def test_a_path_means_what_the_library_says_it_means(body: Json, path: str) -> N
     places = {pointer_of(match.parts) for match in path_of(path).finditer(body)}  # type: ignore[arg-type] # bare scalars
     kept, _ = walk(body, ("$", "key"), (path, "transient"))
     assert kept == without(body, places)
+    assert spelled(path) == str(path_of(path))
 
 
 def pointer_of(parts: tuple[str | int, ...]) -> str:
