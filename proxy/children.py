@@ -34,6 +34,7 @@ class Child:
         """
         # A session of its own: Ctrl-C in the terminal reaches us alone, and we stop things in order.
         with log.open("ab") as stderr:
+            begin = stderr.tell()
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
@@ -60,7 +61,9 @@ class Child:
         said = _parsed(line)
         if "ready" not in said:
             await process.wait()
-            raise Failure(said.get("failed") or f"{module} ended before it was ready; its last words are in {log}")
+            raise Failure(
+                said.get("failed") or f"{module} ended before it was ready{_last_words(log, begin)} (more in {log})"
+            )
         return cls(log, process, said)
 
     async def ended(self) -> int:
@@ -77,6 +80,14 @@ class Child:
         except TimeoutError:
             self._process.kill()
             return await self._process.wait()
+
+
+def _last_words(log: Path, begin: int) -> str:
+    with log.open("rb") as file:
+        file.seek(begin)
+        words = file.read().decode("utf-8", "replace").split("\n")
+    last = next((line.strip() for line in reversed(words) if line.strip()), "")
+    return f": {last[:300]}" if last else ""
 
 
 def _parsed(line: bytes) -> dict[str, Any]:

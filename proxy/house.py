@@ -8,6 +8,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Awaitable
+from importlib.util import find_spec
 from typing import Any, Self
 
 from proxy.api import Api
@@ -128,6 +129,10 @@ class House:
     async def door(self, later: Awaitable[dict[str, Any]] | None = None, **differences: Any) -> Child:
         """Start one door, on loopback and a free port where `differences` from its configuration say nothing else; `later`
         are such as are only known after a while, in which the door comes up already."""
+        if find_spec("mitmproxy") is None:
+            if asyncio.iscoroutine(later):
+                later.close()
+            raise Failure("there is no wire engine here: install playhead[proxy] into this environment")
         config = self.door_config() | differences
         # A door that records has nothing to answer from: there such a host is recorded like any other.
         if config["mode"] in ("record", "passthrough"):

@@ -16,6 +16,8 @@ FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, sign
 def present(command: Sequence[str]) -> None:
     """Raise Failure where the command cannot be found, before anything is started for it."""
     if shutil.which(command[0]) is None:
+        if os.path.isdir(command[0]):
+            raise Failure(f"cannot run {command[0]}: it is a directory; name the program in it")
         if os.path.isfile(command[0]) and os.path.dirname(command[0]):
             raise Failure(
                 f"cannot run {command[0]}: it may not be executed; make it so (chmod +x), or name its interpreter"

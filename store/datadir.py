@@ -108,7 +108,7 @@ def opened(root: Path) -> DataDir:
                 raise OSError(why, os.strerror(why), str(private))
     except OSError as error:
         raise DataDirError(
-            f"cannot use the data directory {root}: {error.strerror} ({error.filename}); "
+            f"cannot use the data directory {root}: {error.strerror}{f' ({error.filename})' if error.filename else ''}; "
             "choose another with --data DIR or PLAYHEAD_DATA"
         ) from error
     return directory

@@ -223,8 +223,9 @@ class Cluster:
             **self.identity,
         )
         if ran.returncode:
-            said = ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"]
-            raise NoPostgres(f"{program} failed under {self.base}: {said[-1]}")
+            raise NoPostgres(
+                f"{program} failed under {self.base}: {_reason(ran.stderr) or f'exit code {ran.returncode}'}"
+            )
         return ran.stdout
 
     def serve(self) -> None:
@@ -394,6 +395,11 @@ def _last_words(log: Path, begin: int) -> str:
     with log.open("rb") as file:
         file.seek(begin)
         lines = file.read().decode("utf-8", "replace").splitlines()
-    signs = ("FATAL:", "PANIC:", "Error", "could not")
-    told = [line for line in lines if any(sign in line for sign in signs) and "is starting up" not in line]
-    return (told or lines or ["it said nothing"])[-1].strip()
+    return _reason("\n".join(line for line in lines if "is starting up" not in line)) or "it said nothing"
+
+
+def _reason(words: str) -> str:
+    """Of all that a program of Postgres says, why it gave up: what it says last may be how it cleaned up."""
+    lines = words.strip().splitlines()
+    told = [line for line in lines if any(sign in line for sign in ("FATAL:", "PANIC:", "rror", "could not"))]
+    return (told or lines or [""])[-1].strip()

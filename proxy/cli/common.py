@@ -13,7 +13,7 @@ import click
 from calls.identity import RUN
 from proxy.api import DOTS, Api
 from proxy.house import House
-from proxy.settings import Settings, load
+from proxy.settings import Settings, WrongFlag, load
 
 type Command = Callable[..., Any]
 
@@ -50,7 +50,10 @@ RUN_ID: Final = _RunId()
 
 def settings(config: Path | None = None, **flags: Any) -> Settings:
     """The settings in force under these flags, profiles checked. Raises Failure."""
-    found = load(flags, config)
+    try:
+        found = load(flags, config)
+    except WrongFlag as error:
+        raise click.UsageError(str(error)) from error
     if found.profile:
         # What reads profiles takes as long to import as most commands take in all.
         from proxy.cli.profiles import user_profiles

@@ -3,7 +3,9 @@
 Every command that it shows is the command that it runs. It leaves nothing running, and nothing outside its directory.
 """
 
+import errno
 import json
+import os
 import secrets
 import shlex
 import shutil
@@ -13,6 +15,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from difflib import unified_diff
+from importlib.util import find_spec
 from pathlib import Path
 
 from proxy.demo import offline
@@ -23,6 +26,7 @@ from proxy.errors import Failure
 CHANGED_PROMPT = "Which login tickets are open? Leave a note on the oldest."
 AGENT = ("python", "agent.py")
 AGENT_FILE = Path(__file__).parent / "agent.py"
+AGENT_NEEDS = ("openai", "requests")
 
 CONFIG = """\
 # The demo's hosts exist nowhere: these servers, on this machine, answer in their place.
@@ -56,8 +60,18 @@ async def demo(home: Path, screen: Screen) -> int:
 
 def prepared(home: Path) -> Shell:
     """The demo's directory, with the agent in it."""
+    for needed in AGENT_NEEDS:
+        if find_spec(needed) is None:
+            raise Failure(
+                f"the demo's agent is written with {' and '.join(AGENT_NEEDS)}, and this environment has no {needed};"
+                " install it there, or run ./playhead demo in a checkout"
+            )
     try:
-        home.mkdir(parents=True, exist_ok=True)
+        # As root Postgres runs as another user, who must be able to pass through.
+        home.mkdir(parents=True, exist_ok=True, mode=0o711)
+        # Its name can be guessed and others may write to /tmp: what lies there could be run as us.
+        if home.lstat().st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "it belongs to somebody else")
         shutil.copyfile(AGENT_FILE, home / "agent.py")
     except OSError as error:
         raise Failure(f"the demo cannot use {home}: {error.strerror}; choose another with --home DIR") from error

@@ -9,6 +9,7 @@ import pytest
 
 from proxy.errors import Failure
 from proxy.settings import load
+from proxy.wrap import present
 from store.bundle import Bundle, Entry, seal, write
 from tests.store.exchanges import conversation
 from tests.support.service import command, running
@@ -38,6 +39,19 @@ def test_a_wrong_command_line_exits_with_2(tmp_path: Path) -> None:
 def test_a_command_that_does_not_exist(tmp_path: Path, data: Path) -> None:
     done = playhead("record", "--data", data, "--", "no-such-command-here", cwd=tmp_path)
     assert_one_sentence(done, "no-such-command-here", "check its name")
+
+
+def test_a_command_that_is_a_directory(tmp_path: Path) -> None:
+    with pytest.raises(Failure, match="it is a directory"):
+        present([str(tmp_path)])
+
+
+def test_a_flag_that_cannot_be_is_a_wrong_command_line(tmp_path: Path, data: Path) -> None:
+    done = playhead("up", "--data", data, "--proxy-port", "70000", cwd=tmp_path)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (
+        2,
+        "Error: --proxy-port: 70000 should be less than or equal to 65535",
+    )
 
 
 def test_a_run_id_that_cannot_be_one(tmp_path: Path, data: Path) -> None:
@@ -165,15 +179,15 @@ def test_a_data_directory_that_cannot_be_used(
 
 
 @pytest.mark.slow
-async def test_two_ups_on_one_data_directory(tmp_path: Path, data: Path) -> None:
-    async with running(data):
+async def test_two_ups_on_one_data_directory(tmp_path: Path, data: Path, database_url: str) -> None:
+    async with running(data, "--database-url", database_url):
         done = playhead("up", "--data", data, "--proxy-port", "0", "--api-port", "0", cwd=tmp_path)
     assert_one_sentence(done, "another `playhead up` runs", "--data")
 
 
 @pytest.mark.slow
-async def test_runs_that_do_not_exist(tmp_path: Path, data: Path) -> None:
-    async with running(data):
+async def test_runs_that_do_not_exist(tmp_path: Path, data: Path, database_url: str) -> None:
+    async with running(data, "--database-url", database_url):
         assert_one_sentence(
             playhead("replay", "--data", data, "nope", "--", "true", cwd=tmp_path), "nope", "playhead ls"
         )
@@ -229,9 +243,11 @@ def test_a_bundle_that_is_not_as_it_was_written_is_not_replayed(
 
 
 @pytest.mark.slow
-async def test_a_bundle_that_is_not_as_it_was_written_is_not_imported(tmp_path: Path, data: Path) -> None:
+async def test_a_bundle_that_is_not_as_it_was_written_is_not_imported(
+    tmp_path: Path, data: Path, database_url: str
+) -> None:
     path = tmp_path / "night.jsonl"
-    async with running(data):
+    async with running(data, "--database-url", database_url):
         for spoil, words in SPOILED:
             path.write_bytes(spoil(_bundle(path)))
             done = playhead("import", "--data", data, path, cwd=tmp_path)

@@ -166,6 +166,13 @@ def test_a_directory_that_cannot_be_made_is_said(tmp_path: Path) -> None:
         prepared(tmp_path / "file" / "home")
 
 
+def test_a_directory_of_somebody_else_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uid = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
+    with pytest.raises(Failure, match="belongs to somebody else; choose another with --home"):
+        prepared(tmp_path)
+
+
 def test_colour_is_for_those_who_see_it() -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
