@@ -174,7 +174,7 @@ def _counted(provider: "Provider", flavors: tuple[str, ...], told: bytes, usage:
     from genai_prices.types import Usage as Counted
 
     known = {extractor.api_flavor for extractor in provider.extractors or ()}
-    answer = msgspec.json.decode(told)
+    answer = _quietly(msgspec.json.decode, told)
     for flavor in filter(known.__contains__, flavors):
         if (found := _quietly(provider.extract_usage, answer, api_flavor=flavor)) is not None:
             return found[1]

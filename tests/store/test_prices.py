@@ -117,6 +117,12 @@ def test_what_nobody_can_know_has_no_figure(url: str, answer: Any) -> None:
     assert usd(url, answer) is None
 
 
+def test_a_number_that_no_float_holds_has_no_figure() -> None:
+    answer = b'{"model": "gpt-4o-mini", "choices": [], "usage": {"prompt_tokens": 1e400}}'
+    made = replace(answered(f"{OPENAI}/chat/completions", {"model": "m"}, answer), started_at=NOON)
+    assert cost(made, derive(made, PROFILES)) is None
+
+
 @pytest.mark.parametrize(
     ("mark", "free"),
     [('replayed; run="base"; step=1', True), ('edited; run="base"', True), ('live; run="child"', False), ("", False)],
