@@ -86,7 +86,11 @@ def _last_words(log: Path, begin: int) -> str:
     with log.open("rb") as file:
         file.seek(begin)
         words = file.read().decode("utf-8", "replace").split("\n")
-    last = next((line.strip() for line in reversed(words) if line.strip()), "")
+    if os.statvfs(log).f_bavail == 0:
+        # It could not even write what went wrong.
+        return f": there is no room left at {log.parent}; make some"
+    # The frame that tracebacks of groups are drawn in says nothing.
+    last = next((line.strip(" |") for line in reversed(words) if any(map(str.isalpha, line))), "")
     return f": {last[:300]}" if last else ""
 
 
