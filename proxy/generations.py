@@ -24,11 +24,9 @@ from store.bundle import Bundle, load, write
 from store.derived import deriver
 from store.foreign.found import NotReadable
 from store.foreign.read import opened
-from store.generation import LABEL, OF, newest, numbered
-from store.generation import following as next_name
+from store.lineage import LABEL, OF, numbered
+from store.lineage import following as next_name
 from store.profiles import shipped
-
-__all__ = ["LABEL", "OF", "Generations", "Settled", "current", "following", "newest", "replaced"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +35,6 @@ class Settled:
 
     words: str
     whole: bool
-
-
-def current(api: Api, run: str) -> str:
-    """The run that is replayed where this one is named: its newest generation, or itself."""
-    return newest(run, api.get(f"/runs/{segment(run)}"))
 
 
 def following(run: str, newest: str) -> str:

@@ -20,7 +20,8 @@ from store.bundle import BadBundle, Bundle, read
 from store.foreign.adopt import Adoption, bundle_of
 from store.foreign.found import NotReadable
 from store.foreign.read import named, opened
-from store.generation import FLAWED, newest
+from store.generation import FLAWED
+from store.lineage import newest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

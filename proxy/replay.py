@@ -8,18 +8,21 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from proxy.api import NotFound, lacks, meant, segment
 from proxy.errors import Failure
-from proxy.generations import Generations, current
 from proxy.house import House
 from proxy.record import checked, environment
 from proxy.settings import Settings
 from proxy.wrap import present, wrapped
 from replay.report import interrupted, text
+from store.lineage import newest
+
+if TYPE_CHECKING:
+    from proxy.generations import Generations
 
 DIVERGED = 1
 UNKNOWN = 3
@@ -54,7 +57,7 @@ async def replay(settings: Settings, command: Sequence[str], wanted: Wanted) -> 
         identity = f"replay-{house.started}"
         report_file = house.data.replays / f"{identity}.json"
         place = house.data.replays / f"{identity}.jsonl"
-        generations = await Generations.begun(house, identity, wanted.recording) if wanted.on_miss == "record" else None
+        generations = await _generations(house, identity, wanted)
         try:
             code, ends = await _answered(house, command, wanted, identity, place, report_file)
             report = _read(report_file)
@@ -72,6 +75,16 @@ async def replay(settings: Settings, command: Sequence[str], wanted: Wanted) -> 
     if settled is not None:
         click.echo(f"playhead: {settled.words}", err=True)
     return code or verdict(report)
+
+
+async def _generations(house: House, identity: str, wanted: Wanted) -> "Generations | None":
+    """What is recorded beside the replay, where that is wished for."""
+    if wanted.on_miss != "record":
+        return None
+    # It reads, keys and writes recordings, and takes longer to import than all the rest of a replay.
+    from proxy.generations import Generations
+
+    return await Generations.begun(house, identity, wanted.recording)
 
 
 async def _answered(
@@ -132,8 +145,9 @@ async def fetched(house: House, recording: str, place: Path) -> Path:
     try:
         if lacking := lacks(api, run):
             raise Failure(f"run {run} is not whole in the store yet: {lacking}; wait, or see /readyz of the keeper")
+        current = newest(run, api.get(f"/runs/{segment(run)}"))
         with place.open("wb") as file:
-            for piece in api.raw(f"/runs/{segment(current(api, run))}/rows"):
+            for piece in api.raw(f"/runs/{segment(current)}/rows"):
                 file.write(piece)
     except NotFound as error:
         place.unlink(missing_ok=True)

@@ -5,11 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 from shlex import quote
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from calls.model import Json
 from replay.answer import Tier
-from replay.script import Taken
+
+if TYPE_CHECKING:
+    from replay.script import Taken
 
 type Verdict = Literal["right", "diverged", "unknown"]
 
@@ -51,7 +53,7 @@ class Tally:
     misses: list[Json] = field(default_factory=list)
     """The first `LISTED` requests that were missed or went live."""
 
-    def hit(self, taken: Taken, tier: Tier, *, reframed: bool) -> None:
+    def hit(self, taken: "Taken", tier: Tier, *, reframed: bool) -> None:
         """A request was answered from the recording."""
         self.served += 1
         self.strict += tier == "strict"

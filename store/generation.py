@@ -4,26 +4,16 @@ It takes effect as a whole or not at all. A recording that failed or was cut nev
 what is wrong with it, and the run stays as it was.
 """
 
-import re
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Collection
+from typing import Final
 
 from calls.key import raw_digest
 from calls.late import is_old
 from calls.model import Call, Exchange, Response, concluded, ended, header
 from store.bundle import Bundle
 
-LABEL: Final = "playhead.generation"
-"""On a run: the run that is replayed in its place."""
-
-OF: Final = "playhead.generation-of"
-"""On a run: what it was recorded for."""
-
 FLAWED: Final = "playhead.flawed"
 """On a run that was recorded in mode `auto`: why it does not count as a recording there."""
-
-_ROOM: Final = 128
-"""Characters that a run's id may have."""
 
 FAILED: Final = frozenset({401, 403, 407, 408, 425, 429, *range(500, 600)})
 """Statuses that tell of the moment or of the caller's keys, and not what an API answers to a request. One may come first,
@@ -51,23 +41,6 @@ def flaw(recorded: Bundle, derive: Callable[[Exchange], Call]) -> str | None:
 def kept(recorded: Bundle, answered: Collection[str], *, unused: bool) -> list[Exchange]:
     """What of the recording goes on: what answered; what was not asked for only where it may be `unused`."""
     return [each for each in recorded.exchanges if unused or each.id in answered]
-
-
-def newest(run: str, shape: Mapping[str, Any]) -> str:
-    """The run that is replayed where this one is named: its newest generation, or itself."""
-    return str((shape["labels"] or {}).get(LABEL, run))
-
-
-def numbered(name: str) -> tuple[str, int]:
-    """Of which run a name is a generation, and the how manyth."""
-    found = _NUMBERED.fullmatch(name)
-    return (found["run"], int(found["number"])) if found else (name, 1)
-
-
-def following(run: str, newest: str) -> str | None:
-    """The name of the next generation. None where there is no room for it."""
-    name = f"{run}:g{numbered(newest)[1] + 1}"
-    return name if len(name) <= _ROOM else None
 
 
 def lacking(exchange: Exchange) -> str | None:
@@ -118,6 +91,3 @@ def _upgraded(response: Response | None) -> bool:
 
 def _words(exchange: Exchange) -> str:
     return f"{exchange.request.method} {exchange.request.url.partition('?')[0]}"
-
-
-_NUMBERED = re.compile(r"(?P<run>.*):g(?P<number>\d+)")

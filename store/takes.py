@@ -19,8 +19,9 @@ from calls.model import Call, Exchange
 from store.bundle import Bundle, Entry
 from store.copies import new_id
 from store.database import Database, DatabaseError
-from store.generation import FLAWED, LABEL, OF, flaw, following, kept, newest
+from store.generation import FLAWED, flaw, kept
 from store.ingest import Ingest, Kept
+from store.lineage import LABEL, OF, following, newest
 from store.prices import cost
 from store.recorded import Recorded
 from store.runs import Runs

@@ -17,8 +17,8 @@ from store.api.replays import begun
 from store.api.runs import shape
 from store.api.wishes import Overrides, checked, fits
 from store.forked import last_whole
-from store.generation import newest
 from store.ingest import Ingest
+from store.lineage import newest
 
 router = APIRouter(tags=["replays"])
 

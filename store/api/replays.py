@@ -14,8 +14,8 @@ from store.api.desk import TheDesk
 from store.api.problems import Problem, unknown
 from store.api.runs import shape
 from store.api.wishes import Overrides, checked, fits
-from store.generation import newest
 from store.ingest import Ingest
+from store.lineage import newest
 
 router = APIRouter(tags=["replays"])
 

@@ -10,9 +10,10 @@ import pytest
 from proxy.ca import ensure
 from proxy.door import DoorConfig
 from proxy.errors import Failure
-from proxy.generations import LABEL, following, newest
+from proxy.generations import following
 from proxy.settings import load
 from store.bundle import write
+from store.lineage import LABEL, newest
 from tests.drills.house import environment
 from tests.drills.upstream import HOST, upstream
 from tests.replay.strategies import exchange, ok, post, run_of
