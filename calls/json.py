@@ -53,8 +53,8 @@ def parse(data: bytes) -> Json:
     except UnicodeDecodeError as error:
         raise NotLossless("the text is not UTF-8") from error
     value = _decoded(text)
-    _check_surrogates(text, value)
     _check_depth(text, value)
+    _check_surrogates(text, value)
     return value
 
 

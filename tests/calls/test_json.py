@@ -66,6 +66,11 @@ def test_what_cannot_be_kept_is_refused(text: bytes) -> None:
         parse(text)
 
 
+def test_depth_is_judged_before_all_that_goes_down_into_it() -> None:
+    with pytest.raises(NotLossless, match="nested deeper"):
+        parse(b'["\\ud83d\\ude00",' + b"[" * 3000 + b"]" * 3000 + b"]")
+
+
 def test_the_depth_limit_is_ours_and_exact() -> None:
     parse(b"[" * MAX_DEPTH + b"]" * MAX_DEPTH)
 
