@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from email.utils import parsedate_to_datetime
 from math import isfinite
@@ -88,7 +88,9 @@ def moment(told: object, read: Callable[[str], float]) -> int | None:
 
 def dated(text: str) -> float:
     """A date as HTTP and Ruby write it, or as everybody else does."""
-    return (datetime.fromisoformat if text[:1].isdigit() else parsedate_to_datetime)(text).timestamp()
+    told = (datetime.fromisoformat if text[:1].isdigit() else parsedate_to_datetime)(text)
+    # R's vcr names no zone, and means UTC as all of them do.
+    return (told if told.tzinfo else told.replace(tzinfo=UTC)).timestamp()
 
 
 def talk(messages: list[tuple[int, ChunkKind, bytes]]) -> Body:

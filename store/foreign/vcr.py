@@ -14,6 +14,7 @@ from typing import IO, Any, Final
 
 from calls.json import NotLossless, lenient
 from calls.model import Headers, Request, Response, header
+from store.foreign import proxies
 from store.foreign.cassetter import conversation, is_typed, typed
 from store.foreign.found import (
     RESERIALIZED,
@@ -50,7 +51,9 @@ def from_json(data: bytes) -> Iterator[Found]:
         return _paired(("interactions", item) for item in value)
     if not isinstance(value, dict):
         raise NotReadable("it holds no cassette")
-    return _paired(_opened(value))
+    return _paired(
+        _opened(value["data"] if isinstance(value.get("data"), dict) and "pairs" in value["data"] else value)
+    )
 
 
 def _opened(value: Mapping[str, Any]) -> Iterator[Member]:
@@ -74,7 +77,7 @@ def _paired(found: Iterator[Member]) -> Iterator[Found]:
     halves: dict[str, deque[Any]] = {"request": deque(), "response": deque()}
     for name, value in found:
         match name:
-            case "interactions" | "http_interactions":
+            case "interactions" | "http_interactions" | "Entries" | "pairs":
                 number += 1
                 yield _interaction(number, value)
             case "request" | "response" | "requests" | "responses":
@@ -120,7 +123,7 @@ def _conversation(number: int, value: Any) -> Found:
 
 
 def _read(place: str, value: Any) -> Interaction:
-    told = _mapping(as_vcr(value), "it")
+    told = _mapping(as_vcr(proxies.as_vcr(value)), "it")
     if "request" not in told and "request_sample" in told:
         raise Broken(_GRPC)
     if "request" not in told and told.get("kind") is not None:
@@ -176,16 +179,24 @@ def _response(told: Mapping[str, Any]) -> tuple[Response, tuple[str, ...]]:
     made = Response(
         status=status,
         reason=reason,
-        http_version=version(told.get("http_version") or told.get("protocol") or told.get("proto")),
+        http_version=version(told.get("http_version") or told.get("protocol") or told.get("proto") or _inner(told)),
         headers=headers,
         body=body(data),
     )
     return made, (*notes, *parsed)
 
 
+def _inner(told: Mapping[str, Any]) -> Any:
+    """The version beside the status, where PHP's VCR has it."""
+    status = told.get("status")
+    return status.get("http_version") if isinstance(status, Mapping) else None
+
+
 def _status(told: Mapping[str, Any]) -> tuple[int, str]:
     status = told.get("status")
     code, reason = (status.get("code"), status.get("message")) if isinstance(status, Mapping) else (status, "")
+    if isinstance(code, str) and code.isdecimal() and len(code) == 3:
+        code = int(code)  # PHP's VCR
     first = [code, told.get("code"), told.get("status_code")]
     found = next((each for each in first if isinstance(each, int) and not isinstance(each, bool)), None)
     if found is None or not 100 <= found <= 999:
@@ -198,7 +209,9 @@ def _headers(told: Any) -> Headers:
     if told is None:
         return ()
     if isinstance(told, Mapping):
-        return tuple(field(str(name), _line(one)) for name, value in told.items() for one in _each(value))
+        # Java has no name for the status line, and its recorders write down a header called so.
+        named = ((str(name), value) for name, value in told.items() if name not in (None, "null"))
+        return tuple(field(name, _line(one)) for name, value in named for one in _each(value))
     if isinstance(told, list):
         return tuple(_pair(one) for one in told)
     raise Broken("its headers are no mapping")
@@ -241,6 +254,8 @@ def _body(told: Mapping[str, Any], side: str) -> tuple[bytes, tuple[str, ...]]:
     value = told.get("body", told.get("content"))
     if is_typed(value):
         return typed(value), (RESERIALIZED,) if value["type"] == "json" else ()
+    if isinstance(value, Mapping) and value.keys() == {"fields"} and isinstance(value["fields"], Mapping):
+        raise Broken(f"its {side}'s body was a form, of whose files only the names were kept")  # R's vcr
     if isinstance(value, Mapping) and not value.keys() & {"string", "base64_string", "encoding"}:
         if not value:
             return b"", ()

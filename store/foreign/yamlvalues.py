@@ -27,6 +27,7 @@ REPEATED: Final = 64 << 20
 LISTED: Final = (
     *("interactions", "http_interactions", "ws_interactions", "grpc_interactions"),
     *("requests", "responses"),
+    *("Entries", "pairs"),
 )
 """Members of the outermost mapping whose items are given one by one."""
 
@@ -53,6 +54,8 @@ def members(stream: IO[bytes] | bytes) -> Iterator[tuple[str, Value]]:
 
 
 def _words(error: yaml.YAMLError) -> str:
+    if isinstance(error, yaml.reader.ReaderError):
+        return "it is binary, or no text that we know"
     mark = getattr(error, "problem_mark", None)
     where = f" on line {mark.line + 1}" if mark else ""
     return f"its YAML breaks off{where}: {getattr(error, 'problem', None) or error}"
@@ -71,6 +74,9 @@ class _Builder:
             if isinstance(event, yaml.MappingStartEvent):
                 documents += 1
                 yield from self._members()
+            elif isinstance(event, yaml.SequenceStartEvent):  # PHP's VCR writes a list of interactions
+                documents += 1
+                yield from (("interactions", item) for item in self._items(1) if isinstance(item, dict))
             elif not isinstance(event, (yaml.StreamStartEvent, yaml.DocumentStartEvent, yaml.DocumentEndEvent)):
                 raise BadYaml(
                     "it does not begin with a mapping, as a cassette of VCR does; give another file, or --format"
