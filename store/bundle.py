@@ -128,10 +128,15 @@ def load(path: Path) -> Bundle:
 
 def read(lines: Iterable[bytes]) -> Bundle:
     """The bundle that `write` was given, after every check. Raises BadBundle or UnknownFormat."""
+    return gathered(parts(lines))
+
+
+def gathered(found: Iterable["Head | Entry | Gap"]) -> Bundle:
+    """The bundle that these parts are."""
     head: Head | None = None
     entries: list[Entry] = []
     gaps: list[Gap] = []
-    for part in parts(lines):
+    for part in found:
         match part:
             case Head():
                 head = part

@@ -5,7 +5,7 @@ import itertools
 import re
 import tempfile
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import IO, Annotated
 
@@ -18,7 +18,7 @@ from store.api.asked import RUN_ID
 from store.api.desk import Desk, TheDesk
 from store.api.problems import Problem
 from store.api.runs import shape
-from store.bundle import BadBundle, Bundle, Entry, read
+from store.bundle import BadBundle, Bundle, Entry, Head, gathered, parts
 from store.copies import UUID7, new_id
 from store.ingest import Ingest, Kept
 from store.prices import cost
@@ -26,6 +26,9 @@ from store.prices import cost
 router = APIRouter(tags=["runs"])
 
 LARGEST = 512 << 20
+UNPACKED = 2 << 30
+"""Bytes of all bodies: a line of a hundred may say that its body is that of another line, of millions."""
+
 IN_MEMORY = 8 << 20
 BATCH = 100
 DAY = 24 * 60 * 60 * 1000
@@ -68,11 +71,26 @@ async def _upload(request: Request, content: IO[bytes]) -> None:
 def _read(content: IO[bytes]) -> Bundle:
     content.seek(0)
     try:
-        return read(content)
+        return gathered(_bounded(parts(content)))
     except BadBundle as error:
         raise Problem(422, "bad_bundle", str(error), line=error.line) from None
     except UnknownFormat as error:
         raise Problem(422, "unknown_format", str(error)) from None
+
+
+def _bounded(found: Iterable[Head | Entry | Gap]) -> Iterator[Head | Entry | Gap]:
+    """The same parts, as long as memory may hold them all."""
+    size = 0
+    for part in found:
+        if isinstance(part, Entry):
+            request, response = part.exchange.request, part.exchange.response
+            size += len(request.body.data) + (len(response.body.data) if response else 0)
+        if size > UNPACKED:
+            detail = (
+                f"a bundle whose bodies are more than {UNPACKED:,} bytes is not imported; replay it as the file it is"
+            )
+            raise Problem(413, "too_large", detail)
+        yield part
 
 
 def _admitted(bundle: Bundle, run: str, name: str | None, latest: str) -> Bundle:

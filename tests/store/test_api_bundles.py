@@ -8,6 +8,7 @@ import pytest
 from calls.events import Gap
 from calls.model import Exchange
 from store import packed
+from store.api import imports
 from store.brief import brief
 from store.bundle import BadBundle, Bundle, load, read, seal, write
 from store.database import Database
@@ -195,6 +196,18 @@ async def test_a_bundle_of_what_cannot_be_is_refused(
     async with opened(tmp_path / "spool", database) as house:
         told = is_problem(await house.api.post("/v1/import", content=content(run, exchanges)), 422, "bad_bundle")
         assert why in told["detail"]
+
+
+async def test_a_bundle_that_no_memory_would_hold_is_not_imported(
+    tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = content("large", conversation("large", count=20))
+    async with opened(tmp_path / "spool", database) as house:
+        # Each turn says that it begins as the one before.
+        monkeypatch.setattr(imports, "UNPACKED", len(file))
+        is_problem(await house.api.post("/v1/import", content=file), 413, "too_large")
+        monkeypatch.setattr(imports, "LARGEST", len(file) - 1)
+        is_problem(await house.api.post("/v1/import", content=file), 413, "too_large")
 
 
 @pytest.mark.parametrize("value", ["a\r\nSet-Cookie: b", "a\nb", "a\0b"])
