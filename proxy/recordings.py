@@ -19,7 +19,7 @@ from store.blobs import Corrupt
 from store.bundle import BadBundle, Bundle, read
 from store.foreign.adopt import Adoption, bundle_of
 from store.foreign.found import NotReadable
-from store.foreign.read import named, opened
+from store.foreign.read import named, opened, plain
 from store.generation import FLAWED
 from store.lineage import newest
 
@@ -60,7 +60,7 @@ def from_file(path: Path, redactor: Redactor, profiles: Profiles) -> Bundle:
         if source.form != "bundle":
             adoption = Adoption(run=named(path), redactor=redactor, at=path.stat().st_mtime_ns)
             return read(bundle_of(adoption, source.found, profiles.digest, path.name))
-        with path.open("rb") as lines:
+        with plain(path) as lines:
             return read(lines)
     except OSError as error:
         raise Failure(f"cannot read the bundle {path}: {error.strerror}") from error

@@ -138,6 +138,8 @@ async def fetched(house: House, recording: str, place: Path) -> Path:
     path = Path(recording)
     if path.is_file():
         return path
+    if "/" in recording and path.is_dir():
+        raise Failure(f"{recording} is a directory; name a bundle in it, or a run")
     if "/" in recording or path.suffix == ".jsonl":
         raise Failure(f"there is no bundle {recording}; make one with: playhead export RUN -o {recording}")
     api = await house.api()

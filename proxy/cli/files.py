@@ -196,7 +196,7 @@ def _imported(api: Api, file: Path, ways: _Ways) -> _Imported:
         source = read.opened(file, ways.form)
         if source.form != "bundle":
             return _adopted(api, file, source, ways)
-        with file.open("rb") as content:
+        with read.plain(file) as content:
             return _Imported(file=file, run=_sent(api, content, ways.name))
     except OSError as error:
         raise Failure(f"cannot read {file}: {error.strerror}") from error
@@ -220,8 +220,6 @@ def _adopted(api: Api, file: Path, source: read.Source, ways: _Ways) -> _Importe
     )
     with tempfile.TemporaryFile() as content:
         content.writelines(bundle_of(adoption, _told(source, file), ways.profiles, file.name))
-        if not adoption.exchanges:
-            raise NotReadable(f"none of it can be: {adoption.skipped[0].place}: {adoption.skipped[0].reason}")
         content.seek(0)
         run = _sent(api, content, None)
     notes = [f"{note} ({number} of {adoption.exchanges})" for note, number in adoption.notes.items()]

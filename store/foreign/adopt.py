@@ -14,7 +14,7 @@ from calls.events import Gap
 from calls.model import Body, Chunk, ChunkKind, Exchange, Headers, Request, Response, header
 from calls.redact import Redactor
 from store.bundle import Entry, Writer
-from store.foreign.found import Found, Interaction, Skipped
+from store.foreign.found import Found, Interaction, NotReadable, Skipped
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,12 +78,14 @@ class Adoption:
 
 
 def bundle_of(adoption: Adoption, found: Iterable[Found], profiles: str, label: str) -> Iterator[bytes]:
-    """The lines of a bundle of what is found, as it is found."""
+    """The lines of a bundle of what is found, as it is found. Raises NotReadable where all of it had to be left out."""
     writer = Writer()
     yield writer.head({"id": adoption.run, "labels": {"imported_from": label}}, profiles)
     for exchange in adoption.adopted(found):
         # Whoever reads it derives the call: this is evidence only.
         yield writer.exchange(Entry(exchange=exchange))
+    if not adoption.exchanges and adoption.skipped:
+        raise NotReadable(f"none of it can be: {adoption.skipped[0].place}: {adoption.skipped[0].reason}")
     for gap in adoption.gaps:
         yield writer.gap(gap)
     yield writer.end()

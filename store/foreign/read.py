@@ -1,12 +1,13 @@
 """Which format a file has, and its interactions: what a file says counts, not what it is called."""
 
+import gzip
 import mmap
 import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final, cast
 
 import msgspec
 
@@ -17,6 +18,9 @@ LARGEST: Final = 512 << 20
 """Bytes of a file, and of what a compressed one opens to."""
 
 _SUFFIXES: Final = re.compile(r"(\.(ya?ml|json|har|jsonl|ndjson|cassette|llm|vcr|httprr|gz))+$", re.IGNORECASE)
+
+
+_GZIP: Final = b"\x1f\x8b"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +43,16 @@ def opened(path: Path, form: Format | None = None) -> Source:
     with path.open("rb") as file:
         # Unmapped when nobody refers to it any more: entries that were found do, as long as they wait.
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    data: Any = _gunzipped(mapped) if mapped[:2] == b"\x1f\x8b" else mapped
+    data: Any = _gunzipped(mapped) if mapped[:2] == _GZIP else mapped
     wanted = form or recognized(data)
     return Source(form=wanted, size=size, found=_found(data, wanted))
+
+
+def plain(path: Path) -> IO[bytes]:
+    """The file's own bytes, of a compressed one that `opened` has taken what is in it."""
+    with path.open("rb") as file:
+        compressed = file.read(2) == _GZIP
+    return cast(IO[bytes], gzip.open(path)) if compressed else path.open("rb")
 
 
 def named(path: Path) -> str:
@@ -49,6 +60,9 @@ def named(path: Path) -> str:
     stem = _SUFFIXES.sub("", path.name)
     return re.sub(r"[^A-Za-z0-9._:-]+", "-", stem).strip("-.")[:128] or "imported"
 
+
+_BUNDLE: Final = re.compile(rb'\{\s*"playhead"\s*:\s*"bundle"')
+"""As ours begin, and as a later version or a hand might write it: whoever reads it then says what is wrong."""
 
 _ABSENT: Final = msgspec.Raw(b"")
 
@@ -68,7 +82,7 @@ _marks = msgspec.json.Decoder(_Marks)
 def recognized(data: Any) -> Format:
     """The format of a file by what it holds."""
     first = _first_line(data)
-    if first.startswith(b'{"playhead":"bundle"'):
+    if _BUNDLE.match(first):
         return "bundle"
     if first.startswith(httprr.MARK):
         return "httprr"

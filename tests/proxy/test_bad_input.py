@@ -1,5 +1,6 @@
 """What bad input gets: one clear sentence that says what to do, exit code 125 (2 for a wrong command line), nothing lost."""
 
+import gzip
 import socket
 import subprocess
 from collections.abc import Callable
@@ -7,12 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from calls.redact import Redactor
 from proxy.errors import Failure
+from proxy.recordings import from_file
 from proxy.settings import load
 from proxy.wrap import present
 from store.bundle import Bundle, Entry, seal, write
+from store.profiles import shipped
 from tests.store.exchanges import conversation
 from tests.support.service import command, running
+
+REDACTOR = Redactor(key=b"0" * 32)
 
 
 def playhead(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -240,6 +246,29 @@ def test_a_bundle_that_is_not_as_it_was_written_is_not_replayed(
     path.write_bytes(spoil(_bundle(path)))
     done = playhead("replay", "--data", data, path, "--", "true", cwd=tmp_path)
     assert_one_sentence(done, "night.jsonl", *words)
+
+
+def test_a_compressed_bundle_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "night.jsonl.gz"
+    path.write_bytes(gzip.compress(_bundle(tmp_path / "night.jsonl")))
+    assert len(from_file(path, REDACTOR, shipped(None)).entries) == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (bytes(range(256)), "binary"),
+        (b'{"request": {}, "response": 1}\n', "none of it can be: line 1"),
+        (b'{ "playhead": "bundle", "format": 99 }\n', "version 99"),
+        (gzip.compress(b"{}")[:-9], "its gzip breaks off"),
+    ],
+)
+def test_a_file_that_holds_no_recording_is_not_replayed(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "odd.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(Failure, match=words) as failure:
+        from_file(path, REDACTOR, shipped(None))
+    assert "\n" not in str(failure.value)
 
 
 @pytest.mark.slow

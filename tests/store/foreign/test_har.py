@@ -185,6 +185,7 @@ def test_a_reader_may_stop_anywhere(tmp_path: Path) -> None:
     ("data", "form"),
     [
         (b'{"playhead":"bundle","format":1', "bundle"),
+        (b'{ "playhead": "bundle", "format": 99}', "bundle"),
         (b'{"interactions": []}', "vcr"),
         (b'{"request": {"method": "GET"}, "response": {}}', "vcr"),
         (b"version: 1\n", "vcr"),
