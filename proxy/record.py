@@ -20,7 +20,6 @@ from proxy.house import House
 from proxy.ports import free
 from proxy.settings import Settings
 from proxy.text import counted, printable, typed
-from proxy.truststore import truststore
 from proxy.wrap import present, wrapped
 
 RUN_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -153,6 +152,9 @@ def java_roots(bundle: str | Path) -> Path | None:
         return None
     store = Path(bundle).with_name("truststore.p12")
     if not store.exists() or store.stat().st_mtime < Path(bundle).stat().st_mtime:
+        # Certificates take long to learn to read, and this is done once.
+        from proxy.truststore import truststore
+
         part = store.with_suffix(f".{os.getpid()}")
         part.write_bytes(truststore(Path(bundle).read_bytes()))
         part.replace(store)
