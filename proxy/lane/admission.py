@@ -13,9 +13,9 @@ from calls.identity import RUN
 from calls.model import Headers
 from proxy.door import Origin
 from proxy.identity import Credentials, Identity, credentials, identify
-from proxy.lane.heads import RequestHead, framing, without
+from proxy.lane.heads import Fields, RequestHead, framing, without
 from proxy.lane.upstream import Way
-from proxy.mitm.engine import Engine
+from proxy.mitm.engine import Begun, Engine
 from proxy.mitm.heads import HEAD_LINES
 
 NAMES_US: Final = ("credentials", "x-playhead-run")
@@ -54,11 +54,14 @@ class Asked(NamedTuple):
     bound: bool
     """Whether its authentication is that of a connection, which nobody else may use then."""
 
+    wire: Fields
+    """What an upstream of HTTP/2 gets."""
+
     headers: Headers
     """Without our own."""
 
     head: bytes
-    """What the upstream gets."""
+    """What one of HTTP/1.1 gets."""
 
     length: int
     """Of the body, where it is not chunked."""
@@ -70,6 +73,13 @@ class Tunnel(NamedTuple):
     host: str
     port: int
     given: Credentials
+
+    def begun(self, within: Origin | None = None, name: str | None = None) -> Begun:
+        """The same for the other engine: `within` is whom it is for, once that is known, by this `name` in its handshake."""
+        secure = within is not None and within.scheme == "https"
+        return Begun(
+            host=self.host, port=self.port, given=self.given, opened=within is not None, secure=secure, name=name
+        )
 
 
 def connected(head: RequestHead, engine: Engine) -> Tunnel | None:
@@ -117,15 +127,26 @@ def asked(head: RequestHead, engine: Engine, owner: str, tunnel: Tunnel | None, 
         head.method,
         f"{place.target}{place.path}",
         identity._replace(headers=()),  # they are below
-        next((value for source, value in identity.evidence if source in NAMES_US), None),
+        named_to_us(identity),
         frame.chunked,
         frame.closes,
         bool(expects),
-        _value(head, "authorization")[:9].lower().startswith(("ntlm", "negotiate")),
+        by_connection(_value(head, "authorization")),
+        (),
         identity.headers,
         head.raw if identity.headers is head.fields else _without_ours(head),
         frame.length or 0,
     )
+
+
+def named_to_us(identity: Identity) -> str | None:
+    """The run, where the client named it to us."""
+    return next((value for source, value in identity.evidence if source in NAMES_US), None)
+
+
+def by_connection(scheme: str) -> bool:
+    """Whether who authenticates so does it once for a connection."""
+    return scheme[:9].lower().startswith(("ntlm", "negotiate"))
 
 
 def way_to(engine: Engine, target: Origin, tunnel: Tunnel | None) -> Way:
@@ -157,11 +178,14 @@ class _Place(NamedTuple):
 
 
 def _tunnelled(head: RequestHead, tunnel: Tunnel, within: Origin) -> _Place | None:
-    host = _value(head, "host")
+    there = names(_value(head, "host"), within) and head.target.startswith("/")
+    return _Place(within, head.target, tunnel.given) if there else None
+
+
+def names(host: str, within: Origin) -> bool:
+    """Whether a request in a tunnel may name this host."""
     # Not the port: Node writes `:80` into requests over connections that it did not make itself.
-    if host != within.authority and _PORT.sub("", host).strip("[]").lower().rstrip(".") != within.host.rstrip("."):
-        return None
-    return _Place(within, head.target, tunnel.given) if head.target.startswith("/") else None
+    return host == within.authority or _PORT.sub("", host).strip("[]").lower().rstrip(".") == within.host.rstrip(".")
 
 
 def _placed(head: RequestHead, engine: Engine) -> _Place | None:

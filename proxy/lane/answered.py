@@ -3,17 +3,17 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from http import HTTPStatus
-from typing import Final, Protocol
+from typing import Final
 
-from calls.model import Body as Whole
-from calls.model import Chunk, Headers, Outcome, Request
+from calls.model import Body, Chunk, Headers, Outcome, Request
 from proxy.door import Answerer
 from proxy.lane.admission import Asked
-from proxy.lane.exchange import Desk, Exchange
-from proxy.lane.framing import Chunked, Sized
+from proxy.lane.carriers import Source
+from proxy.lane.exchange import Desk, Exchange, Told
+from proxy.lane.relay import Relay
 from proxy.mitm.problem import Problem
 from replay.answer import Answer, Piece, again
 
@@ -37,17 +37,21 @@ HOP_BY_HOP: Final = frozenset(
 type Step = Callable[[], None]
 
 
-class Live(Protocol):
-    """A relay that is to begin."""
-
-    def resend(self, body: bytes, pieces: Iterable[bytes], trailers: Headers) -> None:
-        """Relay a request of which all is there."""
+def exchange_for(desk: Desk, asked: Asked, owner: str, source: Source) -> Exchange:
+    """Who takes care of a request: whoever answers in the upstream's place, where there is one for it, or the upstream."""
+    engine = desk.engine
+    answerer = engine.answerer
+    if answerer is None:
+        return Relay(desk, asked, source)
+    if engine.config.mode_of(asked.target.host, asked.named) in ("record", "passthrough"):
+        answerer.passed(run=asked.named)
+        return Relay(desk, asked, source)
+    return Answered(desk, asked, answerer, owner, source)
 
 
 class Answered(Exchange):
     """One request and the answer that somebody else gives to it; without one it goes live, where that is allowed."""
 
-    _body: Chunked | Sized | None = None
     _trailers: Headers = ()
     _given_at = 0
     _chunked = False
@@ -62,17 +66,30 @@ class Answered(Exchange):
     _sent = 0
     """Bytes of the body that it was sent."""
 
-    def __init__(self, desk: Desk, asked: Asked, answerer: Answerer, owner: str, live: Callable[[], Live]) -> None:
+    _told: Told | None = None
+    """The answer's head, until it goes out."""
+
+    _burst = 0
+    """How much waits to go out behind that."""
+
+    def __init__(self, desk: Desk, asked: Asked, answerer: Answerer, owner: str, source: Source) -> None:
         super().__init__(desk, asked)
         self._answerer = answerer
         self._owner = owner
-        self._live = live
+        self._source = source
+        self._framed = asked.chunked and desk.version == "HTTP/1.1"
+        """Whether the request's bytes are more than its payload."""
+
         self._raw: list[bytes] = []
+        """Its bytes, where they are."""
+
         self._data = bytearray()
         self._chunks: list[Chunk] = []
         self._began = time.monotonic_ns()
         self._plan: deque[tuple[int, Step]] = deque()
-        self._unsent = bytearray()
+        self._unsent: list[bytes] = []
+
+    # The request
 
     def start(self) -> None:
         asked = self.asked
@@ -80,36 +97,32 @@ class Answered(Exchange):
             self._ask(b"")
         elif asked.expects:
             # Nobody else will ask for the body.
-            self.desk.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.desk.announce(self.desk.head(100, "Continue", ()))
 
-    def feed(self, data: bytes) -> bytes:
-        if self._body is None:
-            length = self.asked.length
-            if length and len(data) >= length <= self.engine.config.limits.answered_request:
-                body = data[:length]
-                self._raw = [body]
-                self._chunks = [Chunk(time.monotonic_ns() - self._began, 0, length)]
-                self._ask(body)
-                return data[length:]
-            self._body = Chunked() if self.asked.chunked else Sized(length)
-        cut = self._body.feed(data)
-        for piece in cut.pieces:
+    def take(self, go: bytes, pieces: Sequence[bytes]) -> None:
+        if self._framed:
+            self._raw.append(go)
+        for piece in pieces:
             if piece:
                 self._chunks.append(Chunk(time.monotonic_ns() - self._began, len(self._data), len(piece)))
                 self._data += piece
-        self._raw += [cut.go, cut.end or b""]
         if len(self._data) > self.engine.config.limits.answered_request:
-            self._too_large()
-        elif cut.end is not None:
-            self._trailers = self._body.trailers
-            self._ask(bytes(self._data))
-        return cut.rest
+            self._answerer.unseen(run=self.asked.named, large=True)
+            detail = "the request is larger than what can be looked up in a recording"
+            self.refuse(Problem(413, "request_too_large", detail))
 
-    def _too_large(self) -> None:
-        self._answerer.unseen(run=self.asked.named, large=True)
-        self.refuse(
-            Problem(413, "request_too_large", "the request is larger than what can be looked up in a recording")
-        )
+    def take_end(self, end: bytes, trailers: Headers) -> None:
+        if self._framed:
+            self._raw.append(end)
+        self._trailers = trailers
+        self._ask(bytes(self._data))
+
+    def take_whole(self, body: bytes) -> None:
+        if len(body) > self.engine.config.limits.answered_request:
+            super().take_whole(body)
+            return
+        self._chunks = [Chunk(time.monotonic_ns() - self._began, 0, len(body))]
+        self._ask(body)
 
     def abandon(self, outcome: Outcome, why: str) -> None:
         if self.asking and not self.over:
@@ -125,9 +138,9 @@ class Answered(Exchange):
         request = Request(
             method=asked.method,
             url=asked.url,
-            http_version=self.version,
+            http_version=self.desk.version,
             headers=asked.headers,
-            body=Whole(data=body, chunks=tuple(self._chunks), size=len(body)),
+            body=Body(data=body, chunks=tuple(self._chunks), size=len(body)),
             trailers=self._trailers,
         )
         actor = asked.identity.actor
@@ -143,8 +156,13 @@ class Answered(Exchange):
             detail = "nobody answered this request, and no upstream may be asked in replay"
             self.refuse(Problem(502, "not_answered", detail))
         else:
-            self.over = True
-            self._live().resend(b"".join(self._raw), self._pieces(body), request.trailers)
+            self._go_live(body)
+
+    def _go_live(self, body: bytes) -> None:
+        self.over = True
+        self.desk.exchange = relay = Relay(self.desk, self.asked, self._source)
+        relay.live = True
+        relay.resend(b"".join(self._raw) if self._framed else body, self._pieces(body), self._trailers)
 
     def _tell(self, pieces: Iterable[bytes]) -> None:
         """Tell the request: the answer becomes part of a run of its own."""
@@ -165,9 +183,10 @@ class Answered(Exchange):
             detail = "this was recorded as a WebSocket, and is asked for as something else; ask for it as one"
             self.refuse(Problem(426, "websocket_recorded", detail))
             return
-        if (data := self._as_one(answer)) is not None:
-            self.desk.write(data)
-            self.finish(keep=False, closes=self._closes)
+        if self._may_go_at_once(answer):
+            told = self._head_of(answer)
+            pieces = [self._in_frame(piece.data) for piece in answer.pieces]
+            self._finish(answer, told, pieces)
             return
         self._given_at = time.monotonic_ns()
         self._lacking = answer.left
@@ -179,18 +198,17 @@ class Answered(Exchange):
         self._plan.append((answer.end_at, lambda: self._end(answer)))
         self._play()
 
-    def _as_one(self, answer: Answer) -> bytes | None:
-        """All of an answer, where it may go out now and nobody has to be told of it: most are sent by one write like that."""
+    def _may_go_at_once(self, answer: Answer) -> bool:
+        """Whether nobody has to be told of it, and nothing waits for its time: most are sent by one write like that."""
         whole = answer.status and answer.end == "complete" and not (answer.recorded or answer.at or answer.end_at)
         if not whole or self.desk.full or self.asked.method == "HEAD":
-            return None
+            return False
         size = 0
         for piece in answer.pieces:
             size += len(piece.data)
             if piece.at or piece.ready is not None or size > BURST:
-                return None
-        head = self._head_of(answer)
-        return b"".join([head, *[self._framed(piece.data) for piece in answer.pieces], self._end_of(answer)])
+                return False
+        return True
 
     def _due(self, answer: Answer, piece: Piece, since: int | None = None) -> None:
         """Send a piece, if it is ready, or go on waiting for it."""
@@ -219,21 +237,23 @@ class Answered(Exchange):
                 # What follows is the end, or this is: a client that leaves now has had all of it.
                 self._lacking = None
             step()
-            if len(self._unsent) > BURST:
+            if self._burst > BURST:
                 self._flush()
         self._flush()
 
     def _flush(self) -> None:
-        if self._unsent and not self.over and not self._waiting:
-            self.desk.write(bytes(self._unsent))
-            self._unsent.clear()
+        if (self._told is not None or self._unsent) and not (self.over or self._waiting):
+            told, pieces = self._told, self._unsent
+            self._told, self._unsent, self._burst = None, [], 0
+            self.desk.send_all(told, pieces)
 
     def room(self, *, full: bool) -> None:
         if not full and self._alarm is None:
             self._play()
 
-    def _kept(self, answer: Answer, *, last: bool) -> None:
-        """What becomes part of a run is kept before its end goes out: hold the rest back until it is."""
+    def _kept(self, answer: Answer) -> None:
+        """What becomes part of a run is kept before its end goes out: hold that back until it is."""
+        last = len(self._plan) == 1 and answer.end == "complete"
         if not (answer.recorded and last and self.tape.open and self.tape.guarded):
             return
         self._flush()
@@ -249,42 +269,37 @@ class Answered(Exchange):
     def _head(self, answer: Answer) -> None:
         if answer.recorded:
             self.tape.response(answer.status, answer.reason, answer.http_version, answer.headers)
-        self._kept(answer, last=len(self._plan) == 1 and answer.end == "complete")
-        self._unsent += self._head_of(answer)
+        self._kept(answer)
+        self._told = self._head_of(answer)
 
-    def _head_of(self, answer: Answer) -> bytes:
+    def _head_of(self, answer: Answer) -> Told:
         """The answer's head, with the framing that belongs to this connection."""
-        old = answer.http_version == "HTTP/1.0"
-        reason = answer.reason or (HTTPStatus(answer.status).phrase if answer.status in set(HTTPStatus) else "")
-        lines = [f"HTTP/1.{0 if old else 1} {answer.status} {reason}"]
+        status, http1 = answer.status, self.desk.version == "HTTP/1.1"
+        headers = []
         sized = False
-        for name, value in answer.headers:
-            lowered = name.lower()
+        for field in answer.headers:
+            lowered = field[0].lower()
             if lowered not in HOP_BY_HOP:
-                lines.append(f"{name}: {value}")
+                headers.append(field)
                 sized = sized or lowered == "content-length"
-        bodiless = self.asked.method == "HEAD" or answer.status in (204, 304)
-        self._closes = old
-        self._chunked = not (sized or bodiless or old)
+        self._closes = http1 and answer.http_version == "HTTP/1.0"
+        bodiless = self.asked.method == "HEAD" or status in (204, 304)
+        self._chunked = http1 and not (sized or bodiless or self._closes)
         if self._chunked:
-            lines.append("Transfer-Encoding: chunked")
-        return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+            headers.append(("Transfer-Encoding", "chunked"))
+        reason = answer.reason or (HTTPStatus(status).phrase if status in set(HTTPStatus) else "")
+        return self.desk.head(status, reason, tuple(headers), old=self._closes)
 
     def _piece(self, answer: Answer, data: bytes) -> None:
         if answer.recorded:
             self.tape.data("response", data)
             # Its length may say that it is the last one.
-            self._kept(answer, last=len(self._plan) == 1 and answer.end == "complete")
-        self._unsent += self._framed(data)
+            self._kept(answer)
+        self._unsent.append(self._in_frame(data))
+        self._burst += len(data)
 
-    def _framed(self, data: bytes) -> bytes:
+    def _in_frame(self, data: bytes) -> bytes:
         return b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
-
-    def _end_of(self, answer: Answer) -> bytes:
-        if not self._chunked:
-            return b""
-        trailers = "".join(f"{name}: {value}\r\n" for name, value in answer.trailers)
-        return b"0\r\n" + trailers.encode("latin-1") + b"\r\n"
 
     def _end(self, answer: Answer) -> None:
         match answer.end:
@@ -295,9 +310,16 @@ class Answered(Exchange):
                 self.tape.closed("server_closed", "cut as it was recorded, or as an override says")
                 self.cut()
             case _:
-                self._unsent += self._end_of(answer)
-                self._flush()
-                self.finish(keep=False, closes=self._closes)
+                told, self._told = self._told, None
+                self._finish(answer, told, self._unsent)
+
+    def _finish(self, answer: Answer, told: Told | None, pieces: list[bytes]) -> None:
+        """Send the last of it."""
+        if self._chunked:
+            trailers = "".join(f"{name}: {value}\r\n" for name, value in answer.trailers)
+            pieces.append(b"0\r\n" + trailers.encode("latin-1") + b"\r\n")
+        self.desk.send_all(told, pieces, last=True, trailers=answer.trailers)
+        self.finish(keep=False, closes=self._closes)
 
     def _stayed(self, answer: Answer) -> None:
         instead = answer.stayed() if answer.stayed is not None else None

@@ -1,71 +1,69 @@
-"""One client's connection: CONNECT, TLS, and one request after the other; or it goes to the other engine as it is.
+"""One client's connection of HTTP/1.1, plain or within a tunnel: one request after the other.
 
 Whether a request is for the lane is decided when its head is there, before anything of it goes on. What is not, takes
 the whole connection with it, and the bytes that were read so far.
 """
 
 import asyncio
-import logging
 import socket
 import time
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, cast
 
-from calls.model import Outcome
+from calls.model import Headers, Outcome
 from proxy.door import Origin, acknowledge
-from proxy.lane.admission import Asked, Tunnel, asked, connected, in_tunnel, not_ours, way_to
-from proxy.lane.answered import Answered
-from proxy.lane.exchange import Exchange
-from proxy.lane.framing import Malformed
-from proxy.lane.h2alpn import asks_first, chosen, spoken
-from proxy.lane.h2client import Http2Client
-from proxy.lane.heads import END, request_head
-from proxy.lane.hello import Hello, NotTls, client_hello
-from proxy.lane.relay import Relay
+from proxy.lane.admission import Tunnel, asked, connected, not_ours
+from proxy.lane.answered import exchange_for
+from proxy.lane.carriers import Http1Source
+from proxy.lane.exchange import Exchange, Told
+from proxy.lane.framing import Body, Chunked, Malformed, Sized
+from proxy.lane.heads import END, http1_head, request_head
 from proxy.lane.repeated import Repeated
 from proxy.lane.tls import Tls
 from proxy.lane.upstream import HIGH, Lender
-from proxy.mitm.engine import Begun
+from proxy.lane.visitor import LINGER, SWALLOWED, Visitor
 from proxy.mitm.heads import raw_fault
 from proxy.mitm.problem import Problem
 
 if TYPE_CHECKING:
     from proxy.lane.lane import Lane
 
-logger = logging.getLogger(__name__)
-
 AHEAD: Final = 64 << 10
 """How much a client may send ahead of its answer before we stop reading."""
 
-SWALLOWED: Final = 1 << 20
-"""How much of a refused request we read on before we close."""
-
-LINGER: Final = 2.0
-"""Seconds for which we do."""
-
-_TLS: Final = b"\x16"
 _AGREED: Final = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
 
-class Client(asyncio.Protocol):
+class Client(Visitor, asyncio.Protocol):
     """One client."""
 
-    def __init__(self, lane: "Lane") -> None:
-        self.lane = lane
-        self.engine = lane.engine
-        self.full = False
-        self.leaving = False
-        self.owner = ""
-        self.since = time.monotonic()
-        """When we began to wait for what we wait for."""
+    version = "HTTP/1.1"
+    code = 8
+    """CANCEL, which is what its leaving means to an upstream of HTTP/2."""
 
-        self._lender = Lender(lane.upstreams, lane.engine.destinations)
+    def __init__(
+        self,
+        lane: "Lane",
+        owner: str = "",
+        tunnel: Tunnel | None = None,
+        within: Origin | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(lane, owner)
+        self.exchange: Exchange | None = None
+        self.full = False
+        self._tunnel = tunnel
+        self._within = within
+        self._name = name
+        """What the client called the host in its handshake."""
+
+        self._lender: Lender
+        self._source: Http1Source
         self._transport: asyncio.Transport | Tls
-        self._tunnel: Tunnel | None = None
-        self._within: Origin | None = None
-        self._hello: Hello | None = None
-        self._exchange: Exchange | None = None
         self._buffer = b""
+        self._body: Body | None = None
+        """Of the request that is coming."""
+
         self._heading = False
         """Whether a part of a head is there."""
 
@@ -77,13 +75,16 @@ class Client(asyncio.Protocol):
         self._held = False
         self._ahead = False
         self._swallowed: int | None = None
+        self._leaving = False
+        """Whether it may ask nothing more."""
+
         self._gone = False
 
     # What asyncio tells
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's are no asyncio.Transport by inheritance.
-        self._transport = transport = cast(asyncio.Transport, transport)
+        transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(HIGH)
         host = str((transport.get_extra_info("peername") or ("",))[0])
         prefix = self.engine.config.owner
@@ -91,9 +92,18 @@ class Client(asyncio.Protocol):
         connection = transport.get_extra_info("socket")
         if connection is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self.lane.arrived(self)
+        self.begin(transport, b"", Lender(self.lane.upstreams, self.engine.destinations))
         if self.engine.proxy is not None:
             self._hand_over(b"", "upstream_proxy")
+
+    def begin(self, transport: asyncio.Transport, data: bytes, lender: Lender) -> None:
+        """Take over a connection, from which this was read already."""
+        self._transport = transport
+        self._lender, self._source = lender, Http1Source(lender)
+        transport.set_protocol(self)
+        self.lane.arrived(self)
+        if data:
+            self.data_received(data)
 
     def data_received(self, data: bytes) -> None:
         if self._buffer:
@@ -103,12 +113,10 @@ class Client(asyncio.Protocol):
                 return
             if self._swallowed is not None:
                 self._swallow(data)
-            elif self._tunnel is not None and self._within is None:
-                self._enter(data)
             else:
                 self._feed(data)
         except Exception as fault:  # noqa: BLE001 - the guard: asyncio would log this and leave the exchange open
-            self.broken(fault)
+            self.failed(fault)
 
     def eof_received(self) -> bool | None:
         self._left()
@@ -119,19 +127,23 @@ class Client(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.full = True
-        if self._exchange is not None:
-            self._exchange.room(full=True)
+        if self.exchange is not None:
+            self.exchange.room(full=True)
 
     def resume_writing(self) -> None:
         self.full = False
-        if self._exchange is not None:
-            self._exchange.room(full=False)
+        if self.exchange is not None:
+            self.exchange.room(full=False)
 
     def _left(self) -> None:
         if self._gone:
             return
-        self._gone = True
         self._abandon("client_closed", "the client left before the exchange was over")
+        self._depart()
+
+    def _depart(self) -> None:
+        self._gone = True
+        self._buffer = b""
         self._lender.close()
         self.lane.departed(self)
 
@@ -141,16 +153,18 @@ class Client(asyncio.Protocol):
         """Requests, as many as there are."""
         self._feeding = True
         try:
-            while data and not self._gone and self._swallowed is None:
-                exchange = self._exchange
+            while data and not (self._gone or self._swallowed is not None):
+                exchange = self.exchange
                 if exchange is None:
+                    if self._leaving:
+                        return
                     rest = self._head(data)
                     if rest is None:
                         self._read_ahead(ahead=False)
                         return
                     data = rest
                 elif exchange.accepts:
-                    data = exchange.feed(data)
+                    data = self._more(exchange, data)
                 else:
                     break
         except Malformed:
@@ -162,7 +176,7 @@ class Client(asyncio.Protocol):
         self._buffer = data
         if data or self._ahead:
             self._read_ahead(len(data) > AHEAD)
-        if self._exchange is not None and self._exchange.accepts:
+        if self.exchange is not None and self.exchange.accepts:
             acknowledge(self._transport)
 
     def _head(self, data: bytes) -> bytes | None:
@@ -180,166 +194,99 @@ class Client(asyncio.Protocol):
             if raw_fault(data):
                 self._hand_over(data, "malformed")
             return None
-        raw = data[: end + 4]
+        raw, rest = data[: end + 4], data[end + 4 :]
         request = self._repeated.find(raw)
-        head = request_head(raw) if request is None else None
-        if head is not None and head.method == "CONNECT" and self._tunnel is None and self.engine.reverse is None:
-            self._tunnel = connected(head, self.engine)
-            if self._tunnel is not None:
-                self._transport.write(_AGREED)
-                self._buffer = b""
-                if rest := data[end + 4 :]:
-                    self._enter(rest)
-                return None
-        if head is not None:
-            request = asked(head, self.engine, self.owner, self._tunnel, self._within)
         if request is None:
-            self._hand_over(data, not_ours(head, self.engine))
-            return None
-        if head is not None:
+            head = request_head(raw)
+            if head is not None and head.method == "CONNECT" and self._tunnel is None and self.engine.reverse is None:
+                tunnel = connected(head, self.engine)
+                if tunnel is not None:
+                    self._transport.write(_AGREED)
+                    self._read_ahead(ahead=False)
+                    self.lane.enter(self._transport, self.owner, tunnel, rest)
+                    self._depart()
+                    return None
+            if head is not None:
+                request = asked(head, self.engine, self.owner, self._tunnel, self._within)
+            if request is None:
+                self._hand_over(data, not_ours(head, self.engine))
+                return None
             if not self._carried:
                 self._carried = True
                 self.engine.config.counts["connections/lane_http1"] += 1
             self._repeated.remember(raw, request)
         self._heading = False
-        self._exchange = exchange = self._exchange_for(request)
+        self._body = None
+        self.exchange = exchange = exchange_for(self, request, self.owner, self._source)
         exchange.start()
-        return data[end + 4 :]
+        return rest
 
-    def _exchange_for(self, request: Asked) -> Exchange:
-        answerer = self.engine.answerer
-        if answerer is None:
-            return Relay(self, request, self._lender)
-        if self.engine.config.mode_of(request.target.host, request.named) in ("record", "passthrough"):
-            answerer.passed(run=request.named)
-            return Relay(self, request, self._lender)
-        return Answered(self, request, answerer, self.owner, lambda: self._go_live(request))
-
-    def _go_live(self, request: Asked) -> Relay:
-        relay = Relay(self, request, self._lender)
-        relay.live = True
-        self._exchange = relay
-        return relay
-
-    # Tunnels
-
-    def _enter(self, data: bytes) -> None:
-        """The first bytes in a tunnel: TLS, HTTP in the clear, or something that is not for us."""
-        assert self._tunnel is not None
-        self._buffer = data
-        if data[:1] != _TLS:
-            if data[:1].isalpha():
-                self._buffer = b""
-                self._within = in_tunnel(self._tunnel, None, secure=False)
-                self._feed(data)
-            else:
-                self._hand_over(data, "not_http")
-            return
-        try:
-            hello = client_hello(data)
-        except NotTls:
-            self._hand_over(data, "not_http")
-            return
-        if hello is None:
-            return
-        target = in_tunnel(self._tunnel, hello.name, secure=True)
-        if not spoken(hello):
-            self._hand_over(data, "alpn")
-            return
-        self._buffer = b""
-        self._hello = hello
-        if asks_first(hello, self.engine, target):
-            self._transport.pause_reading()
-            self.later(self._learn(data, hello, target))
-        else:
-            self._shake(data, hello, target)
-
-    async def _learn(self, data: bytes, hello: Hello, target: Origin) -> None:
-        """Ask the upstream first what it speaks."""
-        self.since = time.monotonic()
-        try:
-            await self.lane.ways.speaks(way_to(self.engine, target, self._tunnel), self._lender)
-        except Problem:
-            pass  # whoever asks for something will hear of it
-        if not self._gone:
-            self._transport.resume_reading()
-            self._shake(data, hello, target)
-
-    def _shake(self, data: bytes, hello: Hello, target: Origin) -> None:
-        context = self.lane.leaves.context((hello.name or target.host).lower(), alpn=chosen(hello, self.engine, target))
-        below = self._transport
-        assert not isinstance(below, Tls)
-        self._transport = tls = Tls(context, self, lambda error: self._secured(target, error), server_side=True)
-        tls.start(below, data)
-
-    def _secured(self, target: Origin, error: Exception | None) -> None:
-        self.since = time.monotonic()
-        if error is not None:
-            self._transport.abort()
-        elif self._transport.get_extra_info("ssl_object").selected_alpn_protocol() == "h2":
-            self._go_over(target)
-        else:
-            self._within = target
-
-    def _go_over(self, target: Origin) -> None:
-        """Let the connection be one of HTTP/2."""
-        assert self._tunnel is not None
-        self.engine.config.counts["connections/lane_http2"] += 1
-        self._gone = True
-        client = Http2Client(self.lane, self.owner, self._tunnel, target)
-        self.lane.arrived(client)
-        self._lender.close()
-        self.lane.departed(self)
-        client.begin(self._transport)
+    def _more(self, exchange: Exchange, data: bytes) -> bytes:
+        """More of a request; return what does not belong to it. Raises Malformed."""
+        body = self._body
+        if body is None:
+            chunked, length = exchange.asked.chunked, exchange.asked.length
+            if not chunked and len(data) >= length:
+                exchange.take_whole(data[:length])
+                return data[length:]
+            self._body = body = Chunked() if chunked else Sized(length)
+        cut = body.feed(data)
+        exchange.take(cut.go, cut.pieces)
+        if cut.end is not None and exchange.accepts:
+            exchange.take_end(cut.end, body.trailers)
+        return cut.rest
 
     def _hand_over(self, data: bytes, why: str) -> None:
         """Let the other engine have the connection, from these bytes on."""
-        self.engine.config.counts[f"handed_over/{why}"] += 1
-        self._gone = True
-        self._buffer = b""
-        self._lender.close()
-        self.lane.departed(self)
-        tunnel, within = self._tunnel, self._within
-        begun = tunnel and Begun(
-            host=tunnel.host,
-            port=tunnel.port,
-            given=tunnel.given,
-            opened=within is not None,
-            secure=within is not None and within.scheme == "https",
-            name=self._hello.name if self._hello else None,
-        )
-        self.lane.hand_over(self._transport, data, begun)
+        begun = self._tunnel and self._tunnel.begun(self._within, self._name)
+        self._depart()
+        self.hand_over(self._transport, data, begun, why)
 
     # What its exchange wants
 
-    def write(self, data: bytes) -> None:
-        if not self._gone:
+    def head(self, status: int, reason: str, headers: Headers, *, old: bool = False) -> Told:
+        return Told(status, reason, self.version, headers, http1_head(status, reason, headers, old=old))
+
+    def announce(self, told: Told) -> None:
+        self.send(told, b"")
+
+    def send(self, told: Told | None, data: bytes, *, last: bool = False, trailers: Headers = ()) -> None:  # noqa: ARG002 - the bytes say both
+        if told is not None:
+            data = told.raw + data
+        if data and not self._gone:
             self._transport.write(data)
+
+    def send_all(
+        self, told: Told | None, pieces: Sequence[bytes], *, last: bool = False, trailers: Headers = ()
+    ) -> None:
+        self.send(told, b"".join(pieces), last=last, trailers=trailers)
 
     def hold(self, *, full: bool) -> None:
         if full != self._held:
             self._held = full
             self._regulate()
 
-    def go_on(self) -> None:
-        if self._buffer and not self._feeding:
-            self.data_received(b"")
-
     def over(self, *, closes: bool, lingers: bool) -> None:
-        self._exchange = None
+        self.exchange = None
         self._heading = False
         self.since = time.monotonic()
         if lingers:
             self._swallowed = 0
             self._read_ahead(ahead=False)
-        elif closes or self.leaving:
+        elif closes or self._leaving:
+            self._leaving = True
             self._transport.close()
         elif self._buffer and not self._feeding:
             # Not from here: a client that sends a thousand requests at once would have them nested.
-            asyncio.get_running_loop().call_soon(self.go_on)
+            asyncio.get_running_loop().call_soon(self._go_on)
 
-    def cut(self) -> None:
-        self._exchange = None
+    def _go_on(self) -> None:
+        if self._buffer and not self._feeding:
+            self.data_received(b"")
+
+    def cut(self, code: int) -> None:  # noqa: ARG002 - HTTP/1.1 has no words for it
+        self.exchange = None
+        self._leaving = True
         if isinstance(self._transport, Tls):
             self._transport.cut()
         else:
@@ -347,15 +294,6 @@ class Client(asyncio.Protocol):
 
     def soon[*T](self, work: Callable[[*T], None], *what: *T) -> None:
         self.lane.soon(self, work, *what)
-
-    def later(self, work: Coroutine[Any, Any, None]) -> None:
-        self.lane.spawn(self._guarded(work))
-
-    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        except Exception as fault:  # noqa: BLE001 - the guard, as above
-            self.broken(fault)
 
     def _swallow(self, data: bytes) -> None:
         assert self._swallowed is not None
@@ -379,11 +317,10 @@ class Client(asyncio.Protocol):
     # What the door wants
 
     def overdue(self, now: float) -> None:
-        """Look at the time."""
         limits = self.engine.config.limits
         waited = now - self.since
-        if self._exchange is not None:
-            self._exchange.overdue(now)
+        if self.exchange is not None:
+            self.exchange.overdue(now)
         elif self._swallowed is not None:
             if waited > LINGER:
                 self._transport.abort()
@@ -393,31 +330,19 @@ class Client(asyncio.Protocol):
                 self.engine.config.counts["errors/head_timed_out"] += 1
                 self._transport.write(Problem(408, "head_timed_out", detail).http1())
                 self._swallowed, self.since = 0, now
-        elif waited > (limits.head if self._tunnel is not None and self._within is None else limits.idle):
-            # It may be closing already, for a client that does not read what was written last.
-            if self._transport.is_closing():
-                self._transport.abort()
-            else:
-                self._transport.close()
+        elif waited > limits.idle:
+            self.close(self._transport)
 
     def leave(self) -> None:
-        """Take no more requests; close when what is under way has ended."""
-        self.leaving = True
-        if self._exchange is None:
+        self._leaving = True
+        if self.exchange is None:
             self._transport.close()
 
-    def stop(self) -> None:
-        """Close at once, whatever is under way."""
-        self._abandon("refused", "the door stopped before the exchange was over")
-        self._transport.abort()
-
-    def broken(self, fault: BaseException) -> None:
-        """Something of ours has failed: end the connection rather than leave the client waiting."""
-        logger.error("a connection was given up: %s", type(fault).__name__, exc_info=fault)
-        self._abandon("refused", "the proxy failed while it passed this on")
+    def give_up(self, outcome: Outcome, why: str) -> None:
+        self._abandon(outcome, why)
         self._transport.abort()
 
     def _abandon(self, outcome: Outcome, why: str) -> None:
-        exchange, self._exchange = self._exchange, None
+        exchange, self.exchange = self.exchange, None
         if exchange is not None:
             exchange.abandon(outcome, why)

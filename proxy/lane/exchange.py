@@ -1,10 +1,11 @@
 """What the lane does with every request: tell it, answer in the upstream's place where that is due, and end it."""
 
-from collections.abc import Callable, Coroutine
-from typing import Any, ClassVar, Final, Protocol
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
 from calls.model import Headers, Outcome
 from proxy.lane.admission import Asked
+from proxy.lane.heads import Fields
 from proxy.mitm.engine import Engine
 from proxy.mitm.problem import Problem
 from proxy.mitm.tape import Recorder, Recording, Tape
@@ -14,29 +15,76 @@ MUCH: Final = 4 << 10
 
 A_LOT: Final = 64 << 10
 
+BROKEN: Final = 2
+"""What a stream of HTTP/2 is told where a connection of HTTP/1.1 would be closed: INTERNAL_ERROR (RFC 9113 7)."""
+
+
+class Told(NamedTuple):
+    """The head of a response."""
+
+    status: int
+    reason: str
+    version: str
+    fields: Headers
+    """As the record has them."""
+
+    raw: bytes = b""
+    """What a client of HTTP/1.1 gets."""
+
+    wire: Fields = ()
+    """What one of HTTP/2 gets."""
+
+    closes: bool = False
+    """Whether a client of HTTP/1.1 can ask nothing more over its connection."""
+
+    def marked(self, name: str, value: str) -> "Told":
+        """The same with one more field, of which the record knows nothing."""
+        raw = self.raw and self.raw[:-2] + f"{name}: {value}\r\n\r\n".encode()
+        return self._replace(raw=raw, wire=[*self.wire, (name.lower().encode(), value.encode())])
+
 
 class Desk(Protocol):
-    """The client's connection, as its exchanges see it."""
+    """The client, as one exchange sees it: a connection of HTTP/1.1, or one stream of HTTP/2."""
 
     engine: Engine
+    version: str
+    exchange: "Exchange | None"
+    """The one that it sees."""
+
     full: bool
     """Whether the client takes no more for now."""
 
-    def write(self, data: bytes) -> None:
-        """Send to the client."""
+    code: int
+    """Why it has left, in HTTP/2's terms."""
+
+    def head(self, status: int, reason: str, headers: Headers, *, old: bool = False) -> Told:
+        """The head of a response of ours; `old`: in HTTP/1.0, where that can be told."""
+
+    def announce(self, told: Told) -> None:
+        """Send the head of a response that only announces another."""
+
+    def send(self, told: Told | None, data: bytes, *, last: bool = False, trailers: Headers = ()) -> None:
+        """Send a piece of a response, with its head before it where that is still to be sent; `last`: it is whole then.
+
+        In HTTP/1.1 the bytes are the wire's, with all their framing."""
+
+    def send_all(
+        self, told: Told | None, pieces: Sequence[bytes], *, last: bool = False, trailers: Headers = ()
+    ) -> None:
+        """The same for several pieces, each of which stays one where the protocol knows pieces."""
 
     def hold(self, *, full: bool) -> None:
         """Read no more of the request for now, or go on: its taker is full."""
 
-    def go_on(self) -> None:
-        """The exchange takes in more of its request again."""
-
     def over(self, *, closes: bool, lingers: bool) -> None:
-        """The exchange is through. `closes`: so is the connection. `lingers`: it is, but read on for a while, so that the
-        client gets to see what we wrote."""
+        """The exchange is through. `closes`: the client is to ask nothing more here. `lingers`: more of its request is to
+        come, which is read for a while, so that it gets to see what we wrote."""
 
-    def cut(self) -> None:
-        """Break the connection off, so that the client sees that something is lacking."""
+    def cut(self, code: int) -> None:
+        """Break off behind what was sent, so that the client sees that something is lacking."""
+
+    def failed(self, fault: BaseException) -> None:
+        """Something of ours has failed."""
 
     def soon[*T](self, work: Callable[[*T], None], *what: *T) -> None:
         """Have this done in a moment, together with that of others: what all of them wait for is written once."""
@@ -54,8 +102,6 @@ _SILENT = Tape(None, "", _nobody)
 
 class Exchange:
     """One request, until it is through."""
-
-    version: ClassVar = "HTTP/1.1"
 
     # What is so with every one at first belongs to all of them: to set it for each costs more than to ask for it.
 
@@ -75,20 +121,30 @@ class Exchange:
         self.asked = asked
         self.engine = desk.engine
 
-    # What the client's connection tells
+    # What the client tells
 
     @property
     def accepts(self) -> bool:
-        """Whether it takes in its request just now."""
+        """Whether it takes in its request: only then it is told more of it."""
         return self.asking and not self.refused
 
     def start(self) -> None:
         """Begin."""
         raise NotImplementedError
 
-    def feed(self, data: bytes) -> bytes:
-        """More of the request, which is not over; return what does not belong to it. Raises Malformed."""
+    def take(self, go: bytes, pieces: Sequence[bytes]) -> None:
+        """More of the request: what may go on, and its payload, of which the last piece may go on only with the end."""
         raise NotImplementedError
+
+    def take_end(self, end: bytes, trailers: Headers) -> None:
+        """The request is whole; `end` completes it."""
+        raise NotImplementedError
+
+    def take_whole(self, body: bytes) -> None:
+        """All of its body, of known length, has come at once."""
+        self.take(b"", (body,))
+        if self.accepts:
+            self.take_end(body, ())
 
     def room(self, *, full: bool) -> None:
         """The client takes no more for now, or more again."""
@@ -122,7 +178,7 @@ class Exchange:
                 actor=asked.identity.actor,
                 method=asked.method,
                 url=asked.url,
-                http_version=self.version,
+                http_version=self.desk.version,
                 headers=asked.headers,
                 gathers=gathers,
             )
@@ -144,6 +200,14 @@ class Exchange:
         else:
             self.meanwhile()
             self.desk.later(self._settle_later(then, otherwise))
+
+    async def _settle_later(self, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
+        kept = await self.tape.kept()
+        if not self.over:
+            then() if kept else otherwise()
+
+    def meanwhile(self) -> None:
+        """It takes longer: send what need not wait."""
 
     def paced(self, passed: int) -> None:
         """So many bytes have passed at once. Who sends that much lets others have their turn.
@@ -176,38 +240,24 @@ class Exchange:
     def regulate(self) -> None:
         """Read from both sides or do not, as `catching_up` and their own states have it."""
 
-    def meanwhile(self) -> None:
-        """It takes longer: send what need not wait."""
-
-    async def _settle_later(self, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
-        kept = await self.tape.kept()
-        if not self.over:
-            then() if kept else otherwise()
-
     def refuse(self, problem: Problem, outcome: Outcome = "refused") -> None:
         """Answer in the upstream's place, and say in the record that it was us."""
         self.refused = True
         self.engine.config.counts[f"errors/{problem.code}"] += 1
-        headers, body = self.refusal(problem), problem.body if self.asked.method != "HEAD" else b""
-        self.tape.response(problem.status, problem.reason, self.version, headers)
+        headers, body = problem.headers, problem.body if self.asked.method != "HEAD" else b""
+        if self.asking and self.desk.version == "HTTP/1.1":
+            headers = (*headers, ("Connection", "close"))
+        told = self.desk.head(problem.status, problem.reason, headers)
+        self.tape.response(told.status, told.reason, told.version, headers)
         self.tape.data("response", body)
         self.tape.ended("response")
         self.tape.closed(outcome, problem.detail)
 
         def refused() -> None:
-            self.send_refusal(problem, headers, body)
+            self.desk.send(told, body, last=True)
             self.finish(keep=False)
 
         self.once_kept(refused, refused)
-
-    def refusal(self, problem: Problem) -> Headers:
-        """The fields of such an answer."""
-        return problem.headers if not self.asking else (*problem.headers, ("Connection", "close"))
-
-    def send_refusal(self, problem: Problem, headers: Headers, body: bytes) -> None:
-        """Send it."""
-        fields = "".join(f"{name}: {value}\r\n" for name, value in headers)
-        self.desk.write(f"HTTP/1.1 {problem.status} {problem.reason}\r\n{fields}\r\n".encode() + body)
 
     def finish(self, *, keep: bool, closes: bool = False) -> None:
         """The answer is out. What is still to come of the request is swallowed."""
@@ -217,9 +267,9 @@ class Exchange:
         self.release(keep=keep and not self.asking)
         self.desk.over(closes=closes or self.asked.closes, lingers=self.asking)
 
-    def cut(self) -> None:
+    def cut(self, code: int = BROKEN) -> None:
         """Break off on both sides."""
         self.over = True
         self.tape.closed("refused", "the exchange was given up")
         self.release(keep=False)
-        self.desk.cut()
+        self.desk.cut(code)

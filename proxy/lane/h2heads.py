@@ -3,82 +3,51 @@
 libnghttp2 has seen to it that pseudo-fields are there, names are lower-case tokens and nothing is connection-specific.
 """
 
-import re
-from typing import Final, NamedTuple
+from typing import Final
 
 from calls.model import Headers, header
 from proxy.door import Origin
 from proxy.identity import identify
-from proxy.lane.admission import NAMES_US, Asked, Tunnel, way_to
-from proxy.lane.h2wire import Fields
-from proxy.lane.heads import ResponseHead
+from proxy.lane.admission import Asked, Tunnel, by_connection, named_to_us, names, way_to
+from proxy.lane.exchange import Told
+from proxy.lane.heads import Fields
 from proxy.mitm.engine import Engine
 from proxy.mitm.heads import HEAD_LINES
 from proxy.mitm.problem import Problem
-
-_PORT: Final = re.compile(r":[0-9]{1,5}\Z")
 
 # RFC 9113 8.2.2
 _OF_CONNECTION: Final = frozenset({"connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"})
 
 
-class Asking(NamedTuple):
-    """A request over HTTP/2 that may go on."""
-
-    asked: Asked
-    authority: str
-    path: str
-    fields: Fields
-    """What an HTTP/2 upstream gets."""
-
-    bodiless: bool
-
-
-class Told(NamedTuple):
-    """The head of a response."""
-
-    status: int
-    reason: str
-    version: str
-    fields: Headers
-    """As the record has them."""
-
-    wire: Fields
-    """What an HTTP/2 client gets."""
-
-    length: int | None
-    """Of the body, where the head names it."""
-
-
-def asking(fields: Fields, engine: Engine, owner: str, tunnel: Tunnel, within: Origin, *, bodiless: bool) -> Asking:
+def asking(fields: Fields, engine: Engine, owner: str, tunnel: Tunnel, within: Origin, *, bodiless: bool) -> Asked:
     """What a request in a tunnel asks for. Raises Problem."""
     pseudo, headers = _apart(fields)
     method, authority, path = pseudo[":method"], pseudo.get(":authority", ""), pseudo.get(":path", "")
     _sound(method, path, headers)
     hosts = [value for name, value in headers if name == "host"]
-    if not all(_names(host, within) for host in (authority, *hosts) if host):
+    if not all(names(host, within) for host in (authority, *hosts) if host):
         detail = f"the request names another host than the connection was made for, {within.authority}; it went nowhere"
         raise Problem(421, "host_mismatch", detail)
     identity = identify(headers, tunnel.given, owner)
     if identity.wrong:
         raise Problem(400, "bad_run", identity.wrong)
     length = header(headers, "content-length")
-    asked = Asked(
+    return Asked(
         target=within,
         way=way_to(engine, within, tunnel),
         method=method,
         url=f"{within}{path}",
         identity=identity._replace(headers=()),
-        named=next((value for source, value in identity.evidence if source in NAMES_US), None),
+        named=named_to_us(identity),
         chunked=length is None and not bodiless,
         closes=False,
         expects=header(headers, "expect") is not None,
-        bound=(header(headers, "authorization") or "")[:9].lower().startswith(("ntlm", "negotiate")),
+        bound=by_connection(header(headers, "authorization") or ""),
+        wire=_for_upstream(fields, within.scheme.encode(), headers, identity.headers),
         headers=identity.headers,
         head=b"",
         length=int(length or 0),
     )
-    return Asking(asked, authority, path, _for_upstream(fields, headers, asked), bodiless)
 
 
 def _apart(fields: Fields) -> tuple[dict[str, str], Headers]:
@@ -97,44 +66,33 @@ def _sound(method: str, path: str, headers: Headers) -> None:
         raise Problem(431, "head_too_large", f"the request has more than {HEAD_LINES} header fields")
 
 
-def _names(host: str, within: Origin) -> bool:
-    # Not the port: Node writes `:80` into requests over connections that it did not make itself.
-    return host == within.authority or (_PORT.sub("", host).strip("[]").lower().rstrip(".") == within.host.rstrip("."))
-
-
-def _for_upstream(fields: Fields, headers: Headers, asked: Asked) -> Fields:
-    scheme = asked.target.scheme.encode()
-    if asked.headers is headers and (b":scheme", scheme) in fields:
+def _for_upstream(fields: Fields, scheme: bytes, headers: Headers, kept: Headers) -> Fields:
+    if kept is headers and (b":scheme", scheme) in fields:
         return fields
-    kept = {name.encode("latin-1") for name, _ in asked.headers}
+    names = {name.encode("latin-1") for name, _ in kept}
     return [
         (b":scheme", scheme) if field[0] == b":scheme" else field
         for field in fields
-        if field[0][:1] == b":" or field[0] in kept
+        if field[0][:1] == b":" or field[0] in names
     ]
 
 
-def http1_request(asking: Asking) -> bytes:
+def http1_request(asked: Asked) -> bytes:
     """The head for an upstream that speaks HTTP/1.1."""
-    headers = asking.asked.headers
+    pseudo, _ = _apart(asked.wire)
+    headers = asked.headers
     names = [name for name, _ in headers]
     if "host" not in names:
-        headers = (("Host", asking.authority), *headers)
+        headers = (("Host", pseudo.get(":authority", "")), *headers)
     if names.count("cookie") > 1:
         # RFC 9113 8.2.3: only HTTP/2 may have them apart.
         whole = "; ".join(value for name, value in headers if name == "cookie")
         at = next(at for at, (name, _) in enumerate(headers) if name == "cookie")
         headers = (*headers[:at], ("cookie", whole), *(one for one in headers[at:] if one[0] != "cookie"))
-    if asking.asked.chunked:
+    if asked.chunked:
         headers = (*headers, ("Transfer-Encoding", "chunked"))
-    lines = [f"{asking.asked.method} {asking.path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers)]
+    lines = [f"{asked.method} {pseudo[':path']} HTTP/1.1", *(f"{name}: {value}" for name, value in headers)]
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
-
-
-def from_http1(head: ResponseHead, length: int | None) -> Told:
-    """The head of an HTTP/1.1 response, as an HTTP/2 client gets it."""
-    fields = tuple(field for field in head.fields if field[0].lower() != "alt-svc")
-    return Told(head.status, head.reason, f"HTTP/{head.version}", fields, wired(head.status, fields), length)
 
 
 def from_http2(fields: Fields) -> Told:
@@ -143,8 +101,7 @@ def from_http2(fields: Fields) -> Told:
     if any(name == b"alt-svc" for name, _ in fields):
         fields = [field for field in fields if field[0] != b"alt-svc"]
     pseudo, headers = _apart(fields)
-    length = header(headers, "content-length")
-    return Told(int(pseudo[":status"]), "", "HTTP/2", headers, fields, None if length is None else int(length))
+    return Told(int(pseudo[":status"]), "", "HTTP/2", headers, wire=fields)
 
 
 def wired(status: int, headers: Headers) -> Fields:

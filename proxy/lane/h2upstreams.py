@@ -7,10 +7,13 @@ from typing import Final
 
 import ngh2
 
-from calls.model import Headers
-from proxy.lane.h2carriers import BROKEN, Taker
-from proxy.lane.h2heads import Asking, as_fields, as_text, from_http2
+from calls.model import Headers, header
+from proxy.lane.admission import Asked
+from proxy.lane.carriers import Taker
+from proxy.lane.exchange import BROKEN
+from proxy.lane.h2heads import as_fields, as_text, from_http2
 from proxy.lane.h2wire import Flow, Wire
+from proxy.lane.heads import Fields
 
 logger = logging.getLogger(__name__)
 
@@ -53,10 +56,10 @@ class Shared(Wire):
         """Whether nothing is under way."""
         return not self._flows
 
-    def open(self, leg: "Leg", asking: Asking, *, bare: bool) -> bool:
+    def open(self, leg: "Leg", fields: Fields, *, bare: bool) -> bool:
         """Begin with a request, if that may still be."""
         try:
-            leg.number = self._session.send_request(asking.fields, end_stream=bare)
+            leg.number = self._session.send_request(fields, end_stream=bare)
         except (ngh2.ConnectionClosingError, ngh2.ConnectionStateError, ngh2.NoAvailableStreamIDError):
             self.retiring = True
             return False
@@ -71,9 +74,9 @@ class Shared(Wire):
     def lost(self) -> None:
         legs, self._flows = list(self._flows.values()), {}
         for leg in legs:
-            leg.broken(BROKEN)
+            leg.lost()
 
-    def broken(self, fault: BaseException, event: ngh2.Event | None = None) -> None:
+    def failed(self, fault: BaseException, event: ngh2.Event | None = None) -> None:
         leg = self._flows.get(getattr(event, "stream_id", 0))
         if leg is not None:
             leg.failed(fault)
@@ -122,19 +125,35 @@ class Shared(Wire):
 class Leg(Flow):
     """One request on such a connection."""
 
+    heard = False
+    may_refuse = True
+    spent = False
+    """A stream that its upstream has no more use for is closed by it."""
+
+    _said = False
+    """Whether a head has come."""
+
+    _asked = _answered = False
+    """Which side is through."""
+
+    _left: int | None = None
+    """How much of the body is to come, where the head says so."""
+
+    _kept = b""
+    """The piece that makes the body as long as that."""
+
     def __init__(self, shared: Shared) -> None:
         super().__init__(0)
         self.code: int | None = None
         """With which the upstream has reset it."""
 
         self._shared = shared
-        self._taker: Taker | None = None
-        self._asked = self._answered = self._heard = False
         self._fresh = shared.used == 0
+        self._taker: Taker | None = None
 
-    def ask(self, taker: Taker, asking: Asking, whole: bytes | None, trailers: Headers) -> None:
+    def ask(self, taker: Taker, asked: Asked, whole: bytes | None, trailers: Headers) -> None:
         self._taker = taker
-        if not self._shared.open(self, asking, bare=whole == b"" and not trailers):
+        if not self._shared.open(self, asked.wire, bare=whole == b"" and not trailers):
             taker.broken(BROKEN, refused=True)
         elif whole is None:
             self._shared.push()
@@ -155,8 +174,7 @@ class Leg(Flow):
         self._shared.hold(self, full=full)
 
     def drop(self, code: int) -> None:
-        self._taker = None
-        self._shared.hold(self, full=False)
+        self.done()  # with what it hears, not with the stream
         self._shared.reset(self, code)
 
     def done(self) -> None:
@@ -174,40 +192,56 @@ class Leg(Flow):
 
     def interim(self, event: ngh2.InformationalResponseReceived) -> None:
         """A response announces another one."""
-        self._heard = True
+        self.heard = self._said = True
         if self._taker is not None:
-            self._taker.interim(int(dict(event.headers)[b":status"]), event.headers[1:])
+            self._taker.interim(from_http2(event.headers))
 
     def response(self, event: ngh2.ResponseReceived) -> None:
         """Its head has come."""
-        self._heard, self._answered = True, event.end_stream
-        if self._taker is not None:
-            self._taker.response(from_http2(event.headers), last=event.end_stream)
-
-    def body(self, event: ngh2.DataReceived) -> None:
-        """A piece of it has come."""
+        self.heard = self._said = True
         self._answered = event.end_stream
         if self._taker is None:
             return
-        if event.data:
-            self._taker.body(event.data, last=event.end_stream)
-        elif event.end_stream:
-            self._taker.ended(())
+        told = from_http2(event.headers)
+        if event.end_stream:
+            self._taker.whole(told, b"")
+            return
+        length = header(told.fields, "content-length")
+        self._left = None if length is None else int(length)
+        self._taker.response(told, alone=self._left != 0)
+
+    def body(self, event: ngh2.DataReceived) -> None:
+        """A piece of it has come."""
+        data = event.data
+        self.heard, self._answered = True, event.end_stream
+        if self._taker is None:
+            return
+        if event.end_stream:
+            self._taker.ended((data,), b"", self._kept + data, ())
+            return
+        if self._left is not None:
+            self._left -= len(data)
+            if self._left <= 0:
+                # Whoever counts has all of it now, although the end is still to come.
+                self._kept += data
+                self._taker.body(b"", (data,))
+                return
+        self._taker.body(data, (data,))
 
     def trailed(self, event: ngh2.TrailersReceived) -> None:
         """Its trailers have come."""
-        self._answered = True
+        self.heard = self._answered = True
         if self._taker is not None:
-            self._taker.ended(as_text(event.headers))
+            self._taker.ended((), b"", self._kept, as_text(event.headers))
 
     def closed(self, event: ngh2.StreamClosed) -> None:
         """The stream is closed, by both sides or by one."""
         if self._answered and self._asked:
             return
-        if self.code is None and event.error_code == _MALFORMED and not self._heard and self._taker is not None:
+        if self.code is None and event.error_code == _MALFORMED and not self._said and self._taker is not None:
             self._taker.malformed("it is no sound HTTP/2 message")
         else:
-            self.broken(event.error_code)
+            self._break(event.error_code, refused=event.error_code == _REFUSED and not self._said)
 
     def failed(self, fault: BaseException) -> None:
         """Something of ours has failed for this request."""
@@ -216,8 +250,13 @@ class Leg(Flow):
         if taker is not None:
             taker.failed(fault)
 
-    def broken(self, code: int) -> None:
-        """Nothing more comes."""
-        if self._taker is not None:
-            refused = code == _REFUSED and not self._heard
-            self._taker.broken(code, refused=refused, unheard=not (self._heard or self._fresh))
+    def lost(self) -> None:
+        """The connection is gone."""
+        self._break(BROKEN, unheard=not (self._said or self._fresh))
+
+    def _break(self, code: int, *, refused: bool = False, unheard: bool = False) -> None:
+        if self._taker is None:
+            return
+        if self._kept and not self._answered:
+            self._taker.body(self._kept, ())
+        self._taker.broken(code, refused=refused, unheard=unheard)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from proxy.lane.h2carriers import Carrier, OverHttp1
+from proxy.lane.carriers import Carrier, Reframed
 from proxy.lane.h2upstreams import Leg, Shared
 from proxy.lane.upstream import Lender, Upstreams, Way
 from proxy.mitm.engine import Engine
@@ -47,7 +47,7 @@ class Ways:
             shared = next((shared for shared in self._shared.get(key, ()) if shared.roomy), None)
             return None if shared is None else Leg(shared)
         upstream = lender.lend(key.way, repeatable=repeatable)
-        return None if upstream is None else OverHttp1(upstream, lender)
+        return None if upstream is None else Reframed(upstream, lender)
 
     async def carrier(self, key: Key, lender: Lender) -> Carrier:
         """What carries one more request there. Raises Problem."""
@@ -56,12 +56,11 @@ class Ways:
                 return ready
             if (made := await self._make(key, lender)) is not None:
                 return made
-        return OverHttp1(await lender.connect(key.way), lender)
+        return Reframed(await lender.connect(key.way), lender)
 
     async def speaks(self, way: Way, lender: Lender) -> None:
         """Find out what an upstream speaks, where nobody knows, by connecting to it. Raises Problem."""
-        key = Key(way, None)
-        if self._known(way) is None and (made := await self._make(key, lender)) is not None:
+        if self._known(way) is None and (made := await self._make(Key(way, None), lender)) is not None:
             made.put_by()
 
     def _known(self, way: Way) -> bytes | None:
@@ -96,7 +95,7 @@ class Ways:
         upstream = await self._upstreams.connect(way, self._engine.destinations, either=True)
         self._engine.remember_alpn(way.name, way.port, upstream.alpn.encode())
         if upstream.alpn != "h2":
-            return OverHttp1(upstream, lender)
+            return Reframed(upstream, lender)
         if upstream.gone:
             # Nobody would be told of it again.
             raise Problem(502, "connect_failed", f"{way.name} closed the connection as soon as it was made")
@@ -133,3 +132,18 @@ class Ways:
             for shared in every:
                 shared.abort()
         self._shared.clear()
+
+
+class EitherSource:
+    """For a client of HTTP/2: of all such, or, with an `owner`, of one that wants nobody else on its connections."""
+
+    def __init__(self, ways: Ways, lender: Lender, owner: object | None) -> None:
+        self._ways = ways
+        self._lender = lender
+        self._owner = owner
+
+    def ready(self, way: Way, *, repeatable: bool) -> Carrier | None:
+        return self._ways.ready(Key(way, self._owner), self._lender, repeatable=repeatable)
+
+    async def carrier(self, way: Way) -> Carrier:
+        return await self._ways.carrier(Key(way, self._owner), self._lender)

@@ -10,14 +10,13 @@ one), so that a reader who stops does not stop others; what he has under way is 
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 import ngh2
 
+from proxy.lane.heads import Fields
 from proxy.lane.tls import Tls
-
-type Fields = Sequence[ngh2.Header]
 
 WINDOW: Final = 1 << 20
 """What a sender may have under way on one stream."""
@@ -172,7 +171,7 @@ class Wire(asyncio.Protocol):
         """It is gone, with all its streams."""
         raise NotImplementedError
 
-    def broken(self, fault: BaseException, event: ngh2.Event | None = None) -> None:
+    def failed(self, fault: BaseException, event: ngh2.Event | None = None) -> None:
         """Something of ours has failed, with what came."""
         raise NotImplementedError
 
@@ -263,7 +262,7 @@ class Wire(asyncio.Protocol):
             self._hear()
             self._relieve()
         except Exception as fault:  # noqa: BLE001 - the guard: others wait behind this one
-            self.broken(fault)
+            self.failed(fault)
 
     def _write(self) -> None:
         if self._unsent:
@@ -291,7 +290,7 @@ class Wire(asyncio.Protocol):
                 try:
                     hear(event)
                 except Exception as fault:  # noqa: BLE001 - the guard: what fails for one stream is no other's business
-                    self.broken(fault, event)
+                    self.failed(fault, event)
 
     def taken(self, number: int, size: int) -> None:
         """So much has come on a stream, and was handed on."""

@@ -1,6 +1,7 @@
 """The head of a message: judged by llhttp, and kept as it came. What llhttp does not take is not the lane's to judge."""
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -8,7 +9,12 @@ import httptools
 
 from calls.model import Headers
 
+type Fields = Sequence[tuple[bytes, bytes]]
+"""Of HTTP/2, as libnghttp2 has them."""
+
 END: Final = b"\r\n\r\n"
+BARE: Final = re.compile(rb"(?<!\r)\n")
+"""What nobody but a lenient reader takes for a line's end."""
 
 _CODED: Final = re.compile(r"[ \t]*chunked[ \t]*", re.IGNORECASE)
 _REQUEST_LINE: Final = re.compile(r"([!-~]+) ([!-~\x80-\xff]+) HTTP/1\.1\r\n")
@@ -177,3 +183,9 @@ def without(raw: bytes, names: tuple[str, ...], unwanted: frozenset[str]) -> byt
     lines = raw.split(b"\r\n")
     kept = [line for line, name in zip(lines[1:], names, strict=False) if name not in unwanted]
     return b"\r\n".join([lines[0], *kept]) + END
+
+
+def http1_head(status: int, reason: str, headers: Headers, *, old: bool = False) -> bytes:
+    """The head of a response of ours; `old`: in HTTP/1.0."""
+    lines = [f"HTTP/1.{0 if old else 1} {status} {reason}", *[f"{name}: {value}" for name, value in headers]]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")

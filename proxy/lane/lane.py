@@ -4,14 +4,17 @@ import asyncio
 import importlib
 import logging
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from proxy.door import Answerer, DoorConfig
 from proxy.errors import Failure
+from proxy.lane.admission import Tunnel
 from proxy.lane.client import Client
+from proxy.lane.entrance import Entrance
 from proxy.lane.h2ways import Ways
 from proxy.lane.tls import Leaves
 from proxy.lane.upstream import Upstreams
+from proxy.lane.visitor import Visitor
 from proxy.mitm.engine import Begun, Engine, trusted
 from proxy.mitm.tape import Recorder
 
@@ -24,22 +27,6 @@ BACKLOG: Final = 1024
 
 LOOK: Final = 1.0
 """Seconds between two looks at what is overdue."""
-
-
-class Visitor(Protocol):
-    """One client's connection, whatever it speaks."""
-
-    def overdue(self, now: float) -> None:
-        """Look at the time."""
-
-    def leave(self) -> None:
-        """Take no more requests; close when what is under way has ended."""
-
-    def stop(self) -> None:
-        """Close at once, whatever is under way."""
-
-    def broken(self, fault: BaseException) -> None:
-        """Something of ours has failed."""
 
 
 class Lane:
@@ -107,7 +94,7 @@ class Lane:
             try:
                 client.overdue(now)
             except Exception as fault:  # noqa: BLE001 - the guard: nobody would look at the others any more
-                client.broken(fault)
+                client.failed(fault)
         self.upstreams.sweep()
         self.ways.sweep()
 
@@ -172,13 +159,17 @@ class Lane:
             try:
                 work(*what)
             except Exception as fault:  # noqa: BLE001 - the guard, as in `Client.data_received`
-                client.broken(fault)
+                client.failed(fault)
         last, self._last = self._last, []
         for look in last:
             look()
         self._due = False
         if self._soon or self._last:
             self._plan()
+
+    def enter(self, transport: asyncio.Transport, owner: str, tunnel: Tunnel, data: bytes) -> None:
+        """Find out what goes through a tunnel, of which this was read already."""
+        Entrance(self, owner, tunnel).begin(transport, data)
 
     def hand_over(self, transport: asyncio.Transport, data: bytes, begun: Begun | None) -> None:
         """Let mitmproxy go on with a connection, from these bytes on."""

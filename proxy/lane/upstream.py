@@ -49,6 +49,9 @@ class Listener(Protocol):
     def full(self, *, full: bool) -> None:
         """It takes no more for now, or more again."""
 
+    def failed(self, fault: BaseException) -> None:
+        """Something of ours has failed."""
+
 
 class Upstream(asyncio.Protocol):
     """One connection to an upstream."""
@@ -64,6 +67,7 @@ class Upstream(asyncio.Protocol):
         self.gone = False
         self.since = 0.0
         self._reads = True
+        self._full = False
         self._early = b""
         """What an upstream of HTTP/2 says at once."""
 
@@ -79,10 +83,16 @@ class Upstream(asyncio.Protocol):
         self._listener = listener
         self.used += 1
 
-    def give_back(self) -> None:
-        """The exchange is over, and both sides keep the connection."""
+    def give_back(self) -> bool:
+        """The exchange is over, and both sides keep the connection; False where it is of no more use."""
+        if self.gone or self._full:
+            # A part of a request that nobody has taken by now, although it was answered, would hold up the next one.
+            self.drop()
+            return False
         self._listener = None
         self.since = time.monotonic()
+        self.read(on=True)
+        return True
 
     def drop(self) -> None:
         """The exchange is over, and so is the connection."""
@@ -117,8 +127,12 @@ class Upstream(asyncio.Protocol):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def data_received(self, data: bytes) -> None:
-        if self._listener is not None:
-            self._listener.answer(data)
+        listener = self._listener
+        if listener is not None:
+            try:
+                listener.answer(data)
+            except Exception as fault:  # noqa: BLE001 - the guard: asyncio would log this and leave the client waiting
+                listener.failed(fault)
         elif self.alpn == "h2":
             self._early += data
         else:
@@ -135,7 +149,10 @@ class Upstream(asyncio.Protocol):
         self.gone = True
         listener, self._listener = self._listener, None
         if listener is not None:
-            listener.broken(ragged=lost or getattr(self._transport, "ragged", False))
+            try:
+                listener.broken(ragged=lost or getattr(self._transport, "ragged", False))
+            except Exception as fault:  # noqa: BLE001 - the guard, as above
+                listener.failed(fault)
 
     async def secured(self, context: ssl.SSLContext, name: str) -> None:
         """Go on in TLS; the other side must prove to be `name`. Raises Problem."""
@@ -167,10 +184,12 @@ class Upstream(asyncio.Protocol):
         return self._transport, self._early
 
     def pause_writing(self) -> None:
+        self._full = True
         if self._listener is not None:
             self._listener.full(full=True)
 
     def resume_writing(self) -> None:
+        self._full = False
         if self._listener is not None:
             self._listener.full(full=False)
 
@@ -247,6 +266,7 @@ class Lender:
         self._upstreams = upstreams
         self._destinations = destinations
         self._own: dict[Way, Upstream] = {}
+        self._closed = False
 
     def lend(self, way: Way, *, repeatable: bool) -> Upstream | None:
         """One that is there, if there is one."""
@@ -261,12 +281,19 @@ class Lender:
 
     def returned(self, upstream: Upstream) -> None:
         """An exchange is through with it."""
+        if not upstream.give_back():
+            return
+        if self._closed:
+            # The client has left while this one was made.
+            self._upstreams.keep(upstream)
+            return
         if (other := self._own.get(upstream.way)) is not None:
             self._upstreams.keep(other)
         self._own[upstream.way] = upstream
 
     def close(self) -> None:
         """The client has left."""
+        self._closed = True
         for upstream in self._own.values():
             self._upstreams.keep(upstream)
         self._own.clear()

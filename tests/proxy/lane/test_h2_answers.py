@@ -9,7 +9,7 @@ import pytest
 from proxy.ca import ensure
 from proxy.door import DoorConfig, Limits
 from proxy.lane import lane as lanes
-from proxy.lane.h2exchange import Seat
+from proxy.lane.h2streams import Seat
 from proxy.mitm.engine import Engine
 from tests.support.h2wire import Peer, StreamBroken
 from tests.support.wire import answering, connected, opened

@@ -14,9 +14,9 @@ from proxy.door import Limits
 from proxy.lane import lane as lanes
 from proxy.lane.client import Client
 from proxy.lane.h2client import Http2Client
-from proxy.lane.h2exchange import Seat
-from proxy.lane.h2relay import Relay2
+from proxy.lane.h2streams import Seat
 from proxy.lane.h2upstreams import Leg
+from proxy.lane.relay import Relay
 from tests.support.h2doors import OK, answer_all, asking, reaching, speaking
 from tests.support.h2quick import Quick
 from tests.support.h2wire import Peer, StreamBroken
@@ -114,7 +114,7 @@ async def test_an_upload_waits_for_an_upstream_that_takes_nothing(tmp_path: Path
     ):
         recorder.gate.clear()
         pouring = group.create_task(peer.pour(peer.begin(authority, "/upload"), 8 << 20))
-        await recorder.until(lambda: bool(recorder.exchanges) and taken() == early)
+        await recorder.until(lambda: bool(recorder.exchanges) and taken() >= early)
         recorder.gate.set()
         # Nothing but what is under way comes now; that nothing does cannot be waited for.
         with pytest.raises(TimeoutError):
@@ -248,14 +248,14 @@ async def test_a_door_that_stops_says_so_and_lets_end_what_is_under_way(tmp_path
 async def test_a_fault_of_ours_ends_one_client_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    response = Relay2.response
+    response = Relay.response
 
-    def broken(relay: Relay2, told: Any, *, last: bool) -> None:
+    def broken(relay: Relay, told: Any, *, alone: bool) -> None:
         if "broken" in relay.asked.url:
             raise LookupError("a mistake of ours")
-        response(relay, told, last=last)
+        response(relay, told, alone=alone)
 
-    monkeypatch.setattr(Relay2, "response", broken)
+    monkeypatch.setattr(Relay, "response", broken)
     recorder = MemoryRecorder()
     async with (
         speaking(answer_all) as upstream,
@@ -322,7 +322,7 @@ async def test_clients_that_are_gone_leave_nothing(tmp_path: Path) -> None:
             if not _left(Http2Client):
                 break
             await asyncio.sleep(0.02)  # for the last one's end to arrive
-        assert [_left(kind) for kind in (Http2Client, Seat, Relay2, Leg)] == [0, 0, 0, 0]
+        assert [_left(kind) for kind in (Http2Client, Seat, Relay, Leg)] == [0, 0, 0, 0]
 
 
 def _left(kind: type) -> int:

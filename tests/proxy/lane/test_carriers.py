@@ -1,5 +1,6 @@
-"""A response of HTTP/1.1 on its way to a client of HTTP/2: the same, however the network cuts it."""
+"""A response of HTTP/1.1 on its way to a client: the same, however the network cuts it, and whatever the client speaks."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, cast
 
@@ -9,10 +10,10 @@ from hypothesis import strategies as st
 
 from calls.model import Headers
 from proxy.door import Origin
-from proxy.lane.admission import Tunnel
-from proxy.lane.h2carriers import OverHttp1
-from proxy.lane.h2heads import Asking, Told, asking
-from proxy.lane.h2wire import Fields
+from proxy.lane.admission import Asked, Tunnel
+from proxy.lane.carriers import OverHttp1, Reframed
+from proxy.lane.exchange import Told
+from proxy.lane.h2heads import asking
 from proxy.lane.upstream import Lender, Upstream
 from proxy.mitm.problem import Problem
 
@@ -37,9 +38,6 @@ class Wired:
     def drop(self) -> None:
         self.dropped = self.gone = True
 
-    def give_back(self) -> None:
-        pass
-
     def returned(self, _: Any) -> None:
         self.returned_ = True
 
@@ -48,28 +46,43 @@ class Heard:
     """What a client is told."""
 
     def __init__(self) -> None:
-        self.said: list[Any] = []
-        self.data = b""
+        self.interim_: list[Told] = []
+        self.told: Told | None = None
+        self.sent: list[bytes] = []
+        self.body_ = b""
+        self.trailers: Headers | None = None
+        """None until it is whole."""
 
-    def interim(self, status: int, fields: Fields) -> None:
-        self.said.append((status, fields))
+        self.end: Any = None
+        """How it went wrong."""
 
-    def response(self, told: Told, *, last: bool) -> None:
-        self.said.append((told.status, told.reason, told.fields, told.wire, last))
+    def interim(self, told: Told) -> None:
+        self.interim_.append(told)
 
-    def body(self, data: bytes, *, last: bool) -> None:
-        self.data += data
-        if last:
-            self.said.append(((), self.data))
+    def response(self, told: Told, *, alone: bool) -> None:
+        assert self.told is None
+        self.told = told
 
-    def ended(self, trailers: Headers) -> None:
-        self.said.append((trailers, self.data))
+    def body(self, go: bytes, pieces: Sequence[bytes]) -> None:
+        assert self.told is not None
+        assert self.trailers is None
+        self.sent.append(go)
+        self.body_ += b"".join(pieces)
+
+    def ended(self, pieces: Sequence[bytes], before: bytes, end: bytes, trailers: Headers) -> None:
+        self.body(before, pieces)
+        self.sent.append(end)
+        self.trailers = trailers
+
+    def whole(self, told: Told, body: bytes) -> None:
+        self.response(told, alone=False)
+        self.ended((body,), b"", body, ())
 
     def malformed(self, fault: str) -> None:
-        self.said.append("malformed")
+        self.end = "malformed"
 
     def broken(self, code: int, *, refused: bool = False, unheard: bool = False) -> None:
-        self.said.append(("broken", unheard))
+        self.end = "broken", unheard
 
     def failed(self, fault: BaseException) -> None:
         raise fault
@@ -78,18 +91,22 @@ class Heard:
         pass
 
 
-def _asking(method: str = "GET") -> Asking:
+def _asked(method: str = "GET") -> Asked:
     origin, fields = Origin("https", "api.test", 443), [(b"x-a", b"1")]
     head = [(b":method", method.encode()), (b":path", b"/"), (b":authority", b"api.test"), *fields]
     engine: Any = type("Engine", (), {"contact": staticmethod(lambda target: target)})
-    return asking(head, engine, "local", Tunnel("api.test", 443, None), origin, bodiless=True)
+    found = asking(head, engine, "local", Tunnel("api.test", 443, None), origin, bodiless=True)
+    return found._replace(head=f"{method} / HTTP/1.1\r\nHost: api.test\r\nx-a: 1\r\n\r\n".encode())
 
 
-def _heard(pieces: list[bytes], *, method: str = "GET", closed: bool = False) -> tuple[list[Any], Wired]:
+def _heard(
+    pieces: list[bytes], *, kind: type[OverHttp1] = OverHttp1, method: str = "GET", closed: bool = False
+) -> tuple[Heard, Wired]:
     wired, heard = Wired(), Heard()
-    carrier = OverHttp1(cast(Upstream, wired), cast(Lender, wired))
-    carrier.ask(heard, _asking(method), b"", ())
-    assert wired.sent == f"{method} / HTTP/1.1\r\nHost: api.test\r\nx-a: 1\r\n\r\n".encode()
+    carrier = kind(cast(Upstream, wired), cast(Lender, wired))
+    asked = _asked(method)
+    carrier.ask(heard, asked, b"", ())
+    assert wired.sent == asked.head
     for piece in pieces:
         if not wired.gone:
             carrier.answer(piece)
@@ -97,10 +114,13 @@ def _heard(pieces: list[bytes], *, method: str = "GET", closed: bool = False) ->
         wired.gone = True
         carrier.broken(ragged=False)
     carrier.done()
-    return heard.said, wired
+    return heard, wired
 
 
-HEAD = b"HTTP/1.1 103 Early\r\nLink: </a>\r\n\r\nHTTP/1.1 200 Fine\r\nX-A: 1\r\nConnection: keep-alive\r\n"
+KINDS = pytest.mark.parametrize("kind", [OverHttp1, Reframed])
+
+EARLY = b"HTTP/1.1 103 Early\r\nLink: </a>\r\n\r\n"
+HEAD = b"HTTP/1.1 200 Fine\r\nX-A: 1\r\nConnection: keep-alive\r\n"
 WIRE = [(b":status", b"200"), (b"x-a", b"1")]
 FIELDS = (("X-A", "1"), ("Connection", "keep-alive"))
 
@@ -111,28 +131,33 @@ RESPONSES = {
 }
 
 
-@pytest.mark.parametrize("kind", list(RESPONSES))
+@KINDS
+@pytest.mark.parametrize("framed", list(RESPONSES))
 @given(cuts=st.lists(st.integers(0, 200), max_size=12))
-def test_chunking_does_not_matter(kind: str, cuts: list[int]) -> None:
-    raw = RESPONSES[kind]
-    edges = [0, *sorted(cut for cut in cuts if cut < len(raw)), len(raw)]
-    pieces = [raw[start:end] for start, end in pairwise(edges) if start < end]
-    said, wired = _heard(pieces, closed=kind == "closed")
-    interim, (status, reason, fields, wire, last), (trailers, body) = said
-    assert interim == (103, [(b"link", b"</a>")])
-    assert (status, reason, last, body) == (200, "Fine", False, b"abcde")
-    assert fields[:2] == FIELDS
-    assert [field for field in wire if field[0] != b"content-length"] == WIRE
-    assert trailers == ((("X-T", "v"),) if kind == "chunked" else ())
-    assert (wired.returned_, wired.dropped) == (kind != "closed", kind == "closed")
+def test_chunking_does_not_matter(kind: type[OverHttp1], framed: str, cuts: list[int]) -> None:
+    raw = RESPONSES[framed]
+    edges = [0, *sorted(cut for cut in cuts if cut < len(EARLY + raw)), len(EARLY + raw)]
+    pieces = [(EARLY + raw)[start:end] for start, end in pairwise(edges) if start < end]
+    heard, wired = _heard(pieces, kind=kind, closed=framed == "closed")
+    told, sent = heard.told, b"".join(heard.sent)
+    assert told is not None
+    assert (told.status, told.reason, told.fields[:2], heard.body_) == (200, "Fine", FIELDS, b"abcde")
+    assert heard.trailers == ((("X-T", "v"),) if framed == "chunked" else ())
+    if kind is Reframed:
+        assert [interim.wire for interim in heard.interim_] == [[(b":status", b"103"), (b"link", b"</a>")]]
+        assert [field for field in told.wire if field[0] != b"content-length"] == WIRE
+        assert sent == b"abcde"
+    else:
+        assert [interim.raw for interim in heard.interim_] == [EARLY]
+        assert told.raw + sent == raw
+    assert (wired.returned_, wired.dropped) == (framed != "closed", framed == "closed")
 
 
 # Hypothesis knows the literals of our sources, and so finds a whole response among them.
 @given(noise=st.binary(min_size=1, max_size=200).filter(lambda noise: not noise.startswith(b"HTTP/")))
 def test_noise_is_malformed_or_waited_for(noise: bytes) -> None:
-    said, _ = _heard([noise], closed=True)
-    # It may be a 1xx by chance, which is not the last word.
-    assert said[-1] in ("malformed", ("broken", False))
+    heard, _ = _heard([noise], closed=True)
+    assert heard.end in ("malformed", ("broken", False))
 
 
 @pytest.mark.parametrize(
@@ -146,12 +171,12 @@ def test_noise_is_malformed_or_waited_for(noise: bytes) -> None:
     ],
 )
 def test_the_answer_to_a_head_has_no_body(raw: bytes, keeps: bool) -> None:
-    said, wired = _heard([raw], method="HEAD")
-    assert len(said) == 1
-    assert said[0][-1] is True
+    heard, wired = _heard([raw], method="HEAD")
+    assert (heard.body_, heard.trailers) == (b"", ())
     assert wired.returned_ is keeps
 
 
+@KINDS
 @pytest.mark.parametrize(
     "raw",
     [
@@ -159,11 +184,12 @@ def test_the_answer_to_a_head_has_no_body(raw: bytes, keeps: bool) -> None:
         b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
         b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nX-A: " + b"a" * (1 << 20),
+        b"HTTP/1.1 200 OK\nContent-Length: 5\n\nabcde",
     ],
 )
-def test_what_could_mean_two_things_is_malformed(raw: bytes) -> None:
-    said, wired = _heard([raw])
-    assert (said, wired.dropped) == (["malformed"], True)
+def test_what_could_mean_two_things_is_malformed(kind: type[OverHttp1], raw: bytes) -> None:
+    heard, wired = _heard([raw], kind=kind)
+    assert (heard.told, heard.end, wired.dropped) == (None, "malformed", True)
 
 
 def test_another_host_is_refused() -> None:
