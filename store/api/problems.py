@@ -92,7 +92,18 @@ def _away(request: Request, error: Exception) -> Response:
 
 def _fault(fault: Mapping[str, Any]) -> dict[str, str]:
     """Where and what, without the input itself: it may hold what must not be shown again."""
-    return {"where": ".".join(map(str, fault["loc"])), "what": str(fault["msg"])}
+    misspelt = fault["type"] == "string_pattern_mismatch"
+    words = _IN_WORDS.get(str(fault["loc"][-1])) if misspelt else None
+    return {"where": ".".join(map(str, fault["loc"])), "what": words or str(fault["msg"])}
+
+
+_A_RUN = "no run can be called so: use 1 to 128 of the characters A-Z a-z 0-9 . _ : -"
+_IN_WORDS = {
+    **dict.fromkeys(("run", "a", "b", "as", "parent"), _A_RUN),
+    "status": "write one such as 429, or a class of them such as 4xx",
+    "pace": "write instant, recorded, or a factor such as 2.5",
+}
+"""What a pattern would not tell whoever reads it."""
 
 
 def _ours(request: Request, _: Exception) -> Response:
