@@ -54,9 +54,11 @@ def _other(method: str, what: str) -> Claim:
 def asked(body: Json) -> Asked:
     """The model, where it is not the assistant's own, and what tools answered."""
     request = members(body)
-    outputs = map(members, elements(request.get("tool_outputs")))
-    results = tuple({"id": one.get("tool_call_id"), "content": one.get("output")} for one in outputs)
-    return Asked(model=some(request.get("model")), tool_results=results)
+    outputs = [(one, "output") for one in map(members, elements(request.get("tool_outputs")))]
+    # Azure's agents ask whether they may call a server of tools, and are told so in the same place.
+    approvals = [(one, "approve") for one in map(members, elements(request.get("tool_approvals")))]
+    results = ({"id": one.get("tool_call_id"), "content": one.get(what)} for one, what in (*outputs, *approvals))
+    return Asked(model=some(request.get("model")), tool_results=tuple(results))
 
 
 def told(answer: Json) -> Told:
@@ -64,7 +66,8 @@ def told(answer: Json) -> Told:
     run = members(answer)
     status = some(run.get("status")) if run.get("object") == "thread.run" else None
     done = status not in _UNDONE
-    action = members(members(run.get("required_action")).get("submit_tool_outputs"))
+    required = members(run.get("required_action"))
+    action = members(required.get("submit_tool_outputs") or required.get("submit_tool_approval"))
     usage = members(run.get("usage"))
     return Told(
         model=some(run.get("model")),
@@ -170,6 +173,6 @@ def _created(message: Mapping[str, Json]) -> int:
 
 
 def _tool_call(call: Mapping[str, Json]) -> ToolCall:
-    function = members(call.get("function"))
+    function = members(call.get("function") or call)  # a server's tool (Azure) is named beside its id
     arguments = arguments_of(function.get("arguments"))
     return ToolCall(id=some(call.get("id")), name=text(function.get("name")), arguments=arguments)
