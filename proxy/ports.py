@@ -1,5 +1,6 @@
 """Ports that we are about to listen on: free ones, and one that is kept for doors that come and go."""
 
+import errno
 import random
 import socket
 from collections.abc import Iterator
@@ -48,7 +49,7 @@ def _bound(listen: str, port: int, *, reuse: bool) -> socket.socket:
         held.bind((listen, port))
     except OSError as error:
         held.close()
-        raise Failure(
-            f"cannot listen on {listen}:{port}: {error.strerror}; choose another port (0 takes a free one)"
-        ) from error
+        port_is_wrong = error.errno in (errno.EADDRINUSE, errno.EACCES)
+        other = "another port (0 takes a free one)" if port_is_wrong else "an address of this machine with --listen"
+        raise Failure(f"cannot listen on {listen}:{port}: {error.strerror}; choose {other}") from error
     return held

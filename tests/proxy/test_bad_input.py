@@ -10,6 +10,7 @@ import pytest
 
 from calls.redact import Redactor
 from proxy.errors import Failure
+from proxy.ports import free
 from proxy.recordings import from_file
 from proxy.settings import load
 from proxy.wrap import present
@@ -145,6 +146,11 @@ def test_a_port_in_use(tmp_path: Path, data: Path) -> None:
         port = str(taken.getsockname()[1])
         done = playhead("up", "--data", data, "--proxy-port", port, cwd=tmp_path)
     assert_one_sentence(done, port, "choose another port")
+
+
+def test_an_address_of_another_machine() -> None:
+    with pytest.raises(Failure, match=r"192\.0\.2\.1.*choose an address of this machine with --listen"):
+        free("192.0.2.1", 0)
 
 
 @pytest.mark.slow
