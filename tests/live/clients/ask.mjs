@@ -77,6 +77,6 @@ const clients = {
   },
 };
 
-const [client, base] = process.argv.slice(2);
-console.log(JSON.stringify(await clients[client](base)));
+const [client, ...bases] = process.argv.slice(2);
+for (const base of bases) console.log(JSON.stringify(await clients[client](base)));
 process.exit(0);

@@ -1,4 +1,4 @@
-"""Ask a model API with one Python client: `python ask.py CLIENT BASE_URL`. It prints what it got as one JSON line.
+"""Ask a model API with one Python client: `python ask.py CLIENT BASE_URL…`. It prints what it got from each as a JSON line.
 
 Clients that show the bytes print their digest; the SDKs print what they made of them.
 """
@@ -137,10 +137,11 @@ async def anthropic_async_streamed(base):
         return [event.model_dump() async for event in stream]
 
 
-def main(client, base):
+def main(client, *bases):
     ask = globals().get(f"{client}_") or globals()[client]
-    got = ask(base)
-    print(json.dumps(asyncio.run(got) if asyncio.iscoroutine(got) else got, default=str))
+    for base in bases:
+        got = ask(base)
+        print(json.dumps(asyncio.run(got) if asyncio.iscoroutine(got) else got, default=str))
 
 
 if __name__ == "__main__":
