@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.postgres import database, database_url, module_database_url, postgres_server
+
+__all__ = ["database", "database_url", "module_database_url", "postgres_server"]
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(

@@ -5,12 +5,14 @@ import json
 import re
 import subprocess
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
 from proxy.demo.demo import CONFIG, prepared
 from proxy.demo.service import Shell
+from tests.support.service import keeping
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -22,6 +24,9 @@ FILE = re.compile(r"^```\w+\n# ([\w.-]+\.\w+)\n(.*?)^```$", re.MULTILINE | re.DO
 
 NOT_HERE = ("git ", "cd ", "./check", "./playhead demo", "docker ", "python -m bench", "pytest ")
 """What a test cannot or need not type: the checks run this test, and the demo has a test of its own."""
+
+ALONE = "README.md"
+"""The page whose commands find nothing that runs, as a newcomer's do. Those of the others share a keeper."""
 
 
 def commands(page: str) -> list[str]:
@@ -38,15 +43,20 @@ PAGES = [str(page.relative_to(ROOT)) for page in (ROOT / "README.md", *sorted((R
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)])
-async def test_what_a_page_says_to_type_works(page: str, data: Path) -> None:
+async def test_what_a_page_says_to_type_works(page: str, data: Path, request: pytest.FixtureRequest) -> None:
     shell = prepared(data)
     (data / "tests" / "recordings").mkdir(parents=True)
     (data / "tests" / "test_agent.py").write_text(AGENT_TEST)
     for name, content in FILE.findall((ROOT / page).read_text("utf-8")):
         (data / name).write_text(content)
     script = "set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT\n" + "\n".join(commands(page))
-    async with shell.running([sys.executable, "-m", "proxy.demo.servers"], "servers.log") as line:
+    async with AsyncExitStack() as stack:
+        line = await stack.enter_async_context(
+            shell.running([sys.executable, "-m", "proxy.demo.servers"], "servers.log")
+        )
         (data / "playhead.toml").write_text(CONFIG.format(**json.loads(line)))
+        if page != ALONE:
+            await stack.enter_async_context(keeping(data / "data", request.getfixturevalue("database_url")))
         done = await asyncio.to_thread(_typed, script, shell)
     assert done.returncode == 0, f"{script}\n--- said\n{done.stdout}\n{done.stderr}"
 

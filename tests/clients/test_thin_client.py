@@ -230,9 +230,9 @@ print(os.environ.get("HTTPS_PROXY"), os.environ.get("PLAYHEAD_RUN"))
 """
 
 
-async def test_a_run_is_named_for_what_is_called_inside(data: Path, stage: Stage) -> None:
+async def test_a_run_is_named_for_what_is_called_inside(data: Path, stage: Stage, database_url: str) -> None:
     config = (stage.directory / "playhead.toml").read_text()
-    async with running(data, config=config) as service:
+    async with running(data, "--database-url", database_url, config=config) as service:
         api = {"PLAYHEAD_API": service.api, "PLAYHEAD_COMMAND": PLAYHEAD, "PLAYHEAD_DATA": str(data)}
         words = [sys.executable, "-c", PROGRAM]
         ran = partial(subprocess.run, words, env=stage.environment(**api), capture_output=True, text=True, check=False)

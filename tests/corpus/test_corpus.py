@@ -34,11 +34,14 @@ type Seen = tuple[int, tuple[tuple[str, str], ...], bytes]
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-async def test_the_corpus_comes_back_byte_for_byte(request: pytest.FixtureRequest, data: Path) -> None:
+async def test_the_corpus_comes_back_byte_for_byte(
+    request: pytest.FixtureRequest, data: Path, database_url: str
+) -> None:
     tapes = cassettes() if request.config.getoption("corpus") == "all" else cassettes()[::SAMPLE]
     recorded = [exchange for tape in tapes for exchange in tape.exchanges]
     chosen = request.config.getoption("engine")
     recording, replaying = chosen or "lane", chosen or "mitmproxy"
+    store = ("--database-url", database_url)
 
     def answer(asked: Message) -> Message:
         meant = recorded[int(asked.header(ORDINAL) or "")]
@@ -48,13 +51,13 @@ async def test_the_corpus_comes_back_byte_for_byte(request: pytest.FixtureReques
 
     async with (
         origin(answer) as url,
-        running(data, "--engine", recording, config=_upstreams(recorded, url)) as service,
+        running(data, *store, "--engine", recording, config=_upstreams(recorded, url)) as service,
     ):
         live = await _ask_all(service, tapes)
         counted = await _counted(service, 'exchanges_total{outcome="completed"}', len(recorded))
         stored = [exchange for number in range(len(tapes)) for exchange in await _stored(service, number)]
     nowhere = _upstreams(recorded, "http://127.0.0.1:9")
-    async with running(data, "--engine", replaying, "--mode", "replay", config=nowhere) as service:
+    async with running(data, *store, "--engine", replaying, "--mode", "replay", config=nowhere) as service:
         again = await _ask_all(service, tapes)
         answered = await _counted(service, 'answers_total{standing="replayed"}', len(recorded))
 

@@ -11,9 +11,6 @@ from pathlib import Path
 import pytest
 
 from store.postgres import Server
-from tests.support.postgres import database_url, postgres_server
-
-__all__ = ["database_url", "postgres_server"]
 
 
 @pytest.fixture(autouse=True)

@@ -79,12 +79,12 @@ def port() -> int:
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def service(place: Path, port: int, tools_port: int) -> AsyncIterator[Service]:
+async def service(place: Path, port: int, tools_port: int, module_database_url: str) -> AsyncIterator[Service]:
     config = (
         f'[upstreams]\n"api.openai.com" = "http://127.0.0.1:{port}"\n"weather.example" = "http://127.0.0.1:{port}"\n'
         f'"tools.example" = "http://127.0.0.1:{tools_port}"\n'
     )
-    async with running(place / "data", config=config) as service:
+    async with running(place / "data", "--database-url", module_database_url, config=config) as service:
         yield service
 
 

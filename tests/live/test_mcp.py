@@ -76,8 +76,12 @@ async def serving(app: ASGIApp) -> AsyncIterator[int]:
 
 
 @asynccontextmanager
-async def recording(data: Path, app: ASGIApp) -> AsyncIterator[Service]:
-    async with serving(app) as port, running(data, config=f'[upstreams]\n"{HOST}" = "http://127.0.0.1:{port}"\n') as up:
+async def recording(data: Path, app: ASGIApp, database_url: str) -> AsyncIterator[Service]:
+    flags = ("--database-url", database_url)
+    async with (
+        serving(app) as port,
+        running(data, *flags, config=f'[upstreams]\n"{HOST}" = "http://127.0.0.1:{port}"\n') as up,
+    ):
         yield up
 
 
@@ -130,8 +134,10 @@ def is_whole(call: dict[str, Any], text: str, exchanges: int) -> None:
     assert 0 < call["duration_ms"] < 10_000
 
 
-async def test_the_older_transport_is_one_call_with_the_answer_that_came_on_the_stream(data: Path) -> None:
-    async with recording(data, tools().sse_app()) as up:
+async def test_the_older_transport_is_one_call_with_the_answer_that_came_on_the_stream(
+    data: Path, database_url: str
+) -> None:
+    async with recording(data, tools().sse_app(), database_url) as up:
         async with session(up, old=True) as mcp:
             await mcp.send_ping()  # which the replay lacks, so that its calls come under other ids
             assert [await told(mcp, "add", a=1, b=n) for n in (1, 2)] == ["2", "3"]
@@ -143,16 +149,21 @@ async def test_the_older_transport_is_one_call_with_the_answer_that_came_on_the_
         bundle = (await api(up, "/v1/runs/mcp/bundle")).content
     file = data.with_name("old.jsonl")
     file.write_bytes(bundle)
-    async with running(data, "--mode", "replay", "--replay", str(file)) as up, session(up, old=True) as mcp:
+    async with (
+        running(data, "--mode", "replay", "--replay", str(file), "--database-url", database_url) as up,
+        session(up, old=True) as mcp,
+    ):
         assert [await told(mcp, "add", a=1, b=n) for n in (1, 2)] == ["2", "3"]
 
 
-async def test_a_stream_that_broke_off_and_was_gone_on_with_is_one_call_and_replays(data: Path) -> None:
+async def test_a_stream_that_broke_off_and_was_gone_on_with_is_one_call_and_replays(
+    data: Path, database_url: str
+) -> None:
     async def work(up: Service) -> list[str]:
         async with session(up, old=False) as mcp:
             return [await told(mcp, "slow"), await told(mcp, "add", a=1, b=2)]
 
-    async with recording(data, tools().streamable_http_app()) as up:
+    async with recording(data, tools().streamable_http_app(), database_url) as up:
         recorded = await work(up)
         assert recorded == ["after all", "3"]
         slow, add = await tool_calls(up)
@@ -161,7 +172,7 @@ async def test_a_stream_that_broke_off_and_was_gone_on_with_is_one_call_and_repl
         bundle = (await api(up, "/v1/runs/mcp/bundle")).content
     file = data.with_name("new.jsonl")
     file.write_bytes(bundle)
-    async with running(data, "--mode", "replay", "--replay", str(file)) as up:
+    async with running(data, "--mode", "replay", "--replay", str(file), "--database-url", database_url) as up:
         assert await work(up) == recorded
 
 

@@ -4,19 +4,19 @@ import asyncio
 import json
 import ssl
 import sys
-import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 import trustme
 
 from tests.live import sockets
-from tests.support.service import command, surroundings
+from tests.support.service import command, keeping, surroundings
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
 
 CLIENT = Path(__file__).parent / "clients" / "sockets.py"
 
@@ -61,12 +61,10 @@ class Home:
         return await self.playhead(how, *runs, "--", sys.executable, str(CLIENT), *what, **env)
 
 
-@pytest.fixture(scope="module")
-def home() -> Iterator[Home]:
-    """Outside pytest's own directories: as root Postgres runs as another user, who must be able to pass through."""
-    with tempfile.TemporaryDirectory(prefix="playhead-sockets-") as directory:
-        path = Path(directory)
-        path.chmod(0o711)
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def home(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -> AsyncIterator[Home]:
+    path = tmp_path_factory.mktemp("sockets")
+    async with keeping(path / "data", module_database_url):
         yield Home(path)
 
 

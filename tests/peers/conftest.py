@@ -10,9 +10,7 @@ import pytest
 
 from store.postgres import Server
 from tests.peers.stage import Service, Stage, Upstream, config, service, upstreams
-from tests.support.postgres import TEMPLATE, create, database_url, postgres_server, run, url
-
-__all__ = ["database_url", "postgres_server"]
+from tests.support.postgres import fresh
 
 
 @pytest.fixture(scope="session")
@@ -32,20 +30,18 @@ def _place() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def _recorder(_upstream: Upstream, _place: Path, postgres_server: Server) -> Iterator[Service]:
-    create(postgres_server, "peers_record", template=TEMPLATE)
-    flags = ("--database-url", url(postgres_server, "peers_record"))
-    with service(_place / "record", *flags, config=config(_upstream.port)) as recorder:
-        yield recorder
-    run(postgres_server, "dropdb", "--force", "peers_record")
+    with fresh(postgres_server) as database:
+        flags = ("--database-url", database)
+        with service(_place / "record", *flags, config=config(_upstream.port)) as recorder:
+            yield recorder
 
 
 @pytest.fixture(scope="session")
 def _player(_upstream: Upstream, _place: Path, postgres_server: Server) -> Iterator[Service]:
-    create(postgres_server, "peers_replay", template=TEMPLATE)
-    flags = ("--database-url", url(postgres_server, "peers_replay"), "--mode", "replay")
-    with service(_place / "replay", *flags, config=config(_upstream.port)) as player:
-        yield player
-    run(postgres_server, "dropdb", "--force", "peers_replay")
+    with fresh(postgres_server) as database:
+        flags = ("--database-url", database, "--mode", "replay")
+        with service(_place / "replay", *flags, config=config(_upstream.port)) as player:
+            yield player
 
 
 @pytest.fixture

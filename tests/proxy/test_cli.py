@@ -57,8 +57,8 @@ def bundle_file(place: Path, exchanges: Sequence[Exchange], run: str = "run-1") 
 
 
 @pytest.fixture
-async def desk(data: Path) -> AsyncIterator[Desk]:
-    async with running(data):
+async def desk(data: Path, database_url: str) -> AsyncIterator[Desk]:
+    async with running(data, "--database-url", database_url):
         yield Desk(data=data)
 
 
@@ -102,9 +102,11 @@ async def test_what_was_imported_is_listed_shown_explained_and_carried_on(desk: 
 
 
 @pytest.mark.slow
-async def test_a_shell_is_given_the_token_and_who_lacks_it_is_told_where_to_put_it(data: Path) -> None:
+async def test_a_shell_is_given_the_token_and_who_lacks_it_is_told_where_to_put_it(
+    data: Path, database_url: str
+) -> None:
     desk = Desk(data=data)
-    async with running(data, config='token = "let-me-in"\n') as service:
+    async with running(data, "--database-url", database_url, config='token = "let-me-in"\n') as service:
         pointed = json.loads((await desk("env", "--json", "--config", data.with_suffix(".toml"))).out)
         assert re.fullmatch(
             rf"http://[0-9]{{8}}-[0-9a-f-]+:let-me-in@127.0.0.1:{service.proxy_port}", pointed["HTTPS_PROXY"]
@@ -116,10 +118,13 @@ async def test_a_shell_is_given_the_token_and_who_lacks_it_is_told_where_to_put_
 
 
 @pytest.mark.slow
-async def test_a_door_in_replay_mode_starts_from_a_run_of_the_store(data: Path, tmp_path: Path) -> None:
-    desk = Desk(data=data)
-    assert (await desk("import", bundle_file(tmp_path / "run.jsonl", conversation(2)))).code == 0
-    async with running(data, "--mode", "replay", "--replay", "run-1") as service:
+async def test_a_door_in_replay_mode_starts_from_a_run_of_the_store(
+    data: Path, tmp_path: Path, database_url: str
+) -> None:
+    store = ("--database-url", database_url)
+    file = bundle_file(tmp_path / "run.jsonl", conversation(2))
+    assert (await Desk(data=data)("import", *store, file)).code == 0
+    async with running(data, *store, "--mode", "replay", "--replay", "run-1") as service:
         curl = await asyncio.create_subprocess_exec(
             *("curl", "-sk", "-o", "/dev/null", "-w", "%{http_code}", "-x", service.proxy, "https://never.example/"),
             stdout=asyncio.subprocess.PIPE,

@@ -125,11 +125,13 @@ async def test_what_cannot_be_compared_is_trouble(home: Path, names: tuple[str, 
 
 
 @pytest.mark.slow
-async def test_runs_of_the_store_are_compared_with_one_another_and_with_files_and_show_drift(data: Path) -> None:
+async def test_runs_of_the_store_are_compared_with_one_another_and_with_files_and_show_drift(
+    data: Path, database_url: str
+) -> None:
     home = data.parent
     kept(home, "good", finding())
     kept(home, "bad", Agent(turns=6, model="gpt-5-2026-09-09", offset=1000))
-    async with running(data):
+    async with running(data, "--database-url", database_url):
         assert (await typed(home, "import", "good.jsonl", "bad.jsonl")).code == 0
         runs = await typed(home, "diff", "good", "bad", "--json")
         mixed = await typed(home, "diff", "good.jsonl", "bad", "--json")

@@ -98,8 +98,8 @@ def archive(place: Path) -> Path:
 
 
 @pytest.fixture
-async def desk(data: Path) -> AsyncIterator[Desk]:
-    async with running(data):
+async def desk(data: Path, database_url: str) -> AsyncIterator[Desk]:
+    async with running(data, "--database-url", database_url):
         yield Desk(data=data)
 
 

@@ -118,12 +118,14 @@ transient = ["$.ref"]
 
 
 @pytest.mark.slow
-async def test_runs_are_compared_with_bundles_and_stored_calls_are_keyed_again(data: Path, tmp_path: Path) -> None:
+async def test_runs_are_compared_with_bundles_and_stored_calls_are_keyed_again(
+    data: Path, tmp_path: Path, database_url: str
+) -> None:
     answers: list[Any] = [{"found": 1}, {"found": 2}]
     file = bundle(
         tmp_path, "a", [exchange(asking(TICKETS, {"q": 1, "ref": n}), told, n) for n, told in enumerate(answers)]
     )
-    async with running(data):
+    async with running(data, "--database-url", database_url):
         assert (await typed(tmp_path, "import", file, "--data", data)).code == 0
         compared = await typed(tmp_path, "calibrate", "a", file, "--data", data)
         assert "2 pairs of the same work: 2 with one key, 0 apart" in compared.out
@@ -133,7 +135,7 @@ async def test_runs_are_compared_with_bundles_and_stored_calls_are_keyed_again(d
         assert refused.code == 125
         assert "start `playhead up` again" in refused.err
     with_rules = ("--data", str(data), "--config", str(data.with_suffix(".toml")))
-    async with running(data, config=RULES):
+    async with running(data, "--database-url", database_url, config=RULES):
         dry = await typed(tmp_path, "rekey", "--all", "--dry-run", *with_rules)
         assert dry.code == 1, "they would collide"
         assert "run a: steps 1, 2 had keys of their own and now share one, with 2 different answers" in dry.out
@@ -163,11 +165,11 @@ for question in ("a", "b"):
 
 @pytest.mark.slow
 async def test_an_agent_that_makes_up_ids_is_replayed_after_its_recordings_were_compared(
-    data: Path, tmp_path: Path
+    data: Path, tmp_path: Path, database_url: str
 ) -> None:
     (tmp_path / "agent.py").write_text(AGENT)
     config = tmp_path / "playhead.toml"
-    house = ("--data", str(data))
+    house = ("--data", str(data), "--database-url", database_url)
     agent = ("--", sys.executable, "agent.py")
 
     def answer(asked: Message) -> Message:

@@ -1,7 +1,4 @@
-"""A real Postgres for tests: one embedded server for each test process, one fresh migrated database for each test.
-
-A conftest.py imports the fixtures: `from tests.support.postgres import database, database_url, postgres_server`.
-"""
+"""A real Postgres for tests: one embedded server for each test process, one fresh migrated database for each test."""
 
 import asyncio
 import itertools
@@ -9,6 +6,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -45,10 +43,24 @@ def postgres_server() -> Iterator[Server]:
 @pytest.fixture
 def database_url(postgres_server: Server) -> Iterator[str]:
     """The URL of a database of its own, with all tables and no rows."""
+    with fresh(postgres_server) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def module_database_url(postgres_server: Server) -> Iterator[str]:
+    """The same, for a service that a whole module shares."""
+    with fresh(postgres_server) as address:
+        yield address
+
+
+@contextmanager
+def fresh(server: Server) -> Iterator[str]:
+    """The URL of a new database, which goes with the block."""
     name = f"test_{next(_serial)}"
-    create(postgres_server, name, template=TEMPLATE)
-    yield url(postgres_server, name)
-    run(postgres_server, "dropdb", "--force", name)
+    create(server, name, template=TEMPLATE)
+    yield url(server, name)
+    run(server, "dropdb", "--force", name)
 
 
 @pytest.fixture

@@ -31,11 +31,32 @@ class Service:
 
 @asynccontextmanager
 async def running(data: Path, *flags: str, config: str = "") -> AsyncIterator[Service]:
-    """Start `playhead up` on free ports; stop it with SIGTERM and require a clean end within the contract's 10 s."""
+    """Start `playhead up` on free ports; stop it with SIGTERM and require a clean end within the contract's 10 s.
+
+    Give it a `--database-url` where Postgres is not what the test is about: to make one of its own takes seconds.
+    """
     file = data.with_suffix(".toml")
     file.write_text(config)
+    async with _up(data, "--config", str(file), "--proxy-port", "0", *flags) as (process, line):
+        match = READY.match(line)
+        assert match, f"not ready: {line!r}, exit status {process.returncode}"
+        proxy, api, ca = match.groups()
+        yield Service(proxy=proxy, api=api, ca=Path(ca), process=process)
+
+
+@asynccontextmanager
+async def keeping(data: Path, database_url: str) -> AsyncIterator[None]:
+    """A keeper and no door: commands on this data directory share it, where each would start and stop one of its own."""
+    async with _up(data, "--part", "keeper", "--database-url", database_url) as (process, line):
+        assert line.startswith("ready api="), f"not ready: {line!r}, exit status {process.returncode}"
+        yield
+
+
+@asynccontextmanager
+async def _up(data: Path, *flags: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+    """The process and its ready line."""
     process = await asyncio.create_subprocess_exec(
-        *command("up", "--data", str(data), "--config", str(file), "--proxy-port", "0", "--api-port", "0", *flags),
+        *command("up", "--data", str(data), "--api-port", "0", *flags),
         stdout=asyncio.subprocess.PIPE,
         env=surroundings(),
     )
@@ -43,10 +64,7 @@ async def running(data: Path, *flags: str, config: str = "") -> AsyncIterator[Se
     try:
         async with asyncio.timeout(60):
             line = (await process.stdout.readline()).decode()
-        match = READY.match(line)
-        assert match, f"not ready: {line!r}, exit status {process.returncode}"
-        proxy, api, ca = match.groups()
-        yield Service(proxy=proxy, api=api, ca=Path(ca), process=process)
+        yield process, line
     finally:
         if process.returncode is None:
             process.send_signal(signal.SIGTERM)

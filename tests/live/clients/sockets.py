@@ -9,7 +9,6 @@ import uuid
 from typing import Any
 
 import websockets
-from openai import AsyncOpenAI, OpenAI
 
 HOST = "api.openai.com"
 KEY = "sk-proj-" + "0123456789abcdefghijklmnopqrstuvwxyzABCD"
@@ -17,6 +16,8 @@ KEY = "sk-proj-" + "0123456789abcdefghijklmnopqrstuvwxyzABCD"
 
 def realtime(words: str) -> list[Any]:
     """A turn of text, a tool, and a turn of sound in pieces of another size each time."""
+    from openai import OpenAI
+
     told: list[Any] = []
     with OpenAI(api_key=KEY).realtime.connect(model="gpt-realtime") as connection:
         told.append(connection.recv().to_dict())
@@ -48,6 +49,8 @@ def _until_done(connection: Any) -> list[Any]:
 
 async def responses(words: str) -> list[Any]:
     """Two responses, one after another."""
+    from openai import AsyncOpenAI
+
     told: list[Any] = []
     async with AsyncOpenAI(api_key=KEY).responses.connect() as connection:
         for text in [words, "and then?"][: int(os.environ.get("ONLY", "2"))]:

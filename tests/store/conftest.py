@@ -1,5 +1,0 @@
-"""What the store's tests share."""
-
-from tests.support.postgres import database, database_url, postgres_server
-
-__all__ = ["database", "database_url", "postgres_server"]
