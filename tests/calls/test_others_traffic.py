@@ -110,6 +110,18 @@ EXTERNAL = {"modelArn": "anthropic.claude-3-haiku-20240307-v1:0", "sources": []}
             chat(user("hi"), fallbacks=None, diagnostics={"previous_message_id": "m"}, fallback_credit_token="t"),
             id="anthropic: what is told or paid beside the answer",
         ),
+        pytest.param(
+            "https://openrouter.ai/api/v1/messages",
+            chat(user("hi"), session_id="a", user="u", trace={"trace_id": "t"}),
+            chat(user("hi"), session_id="b"),
+            id="openrouter: who asks Anthropic",
+        ),
+        pytest.param(
+            "https://generativelanguage.googleapis.com/v1beta/interactions",
+            {"model": "m", "input": "a", "labels": {"team": "x"}},
+            {"model": "m", "input": "a"},
+            id="gemini: whose interaction it is",
+        ),
         pytest.param(ASYNC, {"clientRequestToken": "a"}, {"clientRequestToken": "b"}, id="bedrock: a retry's token"),
         pytest.param(
             "https://cloudcode-pa.googleapis.com/v1internal:generateContent",
@@ -137,6 +149,7 @@ def test_what_does_not_change_the_answer_is_in_no_key(url: str, one: Any, other:
     [
         pytest.param(ANTHROPIC, chat(fallbacks=[{"model": "a"}]), chat(), id="anthropic: who answers instead"),
         pytest.param(ANTHROPIC, chat(thread={"type": "create"}), chat(), id="anthropic: a thread"),
+        pytest.param(GENERATE, {"continuationToken": "YQ=="}, {"continuationToken": "Yg=="}, id="gemini: what goes on"),
         pytest.param(RAG, {"input": {"text": "a"}}, {"input": {"text": "b"}}, id="bedrock: what is looked for"),
         pytest.param(INLINE + "s", {"instruction": "a"}, {"instruction": "b"}, id="bedrock: what an agent is"),
     ],

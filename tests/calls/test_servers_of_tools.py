@@ -26,12 +26,13 @@ def opening(secret: str) -> list[tuple[str, Any]]:
         (f"{AZURE}/agents/a/versions", {"definition": {"kind": "prompt", "tools": [{**server, "headers": headers}]}}),
         ("https://api.x.ai/v1/responses", {"model": "m", "input": "a", "tools": [{**server, "extra_headers": headers}]}),
         ("https://generativelanguage.googleapis.com/v1beta/interactions", {"model": "m", "input": "a", "tools": [{"type": "mcp_server", "name": "n", "url": "u", "headers": headers}]}),
+        ("https://generativelanguage.googleapis.com/v1beta/interactions", {"agent": "m", "input": "a", "environment": {"type": "remote", "env": {"T": {"value": secret}}}}),
         ("https://api.mistral.ai/v1/conversations", {"model": "m", "inputs": "a", "tools": [connector]}),
         ("https://api.mistral.ai/v1/agents", {"model": "m", "name": "n", "tools": [connector]}),
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("number", range(7))
+@pytest.mark.parametrize("number", range(8))
 def test_it_is_replaced_and_in_no_key(number: int) -> None:
     (url, one), (_, other) = opening(SECRET)[number], opening("lion-345")[number]
     said = json.dumps(one).encode()
