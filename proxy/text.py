@@ -1,7 +1,12 @@
 """Text for people: what came over the wire is hostile, and a terminal must not obey it."""
 
+import os
 import shlex
+import shutil
+import sys
+import textwrap
 from collections.abc import Sequence
+from typing import Final
 
 import click
 
@@ -25,13 +30,51 @@ def typed(words: str, rest: str = "") -> str:
     return " ".join(("playhead", words, *same, *([rest] if rest else [])))
 
 
-def print_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """Columns as wide as they need to be, under a bold head."""
+LAST: Final = 28
+"""Columns that the last cell of a line is left, and NARROWEST those of another that has to give way."""
+
+NARROWEST: Final = 16
+
+
+def print_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, whole: bool = False) -> None:
+    """Columns as wide as they need to be, under a bold head; where they go to a terminal, no wider than it is.
+
+    What has no room ends in an ellipsis, or with `whole`, in the last column, goes on below itself. The first column is
+    for copying, and stays as it is.
+    """
     clean = [tuple(printable(cell) for cell in row) for row in [head, *rows]]
-    widths = [max(len(row[column]) for row in clean) for column in range(len(head))]
+    widths = _fitted([max(map(len, column)) for column in zip(*clean, strict=True)], _room())
     for number, row in enumerate(clean):
-        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        click.echo(click.style(line, bold=True) if number == 0 else line)
+        *cells, last = row
+        *kept, end = (
+            shortened(cell, width) for cell, width in zip((*cells, "" if whole else last), widths, strict=True)
+        )
+        parts = textwrap.wrap(last, max(widths[-1], 8)) if whole else [end]
+        margin = sum(widths[:-1]) + 2 * len(kept)
+        begin = "".join(cell.ljust(width) + "  " for cell, width in zip(kept, widths, strict=False))
+        for line in [(begin + "".join(parts[:1])).rstrip(), *(" " * margin + part for part in parts[1:])]:
+            click.echo(click.style(line, bold=True) if number == 0 else line)
+
+
+def _room() -> int | None:
+    """How wide a line may be; None where no terminal shows it."""
+    known = sys.stdout.isatty() or os.environ.get("COLUMNS")
+    return shutil.get_terminal_size().columns if known else None
+
+
+def _fitted(widths: list[int], room: int | None) -> list[int]:
+    """The widths of columns, the last and then the widest of the middle ones made narrower as far as they must and may be."""
+    over = 0 if room is None else sum(widths) + 2 * (len(widths) - 1) - room
+    fitted = list(widths)
+    for column, least in [(len(widths) - 1, LAST), *((n, NARROWEST) for n in _widest(widths)), (len(widths) - 1, 8)]:
+        less = max(0, min(over, fitted[column] - least))
+        fitted[column] -= less
+        over -= less
+    return fitted
+
+
+def _widest(widths: list[int]) -> list[int]:
+    return sorted(range(1, len(widths) - 1), key=lambda column: -widths[column])
 
 
 def shortened(text: str, width: int) -> str:

@@ -43,7 +43,7 @@ def _headline(report: Report) -> str:
         return "its proxy ended before it did, so nothing can be said about what came after"
     match report["verdict"]:
         case "right":
-            return f"right, all {report['served'] + report['edited']} calls were answered from the recording"
+            return f"right: {report['served'] + report['edited']} answered from the recording, none missed"
         case "diverged":
             return f"diverged, {report['missed']} missed, {report['live']} live, {report['unused']} left over"
         case _:

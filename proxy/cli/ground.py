@@ -100,7 +100,7 @@ def doctor_command(command: tuple[str, ...], strict: bool, as_json: bool, **flag
     if as_json:
         print_json(doctor.as_json(found))
     else:
-        print_table(("CLIENT", "VERDICT", "RUN KNOWN", "WHAT TO DO"), doctor.rows(found))
+        print_table(("CLIENT", "VERDICT", "RUN KNOWN", "WHAT TO DO"), doctor.rows(found), whole=True)
         for sentence in doctor.surroundings(os.environ):
             click.echo(f"playhead: {sentence}", err=True)
         if command and not strict and not doctor.used_by(command, os.environ, found):

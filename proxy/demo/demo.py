@@ -54,11 +54,16 @@ class Story:
 async def demo(home: Path, screen: Screen) -> int:
     """Tell the whole story. 0: it went as it should; 1: the replay was not what was recorded."""
     return await told(
-        Story(shell=prepared(home), screen=screen, run=f"demo-{secrets.token_hex(2)}", offline=offline.allowed())
+        Story(
+            shell=prepared(home, screen.room),
+            screen=screen,
+            run=f"demo-{secrets.token_hex(2)}",
+            offline=offline.allowed(),
+        )
     )
 
 
-def prepared(home: Path) -> Shell:
+def prepared(home: Path, columns: int = 100) -> Shell:
     """The demo's directory, with the agent in it."""
     for needed in AGENT_NEEDS:
         if find_spec(needed) is None:
@@ -75,7 +80,7 @@ def prepared(home: Path) -> Shell:
         shutil.copyfile(AGENT_FILE, home / "agent.py")
     except OSError as error:
         raise Failure(f"the demo cannot use {home}: {error.strerror}; choose another with --home DIR") from error
-    return Shell(directory=home)
+    return Shell(directory=home, columns=columns)
 
 
 async def told(story: Story) -> int:

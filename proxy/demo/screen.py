@@ -18,6 +18,8 @@ class Screen:
         # https://no-color.org: set and not empty, whatever it says.
         self.coloured = out.isatty() and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
         self.width = min(shutil.get_terminal_size((100, 24)).columns, WIDEST)
+        self.room = self.width - len(INDENT)
+        """What is left of a line for what others say."""
         self._column = 0
 
     def line(self, text: str = "") -> None:
@@ -58,10 +60,9 @@ class Screen:
             return char
         self._column += 1
         margin = INDENT if self._column == 1 else ""
-        room = self.width - len(INDENT)
-        if self._column == room:
+        if self._column == self.room:
             return "…"
-        return margin + char if self._column < room else ""
+        return margin + char if self._column < self.room else ""
 
     def _styled(self, text: str, code: str) -> str:
         return f"\033[{code}m{text}\033[0m" if self.coloured else text

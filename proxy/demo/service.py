@@ -40,13 +40,15 @@ class Shell:
 
     directory: Path
     programs: Path = Path(sys.executable).parent
+    columns: int = 100
+    """How wide their output may be."""
 
     @property
     def environment(self) -> dict[str, str]:
         """The user's, without settings of Playhead's that would lead the demo elsewhere."""
         theirs = {name: value for name, value in os.environ.items() if not name.startswith("PLAYHEAD_")}
         path = f"{self.programs}{os.pathsep}{theirs.get('PATH', os.defpath)}"
-        return {**theirs, "PATH": path, "PLAYHEAD_DATA": str(self.directory / "data")}
+        return {**theirs, "COLUMNS": str(self.columns), "PATH": path, "PLAYHEAD_DATA": str(self.directory / "data")}
 
     async def run(self, command: Sequence[str], hear: Callable[[str], None] = unheard) -> Ran:
         """Type a command, hear its output as it comes, and wait for its end."""

@@ -47,7 +47,7 @@ async def test_one_request_can_be_asked_for():
 
 async def test_a_right_replay_has_nothing_to_explain_but_its_drift():
     lines = list(why(await report_of("a", "b")))
-    assert lines[0] == "replay replay-1 of run-1: right, all 2 calls were answered from the recording"
+    assert lines[0] == "replay replay-1 of run-1: right: 2 answered from the recording, none missed"
     assert "drift: 2 answered requests" in "".join(lines[1:])
 
 
