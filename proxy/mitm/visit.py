@@ -254,6 +254,9 @@ class Visit(LiveConnectionHandler):
             await self.handle_connection(server)
         finally:
             server.timestamp_end = time.time()
+            # Told to close while it waits for its turn to tell what it has read, mitmproxy leaves it open for ever.
+            if self.transports.pop(server, None) is not None:
+                writer.close()
 
     # Hooks
 

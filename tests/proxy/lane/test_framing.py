@@ -105,6 +105,25 @@ def test_nothing_is_taken_for_a_body_that_llhttp_refuses(data: bytes) -> None:
         assert outside.body == payload
 
 
+@given(ODD.map(b"".join), st.lists(st.integers(0, 1000), max_size=6))
+def test_however_it_is_cut_the_same_goes_on_before_what_is_refused(data: bytes, places: list[int]) -> None:
+    assert _sound(_cut(data, places)) == _sound([data] if data else [])
+
+
+def _sound(pieces: Iterable[bytes]) -> tuple[bytes, bytes, bool]:
+    """What went on, its payload, and whether that is not all."""
+    body, gone, payload = Chunked(), b"", b""
+    for piece in pieces:
+        try:
+            cut = body.feed(piece)
+        except Malformed as fault:
+            return gone + fault.go, payload + b"".join(fault.pieces), True
+        gone, payload = gone + cut.go, payload + b"".join(cut.pieces)
+        if cut.end is not None:
+            break
+    return gone, payload, False
+
+
 @pytest.mark.parametrize("line", [b"0x3", b"+3", b"-3", b" 3", b"3 ", b"", b"3;\0", b"1" * 16, b"3_0", b"\xb3"])
 def test_what_is_no_size_is_refused(line: bytes) -> None:
     with pytest.raises(Malformed):
