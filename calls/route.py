@@ -103,6 +103,9 @@ _FAMILIES: Final = (
 _ALONE: Final = frozenset(("azure.ai.inference", "azure.ai.openai", "baseten", "fal", "fireworks", "nebius", "openai"))
 """Those of them that serve models and nothing else; the others are clouds, warehouses and hubs too."""
 
+_WAREHOUSES: Final = frozenset(("cloudflare", "databricks", "snowflake"))
+"""Those that serve models beside what they are for: what no dialect knows of them is SQL, a queue, a domain."""
+
 _BY_NAME: Final = re.compile(
     r"api\.(?:(?P<name>elevenlabs|reka|upstage|friendli|inceptionlabs|lambda|stability|siliconflow|deepgram|assemblyai"
     r"|mixedbread|lumalabs|runwayml)\.(?:io|ai|cn|com))"
@@ -282,6 +285,8 @@ def _kind(host: str, method: str, path: str) -> Kind:
         return "other"
     if _BESIDE_MODELS.fullmatch(host):
         return "tool" if method == "POST" else "other"
+    if _family(host) in _WAREHOUSES:
+        return "tool"
     if _provider(host) != host:
         return "model" if method == "POST" and not _KEPT.search(path) else "other"
     return "tool"

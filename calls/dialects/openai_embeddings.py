@@ -21,7 +21,7 @@ from calls.shape import count, elements, members, some
 NAME: Final = "openai_embeddings"
 
 _PATH: Final = re.compile(
-    r"(?:.*/)?(?:v\d+|openai|inference|models|serving-endpoints|(?:deployments|engines)/(?P<model>[^/]+))/+(?:multimodal|contextualized)?embeddings/?|/embeddings/?"
+    r"(?:.*/)?(?:v\d+|openai|inference|models|serving-endpoints|(?:deployments|engines)/(?P<model>[^/]+))/+(?:multimodal|contextualized|images/)?embeddings/?|/(?:images/)?embeddings/?"
 )
 
 
