@@ -67,6 +67,7 @@ class Recording:
     __slots__ = (
         *(
             "_closed",
+            "_first",
             "_gathered",
             "_head",
             "_last",
@@ -98,7 +99,7 @@ class Recording:
         self._line: Line[Record | _End] | None = None
         """What waits behind a body that is being worked on."""
 
-        self._last = 0
+        self._first = self._last = 0
         self._mute = False
         self._missed = False
         self._closed = False
@@ -204,7 +205,7 @@ class Recording:
         await self.settled()
         if not self._missed:
             try:
-                await self._recorder.spool.reached(self._last)
+                await self._recorder.spool.reached(self._last, self._first)
             except SpoolError as error:
                 self._miss(str(error))
         return not self._missed or self._recorder.on_failure == "gap"
@@ -225,6 +226,7 @@ class Recording:
         if not self._put_together([self._started, *chunks, Ended(self.id, at, "request", len(body))]):
             return False
         self._gathered = None
+        self._first = self._last
         return True
 
     def _answered(self, at: int, status: int, reason: str, version: str, headers: Headers, body: bytes) -> bool:
@@ -263,6 +265,7 @@ class Recording:
         if gathered is not None:
             self._request = _Message("request", self._head.body())
             self.put(self._started)
+            self._first = self._last
             for at, data in gathered:
                 self.data("request", data, at)
 

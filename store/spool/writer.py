@@ -183,12 +183,15 @@ class Spool:
                 self._due = True
             thread.notify()
 
-    async def reached(self, sequence: int) -> None:
-        """Return once the record is written, or on disk with durability "fsync". Raises SpoolBroken."""
+    async def reached(self, sequence: int, since: int | None = None) -> None:
+        """Return once the record is written, or on disk with durability "fsync". Raises SpoolBroken.
+
+        With `since` it is asked about all records from that one on: a sync in the midst of them may have failed.
+        """
         if self.write_now(sequence):
             return
         with self._lock:
-            verdict = self._verdict(sequence)
+            verdict = self._verdict(sequence, since)
             if isinstance(verdict, SpoolBroken):
                 raise verdict
             if verdict:
@@ -201,6 +204,8 @@ class Spool:
                 self._due = True
                 self._to_sync.notify()
         await future
+        if isinstance(verdict := self._verdict(sequence, since), SpoolBroken):
+            raise verdict
 
     def write_now(self, sequence: int) -> bool:
         """Have a record written here and now; False where it cannot be done at once, or where the disk is waited for."""
@@ -259,10 +264,10 @@ class Spool:
 
     # -- the state, under the lock
 
-    def _verdict(self, sequence: int) -> Verdict:
-        """What is to be said to whoever waits for this."""
+    def _verdict(self, sequence: int, since: int | None = None) -> Verdict:
+        """What is to be said to whoever waits for this, and for all from `since` on."""
         low, high, reason = self._failed
-        if low < sequence <= high:
+        if low < sequence and (since or sequence) <= high:
             return SpoolBroken(reason)
         if sequence <= (self._written if self._durability == "process" else self._synced):
             return True

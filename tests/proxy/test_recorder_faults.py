@@ -152,6 +152,22 @@ async def test_a_failed_sync_is_told_to_the_next_run(directory: Path) -> None:
     assert any("could not be synced" in gap.reason for gap in at.gaps() if gap.run in ("during", "after"))
 
 
+async def test_a_sync_that_failed_in_the_midst_of_an_answer_is_not_made_good_by_the_next(directory: Path) -> None:
+    with desk(directory, durability="fsync", on_failure="refuse") as at:
+        one = at.begin(run="during")
+        one.ended("request", 1)
+        assert await one.kept()
+        one.response(2, 200, "OK", "HTTP/1.1", ())
+        at.disk.sync_fails_with = errno.EIO
+        one.data("response", b"event", 3)
+        await until(lambda: at.spool.faults > 0)
+        at.disk.sync_fails_with = None
+        one.ended("response", 4)
+        one.closed(5, "completed")
+        assert not await one.kept()
+    assert [gap.exchange for gap in at.gaps() if gap.run == "during"] == [one.id]
+
+
 async def test_memory_does_not_grow_while_nothing_can_be_kept(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger, "OWED", 50)
     with desk(directory) as at:
