@@ -3,6 +3,7 @@
 import gzip
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from calls.model import Exchange, Json, Request, Response
 from calls.shape import members
 from replay import reframe
 from replay.fit import fitted
-from tests.replay.strategies import CHAT, JSON, PROFILES, body, chat, exchange, ok, post, said
+from tests.replay.strategies import CHAT, JSON, PROFILES, body, chat, exchange, ok, post, said, said_in_a_stream
 from tests.support.corpus import cassettes
 
 MESSAGES = "https://api.anthropic.com/v1/messages"
@@ -118,6 +119,14 @@ def test_a_server_that_answered_otherwise_than_asked_does_so_again():
     recorded = exchange(chat("a", stream=True), said("A"))
     fit = fitted(recorded, chat("a", stream=True, user="ann"), PROFILES)
     assert (fit.reframed, fit.misfit) == (False, None)
+
+
+def test_a_stream_whose_headers_were_not_kept_is_one_all_the_same():
+    recorded = exchange(chat("a", stream=True), replace(said_in_a_stream("A"), headers=()))
+    fit = fitted(recorded, chat("a"), PROFILES)
+    assert (fit.reframed, derive(fit.exchange, PROFILES).text) == (True, "A")
+    again = fitted(recorded, chat("a", stream=True, user="ann"), PROFILES)
+    assert not again.reframed
 
 
 @pytest.mark.parametrize(
