@@ -71,6 +71,10 @@ class Settings(BaseSettings):
     api_port: int = Field(8081, ge=0, le=65535, description="port of the REST API; 0 takes a free one")
     workers: int = Field(1, ge=1, le=64, description="door processes that share the proxy port")
     part: Literal["all", "keeper", "doors"] = Field("all", description="what `up` runs; the images run one part each")
+    keeper: str | None = Field(
+        None,
+        description="where doors that run alone find their keeper, e.g. http://keeper:8081; else on `api_port` here",
+    )
     engine: Engine = Field("lane", description="the wire engine; the lane hands to mitmproxy what it does not speak")
     reverse: str | None = Field(None, description="serve this one origin in reverse mode, e.g. https://api.openai.com")
     database_url: SecretStr | None = Field(None, description="a PostgreSQL to use instead of the embedded one")
@@ -120,7 +124,7 @@ class Settings(BaseSettings):
     def _origins(cls, value: dict[str, str]) -> dict[str, str]:
         return {host.lower(): _origin(origin) for host, origin in value.items()}
 
-    @field_validator("reverse", "upstream_proxy")
+    @field_validator("reverse", "upstream_proxy", "keeper")
     @classmethod
     def _one_origin(cls, value: str | None) -> str | None:
         return value if value is None else _origin(value)

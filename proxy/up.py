@@ -7,7 +7,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from shlex import quote
 from typing import Any
 
@@ -35,12 +35,24 @@ async def up(settings: Settings, say: Callable[[str], None]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     house = House(settings)
-    with _only_one(house), held(settings.listen, settings.proxy_port) as port:
+    with _only_one(house), reserved(settings) as (port, api_port):
         async with house:
             try:
-                await _serve(house, port, stopped, say)
+                await _serve(house, port, api_port, stopped, say)
             finally:
                 house.data.withdraw("up")
+
+
+@contextmanager
+def reserved(settings: Settings) -> Iterator[tuple[int, int]]:
+    """The doors' port and the API's. Of one that the other part listens on, beside us or elsewhere, only the number is taken."""
+    with ExitStack() as kept:
+        port, api_port = settings.proxy_port, settings.api_port
+        if settings.part != "keeper":
+            port = kept.enter_context(held(settings.listen, port))
+        if settings.part != "doors":
+            api_port = free(settings.listen, api_port)
+        yield port, api_port
 
 
 def _answerable(settings: Settings) -> None:
@@ -52,11 +64,11 @@ def _answerable(settings: Settings) -> None:
         )
 
 
-async def _serve(house: House, port: int, stopped: asyncio.Event, say: Callable[[str], None]) -> None:
+async def _serve(house: House, port: int, api_port: int, stopped: asyncio.Event, say: Callable[[str], None]) -> None:
     settings = house.settings
     host = reachable(settings.listen)
-    api_port = free(settings.listen, settings.api_port)
-    own: dict[str, Any] = {"api": f"http://{host}:{api_port}", "own_addresses": [[settings.listen, api_port]]}
+    api = settings.keeper if settings.part == "doors" and settings.keeper else f"http://{host}:{api_port}"
+    own: dict[str, Any] = {"api": api, "own_addresses": [[settings.listen, api_port]]}
     starts: dict[str, Callable[[], Awaitable[Child]]] = {
         "keeper": lambda: house.keeper(api_port, settings.listen),
         "doors": lambda: house.door(**own, listen=settings.listen, port=port, reuse_port=True),
@@ -81,7 +93,7 @@ async def _serve(house: House, port: int, stopped: asyncio.Event, say: Callable[
                 for first in firsts:
                     group.create_task(_kept_up(starts[part], first, say))
             heard = {part: (await asyncio.gather(*firsts))[0] for part, firsts in ready.items()}
-            _announce(house, f"http://{host}:{port}", own["api"], heard)
+            _announce(house, f"http://{host}:{port}", api, heard)
     except* _Stopped:
         pass
 

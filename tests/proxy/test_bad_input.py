@@ -13,6 +13,7 @@ from proxy.errors import Failure
 from proxy.ports import free
 from proxy.recordings import from_file
 from proxy.settings import load
+from proxy.up import reserved
 from proxy.wrap import present
 from store.bundle import Bundle, Entry, seal, write
 from store.profiles import shipped
@@ -146,6 +147,20 @@ def test_a_port_in_use(tmp_path: Path, data: Path) -> None:
         port = str(taken.getsockname()[1])
         done = playhead("up", "--data", data, "--proxy-port", port, cwd=tmp_path)
     assert_one_sentence(done, port, "choose another port")
+
+
+def test_a_part_needs_its_own_port_only(tmp_path: Path) -> None:
+    """In a pod the keeper and the doors have one address, and either may be there first."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        for part, its, others in (("doors", "proxy_port", "api_port"), ("keeper", "api_port", "proxy_port")):
+            flags = {"data": tmp_path, "part": part}
+            with reserved(load({**flags, its: 0, others: port}, None)) as ports:
+                assert port in ports
+            with pytest.raises(Failure, match="choose another port"), reserved(load({**flags, its: port}, None)):
+                pass
 
 
 def test_an_address_of_another_machine() -> None:
