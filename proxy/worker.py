@@ -7,6 +7,7 @@ import asyncio
 import importlib
 import json
 import logging
+import resource
 import signal
 import sys
 import time
@@ -200,6 +201,12 @@ def _loops(told: Told) -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
+def all_files() -> None:
+    """Have as many connections as the system allows: each client's takes two files, and 1,024 are what is given at first."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 def _say(words: Mapping[str, Any]) -> None:
     sys.stdout.write(json.dumps(words) + "\n")
     sys.stdout.flush()
@@ -207,6 +214,7 @@ def _say(words: Mapping[str, Any]) -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    all_files()
     try:
         line: Told = json.loads(sys.stdin.buffer.readline())
         asyncio.run(main(line), loop_factory=_loops(line))

@@ -1,3 +1,4 @@
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from proxy.ca import Authority, ensure
 from proxy.door import DoorConfig, Origin, loopback
 from proxy.errors import Failure
+from proxy.worker import all_files
 
 
 @pytest.fixture(scope="module")
@@ -68,3 +70,13 @@ def test_a_door_brings_no_database_along() -> None:
     code = "import sys, proxy.worker; print([name for name in ('sqlalchemy', 'asyncpg', 'alembic', 'fastapi', 'mitmproxy') if name in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"
+
+
+def test_a_door_takes_all_the_files_that_it_may_have() -> None:
+    before = soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
+        all_files()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
