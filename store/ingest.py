@@ -7,9 +7,10 @@ by halving its batch and kept in `gaps` with its evidence: one bad exchange neve
 
 import asyncio
 import datetime as dt
+import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import asyncpg
@@ -41,6 +42,8 @@ from store.partitions import Partitions, day_of
 from store.rows import clean, encoded_head
 
 __all__ = ["Ingest", "Kept", "Stored"]
+
+log = logging.getLogger(__name__)
 
 PAUSES = (0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
 """Seconds between tries when a transaction was in another's way."""
@@ -124,7 +127,7 @@ class Ingest:
         refused: list[tuple[Kept, str]] = []
         for kept in batch:
             try:
-                ready.append(self._prepare(kept))
+                ready.append(self._prepared(kept))
             except MALFORMED as error:
                 refused.append((kept, str(error)))
         await self._partitions.ensure(one.scope[1] for one in ready)
@@ -133,6 +136,16 @@ class Ingest:
         told = [(gap, None) for gap in gaps]
         await self._note(told + [(gap, kept) for gap, (kept, _) in zip(quarantined, refused, strict=True)], replays)
         return Stored(exchanges=len(batch) - len(refused), quarantined=quarantined)
+
+    def _prepared(self, kept: Kept) -> _Ready:
+        """With nothing derived, where a mistake of ours stands in the way: its evidence is stored all the same."""
+        try:
+            return self._prepare(kept)
+        except MALFORMED:
+            raise
+        except Exception:
+            log.exception("what exchange %s means could not be made a row; its evidence is kept", kept.exchange.id)
+            return self._prepare(replace(kept, call=None, cost=None))
 
     def _prepare(self, kept: Kept) -> _Ready:
         exchange = kept.exchange

@@ -54,6 +54,7 @@ class Counts:
     exchanges: int = 0
     gaps: int = 0
     underived: int = 0
+    unplaced: int = 0
     retries: int = 0
 
 
@@ -218,7 +219,7 @@ class Keeper:
 
     async def _tried(self, gathered: Gathered, batch: Sequence[Kept]) -> bool:
         try:
-            batch = await self._kin.joined(batch)
+            batch = await self._joined(batch)
             await self._ingest.put(batch, gathered.gaps, gathered.replays)
         except DatabaseError as error:
             self.troubles["database"] = str(error)
@@ -227,6 +228,21 @@ class Keeper:
             return False
         self.troubles.pop("database", None)
         return True
+
+    async def _joined(self, batch: Sequence[Kept]) -> Sequence[Kept]:
+        """The batch with each exchange in the run of its kin. Raises `Unavailable`."""
+        try:
+            return await self._kin.joined(batch)
+        except DatabaseError:
+            raise
+        except (
+            Exception
+        ):  # likewise: else one exchange would kill every keeper that reads it, and nothing be stored any more
+            self.counts.unplaced += len(batch)
+            log.exception(
+                "whose %d exchanges are could not be found; they stay in the runs they came in under", len(batch)
+            )
+            return batch
 
     async def _revived(self) -> None:
         """Have an embedded Postgres that was killed started again."""

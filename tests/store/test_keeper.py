@@ -291,6 +291,22 @@ async def test_a_call_that_cannot_be_derived_costs_no_evidence(
     assert "ZeroDivisionError" in caplog.text
 
 
+@pytest.mark.parametrize("mistaken", ["store.kin.Kin.joined", "store.ingest.call_row"])
+async def test_no_mistake_in_what_is_derived_keeps_the_evidence_from_being_stored(
+    mistaken: str, tmp_path: Path, database: Database, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(mistaken, broken)
+    with Spool(tmp_path / "door") as spool:
+        async with running(kept(tmp_path, database)) as keeper:
+            await written(spool, events_of(conversation(1)[0]))
+            assert await keeper.settled(10)
+    assert await stored(database) == conversation(1)
+    assert "ZeroDivisionError" in caplog.text
+
+
 async def test_a_spool_that_cannot_be_read_is_named_and_the_others_go_on(tmp_path: Path, database: Database) -> None:
     (tmp_path / "bad").write_bytes(b"a file where a directory belongs")
     with Spool(tmp_path / "door") as spool:
