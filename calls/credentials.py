@@ -71,6 +71,11 @@ _OPAQUE = re.compile(rb"[A-Za-z0-9_-]{48}\Z|[A-Za-z0-9+/]{48}\Z")
 _UPPER, _LOWER = re.compile(rb"[A-Z]"), re.compile(rb"[a-z]")
 
 
+_WORDS = re.compile(rb"[A-Za-z]*+[0-9]*+(?:[-_](?:[A-Z]?[a-z]++|[A-Z]*+)[0-9]*+)*+")
+_VOICES = re.compile(rb"sk-SK-[A-Z][A-Za-z0-9-]{1,30}")
+"""Google's Slovak ones: `sk-SK-Chirp3-HD-Achernar`."""
+
+
 def _in_blob(data: bytes, at: int) -> bool:
     """Whether this is the midst of base64: images and encrypted reasoning hold `-sk-` and `/AIza` by chance, 1 of 900 blobs of 4 KB.
 
@@ -84,6 +89,14 @@ def _in_blob(data: bytes, at: int) -> bool:
 
 def _apart(real: Real) -> Real:
     return lambda data, lead, start, stop: real(data, lead, start, stop) and not _in_blob(data, start)
+
+
+def _told_apart(prefixes: str, real: Real) -> Real:
+    """Of the few beginnings that words have too, what is no words."""
+    if prefixes not in ("sk-", "pa-"):
+        return real
+    words = _WORDS if prefixes == "pa-" else _VOICES
+    return lambda data, lead, start, stop: real(data, lead, start, stop) and not words.fullmatch(data, start, stop)
 
 
 def _plain(data: bytes, _lead: int, start: int, stop: int) -> bool:
@@ -177,7 +190,8 @@ _PREFIXES: tuple[tuple[str, str, int], ...] = (
     ("ek_ sess- fw_", _ALNUM, 20),
     ("gsk_ pplx- xai- r8_ hf_ api_org_ jina_ csk- tgp_v1_", _ALNUM, 28),
     ("pcsk_ lsv2_pt_ lsv2_sk_ nvapi-", _WORD, 30),
-    ("tvly- fc-", "A-Za-z0-9\\-", 24),
+    ("tvly-", "A-Za-z0-9\\-", 24),
+    ("fc-", "a-f0-9", 32),
     ("pa-", _WORD, 40),
     ("ABSK bedrock-api-key-", "A-Za-z0-9+/=", 60),
     ("IQoJb3JpZ2luX2Vj FwoGZXIvYXdz FQoGZXIvYXdz", "A-Za-z0-9+/=", 60),  # sessions at AWS, which name them `Token` too
@@ -205,7 +219,7 @@ _PREFIXES: tuple[tuple[str, str, int], ...] = (
 def _prefixed() -> Iterator[Rule]:
     for prefixes, chars, least in _PREFIXES:
         begin = (Word(tuple(prefixes.split())), Some(f"[{chars}]", _SEEN, _SEEN))
-        yield Rule(kind="T", begin=begin, end=run(chars), real=_apart(_long(least)))
+        yield Rule(kind="T", begin=begin, end=run(chars), real=_apart(_told_apart(prefixes, _long(least))))
 
 
 _OTHER_TOKENS = (

@@ -26,6 +26,7 @@ TOKENS: tuple[str, ...] = (
     f"tgp_v1_{_mixed(43)}",
     f"tvly-{_mixed(32)}",
     f"fc-{_HEX[:32]}",
+    f"pa-{_mixed(20)}-{_mixed(22)}",
     f"pcsk_{_mixed(60)}",
     f"lsv2_pt_{_HEX[:32]}_{_HEX[:10]}",
     f"ghp_{_mixed(36)}",
@@ -103,6 +104,9 @@ PEM = (
 
 HARMLESS: tuple[str, ...] = (
     "grant_type=password&password=<PASSWORD>&username=<USERNAME>",
+    '{"voice": {"languageCode": "sk-SK", "name": "sk-SK-Chirp3-HD-Achernar"}}',
+    "/docs/pa-2024-04-12-release-notes-for-the-quarterly-update-of-things",
+    "/fc-barcelona-2024-season-tickets-are-now-available",
     '{"id": "chatcmpl-BCeXVv4rJzx5mvvVxqmVQGWJYTGDB", "system_fingerprint": "fp_eb9dce56a8"}',
     '{"id": "call_yMm1Z2Jp8qTz5nXvLr3KQwEs", "tool_call_id": "call_0123456789abcdefghijklmn"}',
     '{"id": "toolu_01A09q90qw90lq917835lq9", "id2": "msg_01XFDUDYJgAACzvnptvVoYEL"}',

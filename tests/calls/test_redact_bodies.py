@@ -190,7 +190,7 @@ BLOB = base64.urlsafe_b64encode(hashlib.sha512(b"encrypted reasoning").digest())
 
 
 @pytest.mark.parametrize("cut", [0, 1, 60, 86, 87, 89, 95])
-@pytest.mark.parametrize("chance", [b"-sk-", b"-pa-", b"-fc-"])
+@pytest.mark.parametrize("chance", [b"-sk-", b"-pa-", b"-npm_"])
 def test_what_resembles_a_key_in_the_midst_of_base64_stays(chance: bytes, cut: int) -> None:
     text = b'{"encrypted_content":"' + BLOB + chance + BLOB + b'"}'
     assert b"".join(streamed([text[:cut], text[cut:]])) == text
@@ -219,5 +219,15 @@ def test_bytes_without_meaning_are_left_alone(data: bytes) -> None:
 
 def test_hostile_bodies_do_not_take_quadratic_time() -> None:
     # Each would take minutes if the work for a byte grew with the body; 20 times the plain scan is far below that.
-    for unit in (b"sk-", b"-----BEGIN PRIVATE KEY-----", b'"password="', b"://u:p", b"Bearer ", b"eyJ", b"\\", b"AKIA"):
+    for unit in (
+        b"sk-",
+        b"-----BEGIN PRIVATE KEY-----",
+        b'"password="',
+        b"://u:p",
+        b"Bearer ",
+        b"eyJ",
+        b"\\",
+        b"AKIA",
+        b"pa-A-",
+    ):
         assert len(redacted(unit * (200_000 // len(unit)))) <= 200_000
