@@ -83,7 +83,7 @@ async def fork(settings: Settings, command: Sequence[str], wanted: Wanted) -> in
         ended, lacking = await _ended(house, child, report, wanted)
     if wanted.report and report is not None:
         wanted.report.write_text(json.dumps(report, indent=2) + "\n")
-    click.echo("\n".join(summary(ended, report, wanted.recording, lacking)), err=True)
+    click.echo("\n".join(map(printable, summary(ended, report, wanted.recording, lacking))), err=True)
     return code or verdict(report)
 
 

@@ -17,8 +17,9 @@ from proxy.errors import Failure
 from proxy.house import House
 from proxy.record import checked, environment
 from proxy.settings import Settings
+from proxy.text import printable
 from proxy.wrap import present, wrapped
-from replay.report import interrupted, text
+from replay.report import interrupted, lines
 from store.lineage import newest
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ async def replay(settings: Settings, command: Sequence[str], wanted: Wanted) -> 
     if settled is not None and settled.whole:
         click.echo(f"playhead: {settled.words}", err=True)
         return code
-    _say(report, wanted.recording)
+    click.echo(told(report, wanted.recording), err=True)
     if settled is not None:
         click.echo(f"playhead: {settled.words}", err=True)
     return code or verdict(report)
@@ -119,9 +120,11 @@ def _warned(wanted: Wanted) -> None:
     click.echo(f"playhead: CI is set, and {what} is asked for real (--on-miss, --allow-host)", err=True)
 
 
-def _say(report: Mapping[str, Any] | None, recording: str) -> None:
-    words = "playhead: the replay left no report; nothing can be said about it"
-    click.echo(text(report, recording) if report else words, err=True)
+def told(report: Mapping[str, Any] | None, recording: str) -> str:
+    """The report as a terminal may show it."""
+    if not report:
+        return "playhead: the replay left no report; nothing can be said about it"
+    return "\n".join(map(printable, lines(report, recording)))
 
 
 def writable(report: Path) -> None:
@@ -169,10 +172,10 @@ def _keep(path: Path, report: Mapping[str, Any] | None, wanted: Wanted) -> None:
     """Keep the report for whoever asks why, and where the user wants it."""
     if report is None:
         return
-    told = json.dumps({**report, "called": wanted.recording}, indent=2) + "\n"
-    path.write_text(told)
+    kept = json.dumps({**report, "called": wanted.recording}, indent=2) + "\n"
+    path.write_text(kept)
     if wanted.report:
-        wanted.report.write_text(told)
+        wanted.report.write_text(kept)
     # The names tell the time: older ones sort first.
     for old in sorted(path.parent.glob("replay-*.json"))[:-KEPT]:
         old.unlink(missing_ok=True)

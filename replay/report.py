@@ -128,12 +128,10 @@ def interrupted(report: Mapping[str, Any]) -> dict[str, Any]:
     return {**report, "verdict": verdict, "interrupted": True}
 
 
-def text(report: Mapping[str, Any], called: str | None = None) -> str:
-    """The report for a person, with what to do next. `called`: what they call the recording."""
-    return "\n".join(_lines(report, called or str(report["run"])))
-
-
-def _lines(report: Mapping[str, Any], called: str) -> Iterator[str]:
+def lines(report: Mapping[str, Any], called: str | None = None) -> Iterator[str]:
+    """The report for a person, with what to do next. `called`: what they call the recording. What came over the wire is in
+    it as it came: a terminal must not get to see it so."""
+    called = called or str(report["run"])
     yield f"playhead: {_headline(report)}"
     yield f"          {_counts(report)}"
     yield from _notes(report)

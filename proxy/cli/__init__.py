@@ -9,6 +9,7 @@ from typing import Any, Final
 import click
 
 from proxy.errors import OWN_FAILURE, Failure
+from proxy.text import printable
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 """What a disk says that takes no more."""
@@ -112,7 +113,7 @@ def main() -> None:
         error.show()
         code = error.exit_code
     except Failure as failure:
-        click.echo(f"playhead: {failure}", err=True)
+        click.echo("\n".join(map(printable, f"playhead: {failure}".split("\n"))), err=True)
         code = OWN_FAILURE
     except BrokenPipeError:
         # Whoever read our output has seen enough.

@@ -75,8 +75,15 @@ def asking[T](flags: dict[str, Any], question: Callable[[Api], T]) -> T:
 
 
 def print_json(value: Any) -> None:
-    """One JSON value, readable."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    """One JSON value, readable, and without anything that a terminal acts on."""
+    click.echo(_FOREIGN.sub(_escaped, json.dumps(value, indent=2, ensure_ascii=False)))
+
+
+_FOREIGN = re.compile(r"[^\n -~]")
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1]
 
 
 def pairs(labels: tuple[str, ...]) -> dict[str, str]:

@@ -5,12 +5,19 @@ import re
 from typing import Any
 
 import click
+import pytest
 
 from proxy.cli import loaded
+from proxy.cli.common import print_json
+from proxy.replay import told
 from replay.recording import recording
-from replay.report import interrupted, text
+from replay.report import interrupted, lines
 from replay.session import Options, Session
 from tests.replay.strategies import PROFILES, chat, exchange, post, run_of, said
+
+
+def text(report: dict[str, Any]) -> str:
+    return "\n".join(lines(report))
 
 
 async def report_of(*prompts: str, **options: Any) -> dict[str, Any]:
@@ -123,3 +130,22 @@ async def test_what_a_proxy_that_died_was_not_asked_for_says_nothing():
     missed = interrupted(await report_of("c"))
     assert missed["verdict"] == "diverged"
     assert "interrupted: its proxy ended before it did" in text(missed)
+
+
+HOSTILE = "\x1b]0;x\x07\x9b2J\u202e\n\U000e0041é"
+
+
+async def test_no_report_moves_a_cursor() -> None:
+    report = await report_of("a", "c")
+    report["first_divergence"]["nearest"]["differences"][0]["pointer"] = HOSTILE
+    shown = told(report, "night")
+    assert shown.count("\n") == text(await report_of("a", "c")).count("\n")
+    assert shown.replace("\n", "").isprintable()
+
+
+def test_no_json_moves_a_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"a": HOSTILE})
+    shown = capsys.readouterr().out
+    assert json.loads(shown) == {"a": HOSTILE}
+    assert shown.replace("\n", "").isprintable()
+    assert "é" in shown
