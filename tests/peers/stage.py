@@ -165,11 +165,18 @@ class Service:
         return answer.json() if answer.content else None
 
     def calls(self, run: str) -> list[dict[str, Any]]:
-        """A run's calls, once all that was acknowledged is in."""
-        told = self.ask("GET", f"/runs/{run}/calls", params={"settled": "true", "limit": 500})
-        assert told["settled"] is True
-        found: list[dict[str, Any]] = told["items"]
-        return found
+        """A run's calls, once all that was acknowledged is in. On a busy machine that takes longer than one question may."""
+
+        def settled() -> list[dict[str, Any]] | None:
+            answer = httpx.get(
+                f"{self.api}/v1/runs/{run}/calls", params={"settled": "true", "limit": 500}, trust_env=False, timeout=60
+            )
+            if answer.status_code == 404:
+                return None
+            told = answer.raise_for_status().json()
+            return told["items"] if told["settled"] else None
+
+        return until(settled)
 
 
 @contextmanager
