@@ -70,7 +70,8 @@ async def replays(
     try:
         sources = [dressed(source, wishes, options, profiles, redactor.text) for source in found]
     except Unusable as why:
-        raise Failure(f"{wishes.get('overrides_file') or 'the replay cannot be'}: {why}") from why
+        where = wishes.get("overrides_file")
+        raise Failure(f"{where}: {why}" if where else str(why)) from why
     if takes:
         for source in sources:
             takes.lead(str(source.bundle.run["id"]))
@@ -115,6 +116,6 @@ def _reached(from_step: int, sources: Sequence[Source]) -> None:
     for source in sources:
         if from_step > max(len(source.bundle.entries), 1):
             raise Failure(
-                f"run {source.bundle.run['id']} has {len(source.bundle.entries)} steps, and none is left from step"
+                f"run {source.bundle.run['id']} ends at step {len(source.bundle.entries)}, and none is left from step"
                 f" {from_step} on; name an earlier one"
             )

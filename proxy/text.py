@@ -36,24 +36,30 @@ LAST: Final = 28
 NARROWEST: Final = 16
 
 
-def print_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, whole: bool = False) -> None:
+def print_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, advice: bool = False) -> None:
     """Columns as wide as they need to be, under a bold head; where they go to a terminal, no wider than it is.
 
-    What has no room ends in an ellipsis, or with `whole`, in the last column, goes on below itself. The first column is
-    for copying, and stays as it is.
+    What has no room ends in an ellipsis. The first column is for copying and stays as it is; so does the last where it is
+    `advice`, which goes below its line if it must.
     """
     clean = [tuple(printable(cell) for cell in row) for row in [head, *rows]]
-    widths = _fitted([max(map(len, column)) for column in zip(*clean, strict=True)], _room())
-    for number, row in enumerate(clean):
-        *cells, last = row
-        *kept, end = (
-            shortened(cell, width) for cell, width in zip((*cells, "" if whole else last), widths, strict=True)
-        )
-        parts = textwrap.wrap(last, max(widths[-1], 8)) if whole else [end]
-        margin = sum(widths[:-1]) + 2 * len(kept)
-        begin = "".join(cell.ljust(width) + "  " for cell, width in zip(kept, widths, strict=False))
-        for line in [(begin + "".join(parts[:1])).rstrip(), *(" " * margin + part for part in parts[1:])]:
-            click.echo(click.style(line, bold=True) if number == 0 else line)
+    widths = [max(map(len, column)) for column in zip(*clean, strict=True)]
+    room = _room()
+    below = advice and room is not None and _line(widths) > room
+    shown = [row[:-1] for row in clean] if below else clean
+    fitted = widths if advice else _fitted(widths, room)
+    for number, row in enumerate(shown):
+        cells = (shortened(cell, width).ljust(width) for cell, width in zip(row, fitted, strict=False))
+        line = "  ".join(cells).rstrip()
+        click.echo(click.style(line, bold=True) if number == 0 else line)
+        if below and number and clean[number][-1]:
+            click.echo(
+                textwrap.fill(clean[number][-1], room or LAST, initial_indent="    ", subsequent_indent="      ")
+            )
+
+
+def _line(widths: Sequence[int]) -> int:
+    return sum(widths) + 2 * (len(widths) - 1)
 
 
 def _room() -> int | None:
@@ -64,7 +70,7 @@ def _room() -> int | None:
 
 def _fitted(widths: list[int], room: int | None) -> list[int]:
     """The widths of columns, the last and then the widest of the middle ones made narrower as far as they must and may be."""
-    over = 0 if room is None else sum(widths) + 2 * (len(widths) - 1) - room
+    over = 0 if room is None else _line(widths) - room
     fitted = list(widths)
     for column, least in [(len(widths) - 1, LAST), *((n, NARROWEST) for n in _widest(widths)), (len(widths) - 1, 8)]:
         less = max(0, min(over, fitted[column] - least))

@@ -115,7 +115,7 @@ def forked(
     at = last_whole(ordered, partial(derive, profiles=profiles)) if wanted.at is None else wanted.at
     run = str(bundle.run["id"])
     if at > steps:
-        raise BadFork(f"run {run} has {steps} steps, so it cannot be forked at step {at}; name an earlier one")
+        raise BadFork(f"run {run} ends at step {steps}, so it cannot be forked at step {at}; name an earlier one")
     if (step := next((step for step, one in enumerate(ordered[:at], 1) if is_websocket(one)), None)) is not None:
         raise BadFork(
             f"step {step} of run {run} is a WebSocket, whose state nobody can go on from; fork it at step {step - 1} or before"

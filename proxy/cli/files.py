@@ -13,7 +13,7 @@ from calls.model import Headers
 from calls.profile import Profiles
 from calls.redact import Redactor
 from proxy.api import Api, meant
-from proxy.cli.common import as_json, asking, print_json, settings, with_settings
+from proxy.cli.common import RUN_ID, as_json, asking, print_json, settings, with_settings
 from proxy.cli.profiles import user_profiles
 from proxy.errors import Failure
 from proxy.export import Search, exported, show_skipped
@@ -67,7 +67,9 @@ def export_command(
 @click.command("import", short_help="Read bundles, VCR cassettes, HAR and fixtures into the store.")
 @with_settings
 @as_json
-@click.option("--as", "name", metavar="RUN", help="Give the run this name instead of its own, or its file's.")
+@click.option(
+    "--as", "name", type=RUN_ID, metavar="RUN", help="Give the run this name instead of its own, or its file's."
+)
 @click.option("--format", "form", type=click.Choice(FORMATS), help="Default: what each file is seen to be.")
 @click.option(
     "--header",

@@ -22,6 +22,7 @@ from proxy.record import java_roots, new_run
 from proxy.settings import Settings
 from proxy.text import print_table
 from proxy.witness import HOST, echoing
+from proxy.wrap import present
 
 
 @click.command("env", short_help="Print what points a shell at the running `up`.")
@@ -96,11 +97,13 @@ def doctor_command(command: tuple[str, ...], strict: bool, as_json: bool, **flag
     escape the recorder or does not trust our CA: of `-- python agent.py` the Python clients, of `-- curl URL` curl; other
     programs on this machine are listed and change nothing, unless with --strict. Nothing leaves this machine.
     """
+    if command:
+        present(command)
     found = asyncio.run(_examined(settings(**flags), command))
     if as_json:
         print_json(doctor.as_json(found))
     else:
-        print_table(("CLIENT", "VERDICT", "RUN KNOWN", "WHAT TO DO"), doctor.rows(found), whole=True)
+        print_table(("CLIENT", "VERDICT", "RUN KNOWN", "WHAT TO DO"), doctor.rows(found), advice=True)
         for sentence in doctor.surroundings(os.environ):
             click.echo(f"playhead: {sentence}", err=True)
         if command and not strict and not doctor.used_by(command, os.environ, found):

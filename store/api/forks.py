@@ -73,7 +73,7 @@ async def _left_at(desk: Desk, run: str, wanted: Wanted, steps: int) -> int:
         exchanges = [exchange async for exchange in desk.recorded.exchanges(run)]
         return await asyncio.to_thread(last_whole, exchanges, desk.derive)
     if wanted.at > steps:
-        detail = f"run {run} has {steps} steps, so it cannot be forked at step {wanted.at}; name an earlier one"
+        detail = f"run {run} ends at step {steps}, so it cannot be forked at step {wanted.at}; name an earlier one"
         raise Problem(422, "no_such_step", detail)
     return wanted.at
 

@@ -159,7 +159,7 @@ async def test_a_step_beyond_the_recording_is_refused(data: Path, tmp_path: Path
     file = bundle_file(tmp_path / "run.jsonl", conversation(2))
     done = await Desk(data=data)("replay", file, "--from-step", "3", "--", "true")
     assert done.code == 125
-    assert "run-1 has 2 steps, and none is left from step 3 on" in done.err
+    assert "run-1 ends at step 2, and none is left from step 3 on" in done.err
 
 
 async def test_what_to_type_next_names_the_recording_as_it_was_typed(data: Path, tmp_path: Path) -> None:

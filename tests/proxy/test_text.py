@@ -13,8 +13,8 @@ ROW = (
 )
 
 
-def printed(capsys: pytest.CaptureFixture[str], *, whole: bool = False) -> list[str]:
-    print_table(HEAD, [ROW], whole=whole)
+def printed(capsys: pytest.CaptureFixture[str], *, advice: bool = False) -> list[str]:
+    print_table(HEAD, [ROW], advice=advice)
     return capsys.readouterr().out.splitlines()
 
 
@@ -37,11 +37,13 @@ def test_a_table_is_cut_to_its_terminal_but_for_what_one_would_copy(
     assert "ANSWER" in lines[0]
 
 
-def test_advice_goes_on_below_itself(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_advice_stays_whole_below_its_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    lines = printed(capsys, whole=True)
-    assert max(map(len, lines)) <= 80
-    assert " ".join(line[lines[0].index("ANSWER") :].strip() for line in lines[1:]) == ROW[3]
+    _, row, *advice = printed(capsys, advice=True)
+    assert row.split("  ") == list(ROW[:3])
+    assert " ".join(line.strip() for line in advice) == ROW[3]
+    monkeypatch.setenv("COLUMNS", "200")
+    assert printed(capsys, advice=True)[1].endswith(ROW[3])
 
 
 def test_a_cell_is_shown_and_not_obeyed(capsys: pytest.CaptureFixture[str]) -> None:

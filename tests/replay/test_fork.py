@@ -124,7 +124,7 @@ async def test_a_report_tells_what_was_wished_for():
 
 
 def test_there_is_no_fork_beyond_the_end():
-    with pytest.raises(Unusable, match="run run-1 has 3 steps, so it cannot be forked at step 4") as caught:
+    with pytest.raises(Unusable, match="run run-1 ends at step 3, so it cannot be forked at step 4") as caught:
         fork(base(), 4)
     assert isinstance(caught.value.__cause__, BadFork)
 
