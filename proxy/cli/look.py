@@ -126,9 +126,11 @@ def _branches(calls: list[dict[str, Any]]) -> list[str]:
 
 def _call_row(call: dict[str, Any]) -> tuple[str, ...]:
     usage = call["usage"]
-    tokens = f"{usage['input_tokens']}+{usage['output_tokens']}" if usage["input_tokens"] is not None else ""
+    # Vectors and counts have no second number.
+    tokens = "+".join(str(usage[name]) for name in ("input_tokens", "output_tokens") if usage[name] is not None)
     name = (
-        f"{call['operation']} {call['model_requested']}"
+        # Of an agent that is kept at its provider only the answer tells the model.
+        f"{call['operation']} {call['model_requested'] or call['model_returned'] or ''}".rstrip()
         if call["kind"] == "model"
         else f"{call['method']} {_place(call)}"
     )
