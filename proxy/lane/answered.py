@@ -52,33 +52,16 @@ def exchange_for(desk: Desk, asked: Asked, owner: str, source: Source) -> Exchan
 class Answered(Exchange):
     """One request and the answer that somebody else gives to it; without one it goes live, where that is allowed."""
 
-    _trailers: Headers = ()
-    _given_at = 0
-    _chunked = False
-    _closes = False
-    _alarm: asyncio.TimerHandle | None = None
-    _waiting = False
-    """Whether what is to go out has to be kept first."""
-
-    _lacking: Callable[[int], None] | None = None
-    """What to call when the client leaves before it was sent all of the answer."""
-
-    _sent = 0
-    """Bytes of the body that it was sent."""
-
-    _told: Told | None = None
-    """The answer's head, until it goes out."""
-
-    _burst = 0
-    """How much waits to go out behind that."""
-
     def __init__(self, desk: Desk, asked: Asked, answerer: Answerer, owner: str, source: Source) -> None:
         super().__init__(desk, asked)
         self._answerer = answerer
         self._owner = owner
         self._source = source
+
+        # The request
+
         self._framed = asked.chunked and desk.version == "HTTP/1.1"
-        """Whether the request's bytes are more than its payload."""
+        """Whether its bytes are more than its payload."""
 
         self._raw: list[bytes] = []
         """Its bytes, where they are."""
@@ -86,8 +69,30 @@ class Answered(Exchange):
         self._data = bytearray()
         self._chunks: list[Chunk] = []
         self._began = time.monotonic_ns()
+        self._trailers: Headers = ()
+
+        # The answer
+
+        self._given_at = 0
         self._plan: deque[tuple[int, Step]] = deque()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._told: Told | None = None
+        """Its head, until it goes out."""
+
         self._unsent: list[bytes] = []
+        self._burst = 0
+        """How much waits to go out behind the head."""
+
+        self._waiting = False
+        """Whether what is to go out has to be kept first."""
+
+        self._chunked = False
+        self._closes = False
+        self._lacking: Callable[[int], None] | None = None
+        """What to call when the client leaves before it was sent all of the answer."""
+
+        self._sent = 0
+        """Bytes of the body that it was sent."""
 
     # The request
 
@@ -160,8 +165,7 @@ class Answered(Exchange):
 
     def _go_live(self, body: bytes) -> None:
         self.over = True
-        self.desk.exchange = relay = Relay(self.desk, self.asked, self._source)
-        relay.live = True
+        self.desk.exchange = relay = Relay(self.desk, self.asked, self._source, live=True)
         relay.resend(b"".join(self._raw) if self._framed else body, self._pieces(body), self._trailers)
 
     def _tell(self, pieces: Iterable[bytes]) -> None:

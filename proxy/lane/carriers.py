@@ -1,6 +1,7 @@
 """What carries a request to its upstream and the response back, whatever is spoken there; here: HTTP/1.1."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, Protocol
 
 from calls.model import Headers
@@ -9,7 +10,8 @@ from proxy.lane.exchange import BROKEN, Told
 from proxy.lane.framing import Body, Chunked, Cut, Malformed, Sized, UntilClosed
 from proxy.lane.h2heads import http1_request, wired
 from proxy.lane.heads import BARE, END, Framing, ResponseHead, framing, response_head, without
-from proxy.lane.upstream import Lender, Upstream, Way
+from proxy.lane.upstream import Upstream, Upstreams, Way
+from proxy.mitm.destinations import Destinations
 
 HEAD_BYTES: Final = 1 << 20
 
@@ -96,33 +98,32 @@ class Source(Protocol):
 class OverHttp1:
     """One request on a connection of HTTP/1.1, for a client that speaks that too: bytes pass as they are."""
 
-    heard = False
     may_refuse = False
-    _said = False
-    """Whether the upstream has said anything."""
 
-    _taker: Taker
-    _asked: Asked
-    _body: Body | None = None
-    _unread = b""
-    """A head, as far as it is there."""
-
-    _trailers: Headers = ()
-    _over = False
-    """Whether all of the response has come."""
-
-    _keeps = True
-    """Whether the upstream keeps the connection."""
-
-    def __init__(self, upstream: Upstream, lender: Lender) -> None:
+    def __init__(self, upstream: Upstream, lender: "Lender") -> None:
         self._upstream = upstream
         self._lender = lender
+        self._taker: Taker
+        self._asked: Asked
+        self._body: Body | None = None
+        self._trailers: Headers = ()
+        self._unread = b""
+        """A head, as far as it is there."""
+
+        self.heard = self._said = False
+        """Whether the upstream has said anything."""
+
+        self._over = False
+        """Whether all of the response has come."""
+
+        self._keeps = True
+        """Whether the upstream keeps the connection."""
 
     @property
     def spent(self) -> bool:
         return not self._keeps or self._upstream.gone
 
-    def ask(self, taker: Taker, asked: Asked, whole: bytes | None, trailers: Headers) -> None:
+    def ask(self, taker: Taker, asked: Asked, whole: bytes | None, trailers: Headers) -> None:  # noqa: ARG002 - they are in the bytes
         upstream = self._upstream
         self._taker, self._asked = taker, asked
         if upstream.gone:
@@ -130,7 +131,7 @@ class OverHttp1:
             return
         upstream.bound = upstream.bound or asked.bound
         upstream.lend(self)
-        upstream.write(self._first(asked, whole, trailers))
+        upstream.write(asked.head + whole if whole else asked.head)
 
     def send(self, data: bytes) -> None:
         self._upstream.write(self._framed(data))
@@ -156,20 +157,17 @@ class OverHttp1:
 
     # What differs where the client speaks HTTP/2
 
-    def _first(self, asked: Asked, whole: bytes | None, trailers: Headers) -> bytes:  # noqa: ARG002 - they are in the data
-        return asked.head + whole if whole else asked.head
-
     def _framed(self, data: bytes) -> bytes:
         return data
 
-    def _last(self, data: bytes, trailers: Headers) -> bytes:  # noqa: ARG002 - they are in the data
+    def _last(self, data: bytes, trailers: Headers) -> bytes:  # noqa: ARG002 - they are in the bytes
         return data
 
     def _told(self, head: ResponseHead, *, closes: bool) -> Told:
         raw, fields = head.raw, head.fields
         # Else the client would leave for QUIC, past us.
-        if "alt-svc" in head.names:
-            raw = without(raw, head.names, _ALT_SVC)
+        if "alt-svc" in head.known.lowered:
+            raw = without(raw, head.known.lowered, _ALT_SVC)
             fields = tuple(field for field in fields if field[0].lower() != "alt-svc")
         return Told(head.status, head.reason, f"HTTP/{head.version}", fields, raw, (), closes)
 
@@ -265,9 +263,10 @@ class OverHttp1:
 class Reframed(OverHttp1):
     """The same for a client that speaks HTTP/2."""
 
-    def _first(self, asked: Asked, whole: bytes | None, trailers: Headers) -> bytes:
-        head = http1_request(asked)
-        return head if whole is None else head + self._last(whole, trailers)
+    def ask(self, taker: Taker, asked: Asked, whole: bytes | None, trailers: Headers) -> None:
+        self._asked = asked
+        last = None if whole is None else self._last(whole, trailers)
+        super().ask(taker, asked._replace(head=http1_request(asked)), last, ())
 
     def _framed(self, data: bytes) -> bytes:
         return b"%x\r\n%b\r\n" % (len(data), data) if self._asked.chunked and data else data
@@ -280,7 +279,7 @@ class Reframed(OverHttp1):
 
     def _told(self, head: ResponseHead, *, closes: bool) -> Told:
         told = super()._told(head, closes=closes)
-        return told._replace(raw=b"", wire=wired(told.status, told.fields), closes=False)
+        return replace(told, raw=b"", wire=wired(told.status, told.fields), closes=False)
 
     def _pass(self, cut: Cut) -> None:
         pieces = [piece for piece in cut.pieces if piece]
@@ -292,18 +291,51 @@ class Reframed(OverHttp1):
             self._taker.ended((last,), b"", last, self._trailers)
 
 
-class Http1Source:
-    """For a client of HTTP/1.1."""
+class Lender:
+    """One client's connections of HTTP/1.1: what it has asked for before, it asks over the same connection."""
 
-    def __init__(self, lender: Lender) -> None:
-        self._lender = lender
+    def __init__(self, upstreams: Upstreams, destinations: Destinations) -> None:
+        self._upstreams = upstreams
+        self._destinations = destinations
+        self._own: dict[Way, Upstream] = {}
+        self._closed = False
 
     def ready(self, way: Way, *, repeatable: bool) -> Carrier | None:
-        upstream = self._lender.lend(way, repeatable=repeatable)
-        return None if upstream is None else OverHttp1(upstream, self._lender)
+        upstream = self.lend(way, repeatable=repeatable)
+        return None if upstream is None else OverHttp1(upstream, self)
 
     async def carrier(self, way: Way) -> Carrier:
-        return OverHttp1(await self._lender.connect(way), self._lender)
+        return OverHttp1(await self.connect(way), self)
+
+    def lend(self, way: Way, *, repeatable: bool) -> Upstream | None:
+        """A connection that is there, if there is one that is good enough."""
+        upstream = self._own.pop(way, None)
+        if upstream is not None and not upstream.gone:
+            return upstream
+        return self._upstreams.waiting(way, repeatable=repeatable)
+
+    async def connect(self, way: Way) -> Upstream:
+        """A new one. Raises Problem."""
+        return await self._upstreams.connect(way, self._destinations)
+
+    def returned(self, upstream: Upstream) -> None:
+        """An exchange is through with it."""
+        if not upstream.give_back():
+            return
+        if self._closed:
+            # The client has left while this one was made.
+            self._upstreams.keep(upstream)
+            return
+        if (other := self._own.get(upstream.way)) is not None:
+            self._upstreams.keep(other)
+        self._own[upstream.way] = upstream
+
+    def close(self) -> None:
+        """The client has left."""
+        self._closed = True
+        for upstream in self._own.values():
+            self._upstreams.keep(upstream)
+        self._own.clear()
 
 
 def length_of(status: int, method: str, frame: Framing) -> int | None:

@@ -14,15 +14,15 @@ from calls.model import Headers, Outcome
 from proxy.door import Origin, acknowledge
 from proxy.lane.admission import Tunnel, asked, connected, not_ours
 from proxy.lane.answered import exchange_for
-from proxy.lane.carriers import Http1Source
+from proxy.lane.carriers import Lender
 from proxy.lane.exchange import Exchange, Told
 from proxy.lane.framing import Body, Chunked, Malformed, Sized
 from proxy.lane.heads import END, http1_head, request_head
 from proxy.lane.repeated import Repeated
 from proxy.lane.tls import Tls
-from proxy.lane.upstream import HIGH, Lender
+from proxy.lane.upstream import HIGH
 from proxy.lane.visitor import LINGER, SWALLOWED, Visitor
-from proxy.mitm.heads import raw_fault
+from proxy.mitm.heads import HEAD_BYTES, raw_fault
 from proxy.mitm.problem import Problem
 
 if TYPE_CHECKING:
@@ -58,7 +58,6 @@ class Client(Visitor, asyncio.Protocol):
         """What the client called the host in its handshake."""
 
         self._lender: Lender
-        self._source: Http1Source
         self._transport: asyncio.Transport | Tls
         self._buffer = b""
         self._body: Body | None = None
@@ -99,7 +98,7 @@ class Client(Visitor, asyncio.Protocol):
     def begin(self, transport: asyncio.Transport, data: bytes, lender: Lender) -> None:
         """Take over a connection, from which this was read already."""
         self._transport = transport
-        self._lender, self._source = lender, Http1Source(lender)
+        self._lender = lender
         transport.set_protocol(self)
         self.lane.arrived(self)
         if data:
@@ -194,6 +193,10 @@ class Client(Visitor, asyncio.Protocol):
             if raw_fault(data):
                 self._hand_over(data, "malformed")
             return None
+        if end > HEAD_BYTES:
+            # It has come at once, and so was not looked at while it grew.
+            self._hand_over(data, "malformed")
+            return None
         raw, rest = data[: end + 4], data[end + 4 :]
         request = self._repeated.find(raw)
         if request is None:
@@ -217,7 +220,7 @@ class Client(Visitor, asyncio.Protocol):
             self._repeated.remember(raw, request)
         self._heading = False
         self._body = None
-        self.exchange = exchange = exchange_for(self, request, self.owner, self._source)
+        self.exchange = exchange = exchange_for(self, request, self.owner, self._lender)
         exchange.start()
         return rest
 

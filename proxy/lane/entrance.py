@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from calls.model import Outcome
 from proxy.door import Origin
 from proxy.lane.admission import Tunnel, in_tunnel, way_to
+from proxy.lane.carriers import Lender
 from proxy.lane.client import Client
 from proxy.lane.h2alpn import asks_first, chosen, spoken
 from proxy.lane.h2client import Http2Client
 from proxy.lane.hello import Hello, NotTls, client_hello
 from proxy.lane.tls import Tls
-from proxy.lane.upstream import Lender
 from proxy.lane.visitor import Visitor
 from proxy.mitm.problem import Problem
 

@@ -10,6 +10,7 @@ from calls.model import Outcome
 from proxy.door import Origin
 from proxy.lane.admission import Asked, Tunnel
 from proxy.lane.answered import exchange_for
+from proxy.lane.carriers import Lender
 from proxy.lane.exchange import Exchange
 from proxy.lane.h2heads import as_text, asking
 from proxy.lane.h2streams import Seat
@@ -17,7 +18,7 @@ from proxy.lane.h2ways import EitherSource
 from proxy.lane.h2wire import HEAD_BYTES, Wire
 from proxy.lane.heads import Fields
 from proxy.lane.tls import Tls
-from proxy.lane.upstream import Lender, Way
+from proxy.lane.upstream import Way
 from proxy.lane.visitor import LINGER, Visitor
 from proxy.mitm.problem import Problem
 

@@ -125,31 +125,29 @@ class Shared(Wire):
 class Leg(Flow):
     """One request on such a connection."""
 
-    heard = False
     may_refuse = True
     spent = False
     """A stream that its upstream has no more use for is closed by it."""
 
-    _said = False
-    """Whether a head has come."""
-
-    _asked = _answered = False
-    """Which side is through."""
-
-    _left: int | None = None
-    """How much of the body is to come, where the head says so."""
-
-    _kept = b""
-    """The piece that makes the body as long as that."""
-
     def __init__(self, shared: Shared) -> None:
         super().__init__(0)
-        self.code: int | None = None
-        """With which the upstream has reset it."""
-
         self._shared = shared
         self._fresh = shared.used == 0
         self._taker: Taker | None = None
+        self.heard = self._said = False
+        """Whether a head has come."""
+
+        self._asked = self._answered = False
+        """Which side is through."""
+
+        self._left: int | None = None
+        """How much of the body is to come, where the head says so."""
+
+        self._kept = b""
+        """The piece that makes the body as long as that."""
+
+        self.code: int | None = None
+        """With which the upstream has reset it."""
 
     def ask(self, taker: Taker, asked: Asked, whole: bytes | None, trailers: Headers) -> None:
         self._taker = taker

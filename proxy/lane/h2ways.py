@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from proxy.lane.carriers import Carrier, Reframed
+from proxy.lane.carriers import Carrier, Lender, Reframed
 from proxy.lane.h2upstreams import Leg, Shared
-from proxy.lane.upstream import Lender, Upstreams, Way
+from proxy.lane.upstream import Upstreams, Way
 from proxy.mitm.engine import Engine
 from proxy.mitm.problem import Problem
 

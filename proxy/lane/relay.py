@@ -25,55 +25,59 @@ TRIES: Final = 3
 class Relay(Exchange):
     """One request on its way to an upstream and back."""
 
-    live = False
-    """Whether the client is told that this is no recording."""
-
-    _carrier: Carrier | None = None
-    _tries = 0
-    _heard = 0.0
-    """When the upstream was last known to have said something."""
-
-    _upstream_full = False
-
-    # The request
-
-    _streams = False
-    """Whether it goes on piece by piece."""
-
-    _went_out = False
-    """Whether any piece has, so that it could not be sent a second time."""
-
-    _ahead = 0
-    """How much of it came before there was a carrier."""
-
-    _last: tuple[bytes, Headers] | None = None
-    """What completes it, and what comes behind that; None until it may go on."""
-
-    _sent = False
-    """Whether all of it was."""
-
-    # The response
-
-    _begun = False
-    _head: Told | None = None
-    """Its head, where that has not gone out."""
-
-    _before = _end = b""
-    """The rest of it: what completes it has to wait, what comes before that does not."""
-
-    _trailers: Headers = ()
-    _closes = False
-    _answered = False
-    """Whether all of it has come."""
-
-    _answering = True
-    """Whether any of it is still to be sent."""
-
-    def __init__(self, desk: Desk, asked: Asked, source: Source) -> None:
+    def __init__(self, desk: Desk, asked: Asked, source: Source, *, live: bool = False) -> None:
         super().__init__(desk, asked)
         self._source = source
+        self._live = live
+        """Whether the client is told that this is no recording."""
+
+        self._carrier: Carrier | None = None
+        self._tries = 0
+        self._heard = 0.0
+        """When the upstream was last known to have said something."""
+
+        self._upstream_full = False
+
+        # The request
+
+        self._streams = False
+        """Whether it goes on piece by piece."""
+
+        self._repeatable = False
+        """Whether it may be asked twice."""
+
         self._early: list[bytes] = []
-        """Of the request, what is to go out once there is a carrier."""
+        """What is to go out once there is a carrier."""
+
+        self._ahead = 0
+        """How much that is."""
+
+        self._went_out = False
+        """Whether any piece has, so that it could not be sent a second time."""
+
+        self._last: tuple[bytes, Headers] | None = None
+        """What completes it, and what comes behind that; None until it may go on."""
+
+        self._sent = False
+        """Whether all of it was."""
+
+        # The response
+
+        self._told: Told | None = None
+        """Its head."""
+
+        self._head: Told | None = None
+        """The same, where it has not gone out."""
+
+        self._before = self._end = b""
+        """The rest of it: what completes it has to wait, what comes before that does not."""
+
+        self._trailers: Headers = ()
+        self._answered = False
+        """Whether all of it has come."""
+
+        self._answering = True
+        """Whether any of it is still to be sent."""
 
     # The request
 
@@ -83,6 +87,7 @@ class Relay(Exchange):
         self._streams = bodied and (
             asked.expects or asked.chunked or asked.length > self.engine.config.limits.buffered_request
         )
+        self._repeatable = asked.method in SAFE and not self._streams
         if not self._may_begin():
             return
         if not bodied:
@@ -93,6 +98,7 @@ class Relay(Exchange):
     def resend(self, body: bytes, pieces: Iterable[bytes], trailers: Headers) -> None:
         """Relay a request of which all is there."""
         self.asking = False
+        self._repeatable = self.asked.method in SAFE
         if not self._may_begin():
             return
         for piece in pieces:
@@ -163,7 +169,7 @@ class Relay(Exchange):
 
     def _connect(self) -> None:
         self._tries += 1
-        if carrier := self._source.ready(self.asked.way, repeatable=self._repeatable()):
+        if carrier := self._source.ready(self.asked.way, repeatable=self._repeatable):
             self._send(carrier)
         else:
             self.desk.later(self._connect_later())
@@ -177,9 +183,6 @@ class Relay(Exchange):
                 self.refuse(problem, "refused" if problem.status == 403 else timed_out)
         else:
             self._send(carrier)
-
-    def _repeatable(self) -> bool:
-        return self.asked.method in SAFE and not self._streams
 
     def _send(self, carrier: Carrier) -> None:
         if self.over:
@@ -196,7 +199,7 @@ class Relay(Exchange):
             end, trailers = self._last
             self._sent = True
             carrier.ask(self, self.asked, b"".join([*self._early, end]) if self._early else end, trailers)
-            if self._carrier is carrier and not (carrier.may_refuse or self._repeatable()):
+            if self._carrier is carrier and not (carrier.may_refuse or self._repeatable):
                 self._early.clear()  # it is never sent a second time
                 self._last = None
         if self.desk.full and self._carrier is carrier:
@@ -224,13 +227,12 @@ class Relay(Exchange):
 
     def response(self, told: Told, *, alone: bool) -> None:
         self.tape.response(told.status, told.reason, told.version, told.fields)
-        self._begin(told)
+        self._told = self._head = self._marked(told) if self._live else told
         if alone:
             self.body(b"", ())
 
-    def _begin(self, told: Told) -> None:
-        self._begun, self._closes = True, told.closes
-        self._head = told.marked(*mark("live", run=self.asked.identity.run)) if self.live else told
+    def _marked(self, told: Told) -> Told:
+        return told.marked(*mark("live", run=self.asked.identity.run))
 
     def body(self, go: bytes, pieces: Sequence[bytes]) -> None:
         for piece in pieces:
@@ -256,7 +258,7 @@ class Relay(Exchange):
 
     def whole(self, told: Told, body: bytes) -> None:
         self.tape.answered(told.status, told.reason, told.version, told.fields, body, over=not self.asking)
-        self._begin(told)
+        self._told = self._head = self._marked(told) if self._live else told
         self._complete(b"", body, ())
 
     def _complete(self, before: bytes, end: bytes, trailers: Headers) -> None:
@@ -282,12 +284,12 @@ class Relay(Exchange):
         """Be through, where both messages are or the upstream does not want the rest of the request (RFC 9113 8.1)."""
         if self._answering:
             return
-        carrier = self._carrier
+        carrier, closes = self._carrier, self._told is not None and self._told.closes
         if self._sent:
-            self.finish(keep=True, closes=self._closes)
+            self.finish(keep=True, closes=closes)
         elif carrier is None or carrier.spent:
             self.tape.closed("completed")
-            self.finish(keep=False, closes=self._closes or self.asking)
+            self.finish(keep=False, closes=closes or self.asking)
 
     def broken(self, code: int, *, refused: bool = False, unheard: bool = False) -> None:
         if self.over or self.refused:
@@ -308,13 +310,13 @@ class Relay(Exchange):
         self.cut(code)
 
     def _may_ask_again(self, *, refused: bool, unheard: bool) -> bool:
-        untouched = not (self._went_out or self._begun)
-        return untouched and ((refused and self._tries < TRIES) or (unheard and self._repeatable()))
+        untouched = not self._went_out and self._told is None
+        return untouched and ((refused and self._tries < TRIES) or (unheard and self._repeatable))
 
     def malformed(self, fault: str) -> None:
         self._carrier = None
         why = f"the upstream's response is malformed: {fault}"
-        if self._begun:
+        if self._told is not None:
             self._break_off(why, BROKEN)
         else:
             self.refuse(Problem(502, "upstream_malformed", why))
@@ -341,7 +343,7 @@ class Relay(Exchange):
             return
         why = f"the upstream was silent for {silence:g} s"
         self.release(keep=False)
-        if not self._begun:
+        if self._told is None:
             self.refuse(Problem(504, "upstream_silent", why), "timed_out")
         else:
             self.tape.closed("timed_out", why)

@@ -91,7 +91,8 @@ class Upstream(asyncio.Protocol):
             return False
         self._listener = None
         self.since = time.monotonic()
-        self.read(on=True)
+        if not self._reads:
+            self.read(on=True)
         return True
 
     def drop(self) -> None:
@@ -257,46 +258,6 @@ class Upstreams:
                 detail = f"{way.name} did not finish its TLS handshake within {destinations.timeout:g} s"
                 raise Problem(504, "connect_timed_out", detail) from error
         return upstream
-
-
-class Lender:
-    """One client's connections: what it has asked for before, it asks over the same connection."""
-
-    def __init__(self, upstreams: Upstreams, destinations: Destinations) -> None:
-        self._upstreams = upstreams
-        self._destinations = destinations
-        self._own: dict[Way, Upstream] = {}
-        self._closed = False
-
-    def lend(self, way: Way, *, repeatable: bool) -> Upstream | None:
-        """One that is there, if there is one."""
-        upstream = self._own.pop(way, None)
-        if upstream is not None and not upstream.gone:
-            return upstream
-        return self._upstreams.waiting(way, repeatable=repeatable)
-
-    async def connect(self, way: Way) -> Upstream:
-        """A new one. Raises Problem."""
-        return await self._upstreams.connect(way, self._destinations)
-
-    def returned(self, upstream: Upstream) -> None:
-        """An exchange is through with it."""
-        if not upstream.give_back():
-            return
-        if self._closed:
-            # The client has left while this one was made.
-            self._upstreams.keep(upstream)
-            return
-        if (other := self._own.get(upstream.way)) is not None:
-            self._upstreams.keep(other)
-        self._own[upstream.way] = upstream
-
-    def close(self) -> None:
-        """The client has left."""
-        self._closed = True
-        for upstream in self._own.values():
-            self._upstreams.keep(upstream)
-        self._own.clear()
 
 
 def _problem(error: Exception, name: str) -> Problem:

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from calls.model import Headers
 from proxy.door import Origin
 from proxy.lane.admission import Asked, Tunnel
-from proxy.lane.carriers import OverHttp1, Reframed
+from proxy.lane.carriers import Lender, OverHttp1, Reframed
 from proxy.lane.exchange import Told
 from proxy.lane.h2heads import asking
-from proxy.lane.upstream import Lender, Upstream
+from proxy.lane.upstream import Upstream
 from proxy.mitm.problem import Problem
 
 
