@@ -7,6 +7,7 @@ only `load` touches a file.
 """
 
 import hashlib
+import json
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -222,13 +223,15 @@ def seal(line: bytes) -> bytes:
     return line[:-1] + _SEAL + digest(line[:-1]).encode() + b'"}\n'
 
 
-# What a reviewer must see and an editor must not act on: line separators, bidirectional overrides, C1 controls. Outside
-# of strings JSON has none of them, so escaping them changes no value.
-_UNSEEN = re.compile(rb"\xe2\x80[\x8b-\x8f\xa8-\xae]|\xe2\x81[\xa0-\xaf]|\xef\xbb\xbf|\xc2[\x80-\x9f]|\x7f")
+# What a reviewer must see and an editor must not act on: line separators, bidirectional overrides, C1 controls, and tags,
+# by which a model can be told what no person sees. Outside of strings JSON has none of them, so escaping them changes no value.
+_UNSEEN = re.compile(
+    rb"\xe2\x80[\x8b-\x8f\xa8-\xae]|\xe2\x81[\xa0-\xaf]|\xef\xbb\xbf|\xc2[\x80-\x9f]|\x7f|\xd8\x9c|\xf3\xa0[\x80-\x87][\x80-\xbf]"
+)
 
 
 def _visible(line: bytes) -> bytes:
-    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0].decode()):04x}".encode(), line)
+    return _UNSEEN.sub(lambda found: json.dumps(found[0].decode())[1:-1].encode(), line)
 
 
 def _shared(data: bytes, recent: Iterable[tuple[int, bytes]]) -> tuple[Span | None, Span | None]:

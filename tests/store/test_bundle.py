@@ -292,7 +292,7 @@ def test_a_body_that_only_says_it_is_compressed_is_kept_as_it_is() -> None:
 
 
 def test_characters_that_hide_or_turn_text_are_escaped() -> None:
-    sly = "\u202eevil\u2066\u200b\x85\x7f\ufeff\u2028"
+    sly = "\u202eevil\u2066\u200b\x85\x7f\ufeff\u2028\u061c\U000e0041\U000e0100"
     lines = lines_of(bundle([exchange(sly.encode(), b"")]))
     assert not any(char.encode() in lines[1] for char in sly if char not in "evil")
     assert json.loads(lines[1])["exchange"]["request"]["body"]["text"] == sly
