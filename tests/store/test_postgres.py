@@ -18,7 +18,7 @@ import asyncpg
 import pytest
 
 import store.postgres
-from store.postgres import NoPostgres, Server, ensure, find_bindir
+from store.postgres import Cluster, NoPostgres, Server, ensure, find_bindir
 from tests.support.postgres import CARELESS
 
 ROOT = Path(__file__).parents[2]
@@ -244,9 +244,20 @@ def test_a_damaged_directory_is_refused_in_one_sentence_and_left_alone(
     assert sorted(path.name for path in (base / "data").iterdir()) == before
 
 
-def test_a_killed_initdb_leaves_nothing_in_the_way(base: Path) -> None:
-    (base / "init" / "global").mkdir(parents=True)
-    (base / "init" / "PG_VERSION").write_text("18")
+def test_a_killed_initdb_leaves_nothing_in_the_way(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = Cluster._run
+
+    def killed(cluster: Cluster, program: str, *arguments: str) -> str:
+        if program != "initdb":
+            return runs(cluster, program, *arguments)
+        half = Path(arguments[arguments.index("-D") + 1])
+        (half / "global").mkdir(parents=True)
+        (half / "PG_VERSION").write_text("18")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Cluster, "_run", killed)
+        ensure(base, CARELESS)
     with ensure(base, CARELESS) as server:
         assert ask(server, "SELECT 1") == 1
 
