@@ -171,6 +171,7 @@ def test_what_changes_the_answer_is_in_the_key_without_a_warning(url: str, one: 
         ("https://e.example/data.parquet", "Range", "bytes=0-99", "bytes=100-199"),
         ("https://places.googleapis.com/v1/places:searchText", "X-Goog-FieldMask", "places.name", "places.id"),
         ("https://api.notion.com/v1/search", "Notion-Version", "2022-06-28", "2025-09-03"),
+        ("https://generativelanguage.googleapis.com/v1beta/interactions", "Api-Revision", "2026-05-20", "2025-12-11"),
         ("https://x.supabase.co/rest/v1/t", "Accept-Profile", "one", "other"),
         ("https://r.jina.ai/https://e.example", "X-Return-Format", "markdown", "html"),
         ("https://gateway.helicone.ai/v1/chat/completions", "Helicone-Target-Url", "https://a.example", "https://b.example"),
