@@ -127,6 +127,7 @@ async def test_no_upstream_is_contacted_before_there_is_a_request(tmp_path: Path
         (b"Content-Length: +1\r\n", 400, None),
         (b"Transfer-Encoding: xchunked\r\n", 400, None),
         (b"X-Long: " + b"a" * (1 << 20) + b"\r\n", 431, "head_too_large"),
+        (b"X-Long: " + b"a" * (150 << 10) + b"\r\n", 431, "head_too_large"),
         (b"X: y\r\n" * 10_000, 431, "head_too_large"),
     ],
 )
@@ -255,6 +256,26 @@ async def test_a_hook_that_fails_ends_the_connection(
         writer.write(b"CONNECT api.test:443 HTTP/1.1\r\nHost: api.test:443\r\n\r\n")
         assert await reader.read() == b""
         writer.close()
+    assert "a fault of ours" in caplog.text
+
+
+@pytest.mark.engine("mitmproxy")
+async def test_a_fault_in_connecting_ends_the_connection_and_the_recording(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """mitmproxy connects in a task whose errors nobody hears of."""
+
+    async def fail(*_: object, **__: object) -> None:
+        raise LookupError("a fault of ours")
+
+    monkeypatch.setattr("proxy.mitm.destinations.Destinations.connect", fail)
+    recorder = MemoryRecorder()
+    async with asyncio.timeout(5), opened(tmp_path, recorder) as door:
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        writer.write(ASK)
+        assert await reader.read() == b""
+        writer.close()
+    assert (recorder.only.outcome, recorder.only.error) == ("refused", "the proxy failed while it passed this on")
     assert "a fault of ours" in caplog.text
 
 
