@@ -29,6 +29,8 @@ def url(told: object) -> str:
     """An address that a request may have gone to. Raises Broken."""
     if not isinstance(told, str) or not told:
         raise Broken("it does not say which address was asked")
+    if told.startswith("/"):
+        raise Broken(f"it says which path was asked ({told[:60]!r}), but not of which host, as WireMock's mappings do")
     text = told if told.isascii() else "".join(c if c.isascii() else _escaped(c) for c in told)
     text = text.replace(" ", "%20")
     try:

@@ -144,3 +144,9 @@ def test_rs_vcr_names_no_zone_and_keeps_no_files() -> None:
     assert "of whose files only the names were kept" in form.reason
     assert isinstance(one, Interaction)
     assert one.started_at == 1_786_793_687 * 10**9
+
+
+def test_a_mapping_of_wiremock_does_not_say_whom_it_is_about() -> None:
+    [one] = read({"request": {"url": "/v1/chat/completions", "method": "POST"}, "response": {"status": 200}})
+    assert isinstance(one, Skipped)
+    assert "not of which host" in one.reason
