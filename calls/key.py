@@ -145,6 +145,8 @@ def _headers(headers: Headers, rules: HeaderRules) -> Json:
     for name, value in headers:
         if (low := name.lower()) in wanted:
             given.setdefault(low, []).append(unicode(value.strip()))
+    if not given:
+        return {}  # as with nearly all requests
     kept: dict[str, Json] = {name: ", ".join(given[name]) for name in rules.key if name in given}
     kept |= {name: sorted(_items(given[name])) for name in rules.sets if name in given}
     kept |= {name: media for name in rules.media if (media := _media(given.get(name, ())))}
