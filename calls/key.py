@@ -141,7 +141,8 @@ def _query(request: Request, profile: Profile, selection: Selection) -> Json:
 def _headers(headers: Headers, rules: HeaderRules) -> Json:
     if not (rules.key or rules.sets or rules.media):
         return {}
-    wanted, given = _wanted(rules), dict[str, list[str]]()
+    wanted = _wanted(rules)
+    given: dict[str, list[str]] = {}
     for name, value in headers:
         if (low := name.lower()) in wanted:
             given.setdefault(low, []).append(unicode(value.strip()))
