@@ -1,5 +1,6 @@
 """What the drills share: a Postgres for those that do not drill it, and a cluster ready to be copied for those that do."""
 
+import asyncio
 import os
 import shutil
 import subprocess
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from store.postgres import Server
+from store.postgres import Server, ensure
+from tests.support.postgres import migrate
 
 
 @pytest.fixture(autouse=True)
@@ -21,13 +23,12 @@ def _linux() -> None:
 
 @pytest.fixture(scope="session")
 def cluster(postgres_server: Server) -> Iterator[Path]:
-    """An embedded Postgres that has been made and is at rest: making one takes longer than a drill."""
-    from store.postgres import ensure
-
+    """An embedded Postgres that has our tables and is at rest: making one takes longer than a drill."""
     place = Path(tempfile.mkdtemp(prefix="playhead-test-"))
     if os.geteuid() == 0:
         place.chmod(0o711)
-    ensure(place / "pg", {"fsync": "off"}).close()
+    with ensure(place / "pg", {"fsync": "off"}) as server:
+        asyncio.run(migrate(server.dsn))
     yield place / "pg"
     shutil.rmtree(place, ignore_errors=True)
 

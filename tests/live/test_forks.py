@@ -100,7 +100,7 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place() -> Iterator[Place]:
+def place(module_database_url: str) -> Iterator[Place]:
     """A running `up --mode auto`, so that forks can be made over REST too; commands share its keeper."""
     directory = Path("/tmp") / f"playhead-forks-{os.getpid()}"  # Postgres drops to another user, who must reach it
     directory.mkdir(mode=0o711)
@@ -128,7 +128,8 @@ def place() -> Iterator[Place]:
         f'[upstreams]\n"api.openai.com" = "{origins[0]}"\n"tickets.example.com" = "{origins[1]}"\n'
     )
     environment = surroundings()
-    line = command("up", "--mode", "auto", "--data", str(directory / "data"), "--proxy-port", "0", "--api-port", "0")
+    flags = ("--database-url", module_database_url, "--proxy-port", "0", "--api-port", "0")
+    line = command("up", "--mode", "auto", "--data", str(directory / "data"), *flags)
     up = subprocess.Popen(line, cwd=directory, env=environment, stdout=subprocess.PIPE, text=True)
     assert up.stdout is not None
     try:

@@ -34,7 +34,7 @@ def postgres_server() -> Iterator[Server]:
     try:
         with ensure(base / "pg", CARELESS) as server:
             create(server, TEMPLATE)
-            asyncio.run(_migrate(url(server, TEMPLATE)))
+            asyncio.run(migrate(url(server, TEMPLATE)))
             yield server
     finally:
         shutil.rmtree(base)
@@ -89,7 +89,8 @@ def run(server: Server, program: str, *arguments: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-async def _migrate(dsn: str) -> None:
+async def migrate(dsn: str) -> None:
+    """Make our tables in a database."""
     opened = Database(dsn)
     await opened.prepare()
     await opened.close()
