@@ -5,15 +5,24 @@ is owed, and written in its order as soon as the spool takes records again.
 """
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from calls.events import Data, Gap, Record, RequestStarted, encode
 from store.spool import SpoolError
 
 OWED = 10_000
 """Records that are owed at most. More would be a memory leak; what is over is told by the gaps."""
+
+UNKNOWN: Final = "unknown"
+"""The run of what is told of none."""
+
+MORE: Final = "something could not be kept, of more runs than could be remembered while nothing could be written"
+
+_HOW_FULL: Final = re.compile(r"\d+(?= (?:of \d+ )?bytes)")
+"""It changes with every request, and is one reason all the same."""
 
 RETRY = 1.0
 """Seconds until what is owed is offered again, where no other record comes first."""
@@ -74,10 +83,11 @@ class Ledger:
                 return
             except SpoolError:
                 pass  # it is owed, like what it tells of
-        about = run, reason
-        if about in self._gaps or len(self._gaps) < OWED:
-            self._gaps.setdefault(about, gap)
-            self._counts[about] = self._counts.get(about, 0) + 1
+        about = run, _HOW_FULL.sub("", reason)
+        if about not in self._gaps and len(self._gaps) >= OWED:
+            about, gap = (UNKNOWN, MORE), Gap(UNKNOWN, gap.happened_at, MORE, None)
+        self._gaps.setdefault(about, gap)
+        self._counts[about] = self._counts.get(about, 0) + 1
         self._retry()
 
     def check(self, run: str) -> None:
