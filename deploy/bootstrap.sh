@@ -1,5 +1,5 @@
 # Sourced by ./playhead and ./check: makes .venv from uv.lock, once, on a machine that has any Python 3 and nothing of ours.
-# It leaves nothing outside the checkout but what an already installed uv keeps in its own cache.
+# It leaves nothing outside the checkout but what an already installed uv keeps in its own places.
 # shellcheck shell=sh disable=SC2154 # the sourcing script sets root
 
 bootstrap_say() { printf 'playhead: %s\n' "$*" >&2; }
@@ -75,7 +75,7 @@ bootstrap() {
     fi
     python3=$(command -v python3) || bootstrap_fail "no python3 on PATH; install any Python 3 and run this again"
     uv=$(bootstrap_uv) || exit $?
-    [ "$uv" = "$root/.uv/bin/uv" ] && export UV_CACHE_DIR="$root/.uv/cache"
+    [ "$uv" = "$root/.uv/bin/uv" ] && export UV_CACHE_DIR="$root/.uv/cache" UV_PYTHON_INSTALL_DIR="$root/.uv/python"
     groups="--no-default-groups --group demo"
     [ "$kind" = dev ] && groups="--group dev"
     bootstrap_say "setting up .venv from uv.lock (once; 200 MB on disk)"
