@@ -43,7 +43,22 @@ def test_what_is_sent_on_and_how_it_is_told_is_in_no_key() -> None:
     asked_now = json.loads(json.dumps(asked_then).replace('"a"', '"b"').replace('\\"x\\": 1', '\\"x\\":1'))
     more = {"headers": {"user-agent": "ai/6"}, "includeRawChunks": True, "providerOptions": {"gateway": {"user": "u"}}}
     streaming = ("ai-language-model-streaming", "true")
-    assert how({**asked_then, "providerOptions": {"gateway": {}}}).key == how({**asked_now, **more}, streaming).key
+    assert how(asked_then).key == how({**asked_now, **more}, streaming).key
+
+
+def test_where_a_cache_may_break_is_in_no_key() -> None:
+    marked = {"anthropic": {"cacheControl": {"type": "ephemeral"}}}
+    part = {"type": "text", "text": "hi"}
+    tool = {"type": "function", "name": "f", "inputSchema": {}}
+    plain = {"prompt": [{"role": "system", "content": "s"}, {"role": "user", "content": [part]}], "tools": [tool]}
+    system = {"role": "system", "content": "s", "providerOptions": marked}
+    asked_now = {
+        "prompt": [system, {"role": "user", "content": [{**part, "providerOptions": marked}]}],
+        "tools": [{**tool, "providerOptions": marked}],
+    }
+    assert how(plain).key == how(asked_now).key
+    thinking = {"providerOptions": {"anthropic": {"thinking": {"type": "enabled"}}}}
+    assert how(plain).key != how({**plain, **thinking}).key
 
 
 @pytest.mark.parametrize(("told", "form"), [("true", "sse"), ("false", "whole")])
