@@ -1,5 +1,6 @@
 """`docs/keys.md` says what is: its example is what the command prints, and its tables have every profile, class and fold."""
 
+import os
 import re
 import subprocess
 import sys
@@ -35,6 +36,8 @@ def test_the_example_is_what_the_command_prints(tmp_path: Path) -> None:
     shown = subprocess.run(
         [Path(sys.executable).parent / "playhead", "explain", "--request", "request.http"],
         cwd=tmp_path,
+        # The page is as wide as nobody's terminal.
+        env={name: value for name, value in os.environ.items() if name != "COLUMNS"},
         capture_output=True,
         text=True,
         check=True,
