@@ -262,7 +262,7 @@ def test_the_environment_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://outer:tok%3An@127.0.0.1:9")
     monkeypatch.delenv("https_proxy", raising=False)
     with playhead.run("inner:1"):
-        assert os.environ["HTTPS_PROXY"] == "http://inner%3A1:tok%3An@127.0.0.1:9"
+        assert os.environ["HTTPS_PROXY"] == "http://inner%253A1:tok%3An@127.0.0.1:9"
         assert os.environ["PLAYHEAD_RUN"] == "inner:1"
     assert os.environ["HTTPS_PROXY"] == "http://outer:tok%3An@127.0.0.1:9"
     assert os.environ["PLAYHEAD_RUN"] == "outer"
