@@ -40,7 +40,10 @@ _FORMER: Final = re.compile(
 _VIDEO: Final = re.compile(_BASE + r"/videos/(?P<video>video_[^/]+)")
 
 _LOOKS: Final = (
-    (re.compile(r"api\.(together\.(xyz|ai)|x\.ai)|openrouter\.ai"), re.compile(_BASE + r"/videos/(?P<video>[^/]+)")),
+    (
+        re.compile(r"api\.(together\.(xyz|ai)|x\.ai)|openrouter\.ai"),
+        re.compile(_BASE + r"/videos/(?P<video>(?!models$)[^/]+)"),
+    ),
     (re.compile(r"open\.bigmodel\.cn|api\.z\.ai"), re.compile(r"/api/paas/v4/async-result/(?P<video>[^/]+)")),
 )
 """Where others look after videos whose names tell nothing: Together, xAI, OpenRouter, Z.ai."""
