@@ -96,10 +96,20 @@ def pairs(labels: tuple[str, ...]) -> dict[str, str]:
 
 def moment(told: str | None) -> str | None:
     """A time as the keeper takes it, also of one that was said as so long ago."""
-    if told is None or not (ago := re.fullmatch(r"(\d{1,6})([smhdw])", told)):
-        return told
-    unit = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}[ago[2]]
-    try:
-        return (datetime.now(UTC) - timedelta(**{unit: int(ago[1])})).isoformat()
-    except OverflowError:
-        raise click.UsageError(f"{told} is longer ago than there are days.") from None
+    if told is None:
+        return None
+    if ago := re.fullmatch(r"(\d{1,6})([smhdw])", told):
+        unit = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}[ago[2]]
+        try:
+            return (datetime.now(UTC) - timedelta(**{unit: int(ago[1])})).isoformat()
+        except OverflowError:
+            raise click.UsageError(f"{told} is longer ago than there are days.") from None
+    if not _DAY_AND_TIME.match(told):
+        raise click.UsageError(
+            f"{told!r} is no time: write 2026-11-21T18:30:00Z, or how long ago it was, such as 90s, 12h or 7d."
+        )
+    return told
+
+
+_DAY_AND_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d")
+"""The rest of it, with its offset, is the keeper's to judge."""
