@@ -75,12 +75,13 @@ def _hoverfly(asked: Mapping[str, Any], answered: Mapping[str, Any]) -> Any:
     terms = [f"{name}={_exact(value)}" for name, value in query.items()] if isinstance(query, Mapping) else []
     address = f"{_exact(asked.get('scheme')) or 'http'}://{_exact(asked['destination'])}{_exact(asked['path'])}"
     told = "&".join(terms) or _exact(query if not isinstance(query, Mapping) else None)
-    body = answered.get("body")
+    body, headers = answered.get("body"), asked.get("headers")
+    named = headers.items() if isinstance(headers, Mapping) else ()
     return {
         "request": {
             "method": _exact(asked.get("method")),
             "uri": f"{address}?{told}" if told else address,
-            "headers": {name: _exact(value) for name, value in (asked.get("headers") or {}).items()},
+            "headers": {name: _exact(value) for name, value in named},
             "body": _exact(asked.get("body")),
         },
         "response": {

@@ -5,6 +5,8 @@ from base64 import b64encode
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from store.foreign.found import Found, Interaction, Skipped
 from store.foreign.vcr import from_json, from_yaml
@@ -150,3 +152,32 @@ def test_a_mapping_of_wiremock_does_not_say_whom_it_is_about() -> None:
     [one] = read({"request": {"url": "/v1/chat/completions", "method": "POST"}, "response": {"status": 200}})
     assert isinstance(one, Skipped)
     assert "not of which host" in one.reason
+
+
+ODD = (
+    st.none()
+    | st.integers(-1, 999)
+    | st.text(max_size=3)
+    | st.lists(st.text(max_size=3), max_size=2)
+    | st.just({"a": 1})
+)
+AZURES = st.fixed_dictionaries(
+    {"RequestUri": st.just(URL), "RequestMethod": st.just("POST")},
+    optional=dict.fromkeys(("RequestHeaders", "RequestBody", "StatusCode", "ResponseHeaders", "ResponseBody"), ODD),
+)
+HOVERFLYS = st.fixed_dictionaries(
+    {
+        "request": st.fixed_dictionaries(
+            dict.fromkeys(("destination", "path", "method", "query", "headers", "body"), ODD)
+        ),
+        "response": st.fixed_dictionaries(
+            {}, optional=dict.fromkeys(("status", "body", "headers", "encodedBody"), ODD)
+        ),
+    }
+)
+
+
+@settings(max_examples=80)
+@given(st.one_of(AZURES, HOVERFLYS))
+def test_whatever_they_hold_is_an_exchange_or_is_skipped(entry: Any) -> None:
+    assert all(isinstance(one, Interaction | Skipped) for one in read([entry]))
