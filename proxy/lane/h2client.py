@@ -118,7 +118,8 @@ class Http2Client(Wire, Visitor):
         seat = self._flows.get(event.stream_id)
         if seat is None:
             return
-        self._abandon(seat, "client_closed", "the client left before the exchange was over")
+        if not seat.served:
+            self._abandon(seat, "client_closed", "the client left before the exchange was over")
         self.forget(seat)
         self.since = time.monotonic()
 

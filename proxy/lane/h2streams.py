@@ -29,6 +29,7 @@ class Seat(Flow):
         self.code = int(ngh2.ErrorCode.CANCEL)
         """With which the client has reset it."""
 
+        self._ended = False
         self.left_at: float | None = None
         """When its exchange was over, although more of the request is to come."""
 
@@ -50,6 +51,7 @@ class Seat(Flow):
         self._client.announce(self, told.wire)
 
     def send(self, told: Told | None, data: bytes, *, last: bool = False, trailers: Headers = ()) -> None:
+        self._ended = last
         ends = last and not (data or trailers)
         if told is not None:
             self._client.respond(self, told.wire, end=ends)
@@ -57,6 +59,12 @@ class Seat(Flow):
             self._client.end(self, data, as_fields(trailers))
         elif data:
             self._client.send(self, data)
+
+    @property
+    def served(self) -> bool:
+        """Whether client and exchange have nothing more to tell each other, although the end of a request may still have to be
+        kept before it goes on."""
+        return self._ended and self.exchange is not None and not self.exchange.asking
 
     def send_all(
         self, told: Told | None, pieces: Sequence[bytes], *, last: bool = False, trailers: Headers = ()

@@ -1,0 +1,257 @@
+"""Ends that meet: answers before their requests, clients that leave in between, and what stands behind a last request."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.ca import ensure
+from proxy.lane.carriers import Lender
+from proxy.lane.relay import Relay
+from proxy.lane.upstream import Upstream as Connection
+from proxy.lane.upstream import Upstreams, Way
+from replay.answer import Answer, Piece
+from tests.support.h2doors import OK as OK2
+from tests.support.h2doors import asking, reaching, speaking
+from tests.support.h2wire import Peer, StreamBroken
+from tests.support.wire import (
+    MemoryRecorder,
+    ScriptedAnswerer,
+    Side,
+    Told,
+    answering,
+    connected,
+    opened,
+    serving,
+    whole,
+)
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
+ASK = b"GET http://api.test/x HTTP/1.1\r\nHost: api.test\r\n\r\n"
+UPLOAD = b"POST /x HTTP/1.1\r\nHost: api.test\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+class Holding(MemoryRecorder):
+    """Keeps the end of one side's message only when its gate is open."""
+
+    def __init__(self, held: Side) -> None:
+        super().__init__()
+        self.held = held
+        self.gate.clear()
+
+    def begin(self, *, gathers: bool = False, **head: Any) -> Told:
+        self.exchanges.append(Held(str(len(self.exchanges)), head, self))
+        self.begun.set()
+        return self.exchanges[-1]
+
+    def ended(self, side: Side) -> bool:
+        return any(word[:2] == ("ended", side) for told in self.exchanges for word in told.words)
+
+
+class Held(Told):
+    def kept_now(self) -> bool:
+        last = [word[1] for word in self.words if word[0] == "ended"][-1:]
+        return last != [self.recorder.held]  # type: ignore[attr-defined]
+
+
+class Speaker:
+    """A client that uploads piece by piece, over HTTP/1.1 or HTTP/2."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, http2: bool) -> None:
+        self.reader, self.writer = reader, writer
+        self.peer = Peer(reader, writer, client=True) if http2 else None
+
+    def begin(self) -> None:
+        if self.peer is None:
+            self.writer.write(UPLOAD + b"2\r\nab\r\n")
+            return
+        self.stream = self.peer.begin("api.test", "/x")
+        self.peer.conn.send_data(self.stream, b"ab")
+        self.peer.flush()
+
+    def end(self) -> None:
+        if self.peer is None:
+            self.writer.write(b"0\r\n\r\n")
+            return
+        self.peer.conn.end_stream(self.stream)
+        self.peer.flush()
+
+    async def answer(self) -> bytes:
+        if self.peer is None:
+            return (await self.reader.readexactly(len(OK)))[-5:]
+        return (await self.peer.answer(self.stream)).body
+
+
+@asynccontextmanager
+async def _uploading(
+    directory: Path, recorder: MemoryRecorder, handler: Callable[..., Any], *, http2: bool
+) -> AsyncIterator[Speaker]:
+    async with (
+        serving(handler) as upstream,
+        opened(directory, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as door,
+    ):
+        speaker = Speaker(*await connected(door, "api.test:443", alpn=("h2" if http2 else "http/1.1",)), http2=http2)
+        try:
+            yield speaker
+        finally:
+            speaker.writer.close()
+
+
+@pytest.mark.parametrize("http2", [False, True])
+@pytest.mark.parametrize("held", ["request", "response"])
+async def test_an_answer_that_is_there_before_its_request_ends_nothing_too_early(
+    tmp_path: Path, held: Side, http2: bool
+) -> None:
+    """Else the next request on that connection would be taken for the rest of this one's body."""
+    recorder, begun, rest = Holding(held), asyncio.Event(), asyncio.get_running_loop().create_future()
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"ab\r\n")
+        begun.set()
+        if held == "request":
+            await recorder.until(lambda: recorder.ended("request"))
+        writer.write(OK)
+        rest.set_result(await reader.readexactly(5))
+
+    async with _uploading(tmp_path, recorder, handler, http2=http2) as speaker:
+        speaker.begin()
+        await begun.wait()
+        if held == "request":
+            speaker.end()
+            assert await speaker.answer() == b"hello"
+        else:
+            await recorder.until(lambda: recorder.ended("response"))
+            speaker.end()
+            await recorder.until(lambda: recorder.ended("request"))
+        recorder.gate.set()
+        async with asyncio.timeout(10):
+            assert await rest == b"0\r\n\r\n"
+            if held == "response":
+                assert await speaker.answer() == b"hello"
+            await recorder.only.over.wait()
+    assert recorder.only.outcome == "completed"
+
+
+def _at_a_standstill(tmp_path: Path) -> tuple[Upstreams, Connection]:
+    way = Way("127.0.0.1", 9, None)
+    return Upstreams(str(ensure(tmp_path).certificate)), Connection(way)
+
+
+def test_a_connection_that_was_made_for_a_client_that_has_left_is_for_the_next_one(tmp_path: Path) -> None:
+    upstreams, connection = _at_a_standstill(tmp_path)
+    lender = Lender(upstreams, None)  # type: ignore[arg-type]  # nothing is connected
+    lender.close()
+    lender.returned(connection)
+    assert upstreams.waiting(connection.way, repeatable=True) is connection
+
+
+def test_a_connection_that_has_not_taken_all_of_its_last_request_is_for_nobody(tmp_path: Path) -> None:
+    upstreams, connection = _at_a_standstill(tmp_path)
+    lender = Lender(upstreams, None)  # type: ignore[arg-type]  # as above
+    connection.pause_writing()
+    lender.returned(connection)
+    assert connection.gone
+    assert lender.lend(connection.way, repeatable=True) is None
+
+
+@pytest.mark.parametrize(
+    ("first", "answer"),
+    [
+        (ASK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"), whole(b"one")),
+        (ASK, Answer(status=200, headers=(("Content-Length", "5"),), pieces=(Piece(0, b"one"),), end="cut")),
+    ],
+)
+async def test_what_stands_behind_a_last_request_is_not_looked_at(tmp_path: Path, first: bytes, answer: Answer) -> None:
+    """It would use up what was recorded for a client that comes back for it."""
+    answerer = ScriptedAnswerer(answer, whole(b"two"))
+    async with opened(tmp_path, answerer=answerer) as door:
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        writer.write(first + ASK)
+        assert (await reader.read()).endswith(b"one")
+        writer.close()
+    assert len(answerer.asked) == 1
+
+
+async def test_a_fault_of_ours_in_an_answer_is_not_the_upstream_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: Any) -> None:
+        raise LookupError("a mistake of ours")
+
+    monkeypatch.setattr(Relay, "whole", broken)
+    recorder = MemoryRecorder()
+    async with (
+        answering(OK) as upstream,
+        opened(tmp_path, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as door,
+    ):
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        writer.write(ASK)
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await reader.readexactly(1)
+        writer.close()
+    assert recorder.only.outcome == "refused"
+    assert "a mistake of ours" in caplog.text
+
+
+# HTTP/2 on both sides
+
+
+async def test_a_get_that_was_reset_is_not_asked_again(tmp_path: Path) -> None:
+    """A reset is a word: only a connection that breaks without one may not have been heard."""
+    asked: list[str | None] = []
+
+    async def handler(peer: Peer) -> None:
+        while True:
+            stream, heard = await peer.request()
+            asked.append(heard.header(":path"))
+            if asked[-1] == "/reset":
+                peer.conn.reset_stream(stream, 2)
+                peer.flush()
+            else:
+                peer.respond(stream, OK2, [b"ok"])
+
+    async with (
+        speaking(handler) as upstream,
+        opened(tmp_path, **reaching(upstream)) as door,
+        asking(door, upstream) as (peer, authority),
+    ):
+        await peer.answer(peer.ask(authority, "/"))
+        with pytest.raises(StreamBroken, match=r"code 2$"):
+            await peer.answer(peer.ask(authority, "/reset"))
+    assert asked == ["/", "/reset"]
+
+
+async def test_all_that_came_before_an_upstream_broke_off_reaches_a_slow_client(tmp_path: Path) -> None:
+    size, recorder = 200_000, MemoryRecorder()
+
+    async def handler(peer: Peer) -> None:
+        stream, _ = await peer.request()
+        peer.conn.send_headers(stream, OK2)
+        left = size
+        while left:
+            room = min(left, 16384, peer.conn.local_flow_control_window(stream))
+            if room <= 0:
+                await peer.step()
+                continue
+            peer.conn.send_data(stream, bytes(room))
+            left -= room
+            peer.flush()
+        peer.conn.reset_stream(stream, 2)
+        peer.flush()
+        await peer.request()
+
+    async with (
+        speaking(handler) as upstream,
+        opened(tmp_path, recorder, **reaching(upstream)) as door,
+        asking(door, upstream, acknowledge=False) as (peer, authority),
+    ):
+        stream = peer.ask(authority, "/")
+        await recorder.begun.wait()
+        await recorder.only.over.wait()
+        peer.widen(stream)
+        with pytest.raises(StreamBroken, match=r"code 2$"):
+            await peer.answer(stream)
+    assert len(peer.streams[stream].body) == len(recorder.only.body("response")) == size
