@@ -73,7 +73,9 @@ def from_keeper(api: str, token: str | None) -> Fetch:
     url, headers = f"{api}/v1", {"authorization": f"Bearer {token}"} if token else {}
 
     async def load(name: str) -> Found:
-        async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=60, trust_env=False, verify=NOBODY) as http:
+        async with httpx2.AsyncClient(
+            base_url=url, headers=headers, timeout=60, trust_env=False, verify=NOBODY
+        ) as http:
             try:
                 replay = await http.get(f"/replays/{segment(name)}")
                 told = replay.json() if replay.status_code == 200 else {}
