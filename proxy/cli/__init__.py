@@ -115,9 +115,6 @@ def main() -> None:
     except Failure as failure:
         click.echo("\n".join(map(printable, f"playhead: {failure}".split("\n"))), err=True)
         code = OWN_FAILURE
-    except SystemExit as exit_:
-        # So click ends where whoever read our output has seen enough, which is no failure.
-        code = 0 if isinstance(exit_.__context__, BrokenPipeError) else exit_.code
     except OSError as error:
         if error.errno not in FULL:
             raise
