@@ -7,6 +7,7 @@ again from it, which costs a millisecond, needs no column, and tells what the ne
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import batched
 from typing import Any
@@ -63,14 +64,14 @@ class Recorded:
             return None
         async with self._database.raw() as connection:
             steps = await connection.fetch(STEPS, self._project, [found.run], [found.id])
-        return exchange_shape(found, steps[0]["step"])
+        return exchange_shape(found, steps[0]["step"]) if steps else None
 
     async def exchanges(self, run: str) -> AsyncIterator[Exchange]:
         """All exchanges of a run, in step order. Raises `Corrupt`."""
         parts: dict[_Part, bytes] = {}
         after: tuple[int, uuid.UUID] = (-1, uuid.UUID(int=0))
         while True:
-            async with self._database.raw() as connection:
+            async with self._still() as connection:
                 rows = await connection.fetch(RUN_EXCHANGES, self._project, run, *after, PAGE)
                 # What a page needs, most of the next one needs as well.
                 parts = await self._parts(connection, rows, parts)
@@ -90,7 +91,7 @@ class Recorded:
             if not found:
                 return None
             links = await links_of(connection, self._project, found[0]["run"], folded, found)
-        return (await self._linked(await self._shapes(found, folded), links))[0]
+        return next(iter(await self._linked(await self._shapes(found, folded), links)), None)
 
     async def calls(self, filters: Filters, limit: int = 50, cursor: str | None = None) -> Page:
         """Calls of all runs, newest first, that have an exchange which fits. Raises `BadCursor`."""
@@ -207,8 +208,12 @@ class Recorded:
             held = await self._rows(connection, ends - {row["id"] for row in rows})
         step, nth = ({str(row["id"]): row[1] for row in found} for found in (steps, nths))
         by_id = {str(row["id"]): row for row in (*rows, *held)}
+        # Their run may have been deleted between two of these questions.
+        begun, there = step.keys() & nth.keys(), by_id.keys() & evidence.keys()
         places = [
-            Place(step=step[ids[0]], nth=nth[ids[0]], exchanges=ids, attempts=attempts) for ids, attempts in wholes
+            Place(step=step[ids[0]], nth=nth[ids[0]], exchanges=ids, attempts=attempts)
+            for ids, attempts in wholes
+            if ids[0] in begun and there.issuperset((ids[0], ids[-1]))
         ]
         # Beside the loop: a page of long conversations takes a while to derive.
         shapes = await asyncio.to_thread(lambda: [self._shape(place, by_id, evidence) for place in places])
@@ -237,10 +242,19 @@ class Recorded:
 
     async def _by_id(self, ids: Iterable[str]) -> dict[str, Exchange]:
         wanted = [one for text in ids if (one := _uuid(text))]
-        async with self._database.raw() as connection:
+        async with self._still() as connection:
             rows = await connection.fetch(EXCHANGES, self._project, wanted)
             parts = await self._parts(connection, rows, {})
         return {str(row["id"]): _restored(row, parts) for row in rows}
+
+    @asynccontextmanager
+    async def _still(self) -> AsyncIterator[asyncpg.Connection]:
+        """The store as it is at one moment: a run that is deleted meanwhile would look as if its bodies were lost."""
+        async with (
+            self._database.raw() as connection,
+            connection.transaction(isolation="repeatable_read", readonly=True),
+        ):
+            yield connection
 
     async def _parts(
         self, connection: asyncpg.Connection, rows: Sequence[asyncpg.Record], had: Mapping[_Part, bytes]

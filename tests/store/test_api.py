@@ -1,10 +1,16 @@
 """The REST interface over real HTTP and a real Postgres: what it answers, and how it refuses."""
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from calls.model import Exchange
 from store.bundle import load
 from store.database import Database
+from store.recorded import Recorded
 from tests.store.house import EXAMPLE, RUN, imported, is_problem, opened
 
 # Runs
@@ -132,3 +138,32 @@ async def test_a_call_is_explained(tmp_path: Path, database: Database) -> None:
         told = (await house.api.get(f"/v1/calls/{load(EXAMPLE).exchanges[2].id}/explain")).json()
         assert told["key"] == told["stored_key"]
         assert told["selected"]["path"] == "/v1/chat/completions"
+
+
+async def test_a_run_that_is_deleted_while_it_is_told_of_is_not_there(
+    tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched, opened_up = Recorded._by_id, Recorded._parts
+
+    async def between(self: Recorded, *what: Any) -> Any:
+        await house.api.delete(f"/v1/runs/{RUN}")
+        return await opened_up(self, *what)
+
+    async def too_late(self: Recorded, ids: Iterable[str]) -> dict[str, Exchange]:
+        found = await fetched(self, ids)
+        await house.api.delete(f"/v1/runs/{RUN}")
+        return found
+
+    async with opened(tmp_path / "spool", database) as house:
+        await imported(house)
+        call = (await house.api.get(f"/v1/runs/{RUN}/calls")).json()["items"][0]["id"]
+        monkeypatch.setattr(Recorded, "_by_id", too_late)
+        is_problem(await house.api.get(f"/v1/calls/{call}"), 404, "unknown_call")
+        monkeypatch.undo()
+        await imported(house)
+        monkeypatch.setattr(Recorded, "_by_id", too_late)
+        assert (await house.api.get(f"/v1/runs/{RUN}/calls")).json()["items"] == []
+        monkeypatch.undo()
+        await imported(house)
+        monkeypatch.setattr(Recorded, "_parts", between)
+        assert (await house.api.get(f"/v1/exchanges/{call}/response")).status_code == 200
