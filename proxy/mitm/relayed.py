@@ -386,4 +386,6 @@ def _response_fault(request: http.Request, response: http.Response) -> str | Non
         return "its framing is ambiguous or invalid"
     if not 100 <= response.status_code <= 999:
         return "its status is none"
+    if fields_fault([(b"reason", response.data.reason)]):
+        return "its reason holds a NUL, a CR or an LF"
     return fields_fault(response.headers.fields)

@@ -267,6 +267,7 @@ async def test_an_answer_in_a_coding_that_nobody_speaks_is_not_passed_on(tmp_pat
         b"HTTP/1.1 200 OK\r\nX Y: z\r\nContent-Length: 2\r\n\r\nok",
         b"ICY 200 OK\r\nContent-Length: 2\r\n\r\nok",
         b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: other\r\n\r\nok",
+        b"HTTP/1.1 200 O\0K\r\nContent-Length: 2\r\n\r\nok",
         b"HTTP/1.1 099 OK\r\nContent-Length: 2\r\n\r\nok",
         b"HTTP/1.1 2000 OK\r\nContent-Length: 2\r\n\r\nok",
         b"HTTP/1.1 200 OK\r\nX: a\0b\r\nContent-Length: 2\r\n\r\nok",
