@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from calls.placeholder import make
@@ -30,26 +31,24 @@ class Unreadable(ValueError):
 class Declared:
     """The secret paths of a profile."""
 
-    paths: tuple["JSONPath", ...]
+    paths: tuple[str, ...]
     names: tuple[bytes, ...]
     """A part of each path that a body must hold: where it holds none of them, there is nothing to find."""
 
     @classmethod
     def of(cls, paths: Iterable[str]) -> "Declared":
         """The paths, as a profile writes them."""
-        # Taken in when somebody declares one: it costs as much as all other rules.
-        from calls.paths import path_of
-
         paths = tuple(paths)
-        return cls(tuple(map(path_of, paths)), tuple(map(_name, paths)))
+        return cls(paths, tuple(map(_name, paths)))
 
     def edits(self, data: bytes, key: bytes) -> list[Edit]:
         """What to put in place of the secrets. Raises Unreadable."""
         if not data.lstrip().startswith((b"{", b"[")) or not self._may_be_in(data):
             return []
+        paths = _read(self.paths)
         try:
             document = json.loads(data)
-            found = {match.parts for path in self.paths for match in path.finditer(document)}
+            found = {match.parts for path in paths for match in path.finditer(document)}
         except (ValueError, RecursionError) as error:
             raise Unreadable(
                 f"a profile declares secrets in it, and it is no JSON that can be read: {error}"
@@ -64,6 +63,14 @@ class Declared:
 
     def _may_be_in(self, data: bytes) -> bool:
         return any(name in data for name in self.names) or _ESCAPED in data
+
+
+@lru_cache(maxsize=256)
+def _read(paths: tuple[str, ...]) -> tuple["JSONPath", ...]:
+    # Only when a body may hold one: what reads paths takes long to import, and nobody's first request is to wait for it.
+    from calls.paths import path_of
+
+    return tuple(map(path_of, paths))
 
 
 def _name(path: str) -> bytes:
