@@ -203,19 +203,14 @@ async def test_a_head_that_could_mean_more_in_http_1_goes_nowhere(tmp_path: Path
     assert not recorder.exchanges
 
 
-async def test_a_tunnel_in_a_tunnel_is_refused(tmp_path: Path) -> None:
+async def test_what_is_refused_says_so_and_is_counted(tmp_path: Path) -> None:
     async with opened(tmp_path, MemoryRecorder(), upstreams={"api.test": "http://127.0.0.1:9"}) as door:
         quick = Quick(*await connected(door, "api.test:443", alpn=("h2",)))
         assert b"connect_in_tunnel" in await quick.body(quick.ask("api.test:443", method="CONNECT"))
-        quick.writer.close()
-
-
-async def test_what_is_refused_is_counted(tmp_path: Path) -> None:
-    async with opened(tmp_path, MemoryRecorder(), upstreams={"api.test": "http://127.0.0.1:9"}) as door:
-        quick = Quick(*await connected(door, "api.test:443", alpn=("h2",)))
         assert b"connect_failed" in await quick.body(quick.ask("api.test"))
         quick.writer.close()
-    assert door.config.counts["errors/connect_failed"] == 1
+    counts = door.config.counts
+    assert (counts["errors/connect_in_tunnel"], counts["errors/connect_failed"]) == (1, 1)
 
 
 async def test_a_door_that_stops_says_so_and_lets_end_what_is_under_way(tmp_path: Path) -> None:
