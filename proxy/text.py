@@ -54,7 +54,13 @@ def print_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, advic
         click.echo(click.style(line, bold=True) if number == 0 else line)
         if below and number and clean[number][-1]:
             click.echo(
-                textwrap.fill(clean[number][-1], room or LAST, initial_indent="    ", subsequent_indent="      ")
+                textwrap.fill(
+                    clean[number][-1],
+                    room or LAST,
+                    initial_indent="    ",
+                    subsequent_indent="      ",
+                    break_on_hyphens=False,
+                )
             )
 
 

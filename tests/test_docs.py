@@ -43,7 +43,7 @@ PAGES = [str(page.relative_to(ROOT)) for page in (ROOT / "README.md", *sorted((R
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)])
-async def test_what_a_page_says_to_type_works(page: str, data: Path, request: pytest.FixtureRequest) -> None:
+async def test_what_a_page_says_to_type_works(page: str, data: Path, database_url: str) -> None:
     shell = prepared(data)
     (data / "tests" / "recordings").mkdir(parents=True)
     (data / "tests" / "test_agent.py").write_text(AGENT_TEST)
@@ -56,7 +56,7 @@ async def test_what_a_page_says_to_type_works(page: str, data: Path, request: py
         )
         (data / "playhead.toml").write_text(CONFIG.format(**json.loads(line)))
         if page != ALONE:
-            await stack.enter_async_context(keeping(data / "data", request.getfixturevalue("database_url")))
+            await stack.enter_async_context(keeping(data / "data", database_url))
         done = await asyncio.to_thread(_typed, script, shell)
     assert done.returncode == 0, f"{script}\n--- said\n{done.stdout}\n{done.stderr}"
 

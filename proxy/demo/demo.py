@@ -179,4 +179,4 @@ def closing(story: Story, seconds: float) -> None:
     screen.command("./playhead record -- python your_agent.py")
     screen.command("./playhead replay last -- python your_agent.py")
     screen.command("./playhead doctor")
-    screen.fact("The last one tells which clients on this machine would escape the recorder, and how to stop them.")
+    screen.quote("The last one tells which clients on this machine would escape the recorder, and how to stop them.")

@@ -28,7 +28,8 @@ class Screen:
     def step(self, name: str, text: str) -> None:
         """Begin a step of the story."""
         self.line()
-        self.line(self._styled(name.ljust(len(INDENT)), "1") + text)
+        told = self._filled(text, INDENT, INDENT)
+        self.line(self._styled(name.ljust(len(INDENT)), "1") + told[len(INDENT) :])
 
     def fact(self, text: str) -> None:
         """One line below a step."""
@@ -52,7 +53,11 @@ class Screen:
         """What a program said, whole: long lines go on below themselves."""
         for line in text.splitlines():
             margin = INDENT + " " * (len(line) - len(line.lstrip()))
-            self.line(textwrap.fill(line.strip(), self.width, initial_indent=margin, subsequent_indent=margin + "  "))
+            self.line(self._filled(line.strip(), margin, margin + "  "))
+
+    def _filled(self, text: str, first: str, others: str) -> str:
+        # A hyphen is part of an option or of a path, and those are copied.
+        return textwrap.fill(text, self.width, initial_indent=first, subsequent_indent=others, break_on_hyphens=False)
 
     def _placed(self, char: str) -> str:
         if char == "\n":
