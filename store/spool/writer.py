@@ -163,8 +163,10 @@ class Spool:
 
     def _end_group(self) -> None:
         """Write what nobody has waited for, and have all of it synced."""
-        self._work()
-        self._timed = False
+        try:
+            self._work()
+        finally:
+            self._timed = False
         if self._written < self._appended and not self.write_now(self._appended):
             self._call(self._to_write)
         if self._dirty:
