@@ -20,6 +20,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Tables are as wide as they are, unless a test says how wide its terminal is. The readline that pytest imports tells all
+    # children 80, where os.environ does not see it.
+    os.environ.pop("COLUMNS", None)
+    os.unsetenv("COLUMNS")
     if engine := config.getoption("engine"):
         os.environ["PLAYHEAD_ENGINE"] = engine
 
