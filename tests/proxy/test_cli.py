@@ -181,5 +181,5 @@ async def test_ctrl_c_while_it_starts_ends_without_a_traceback(data: Path) -> No
         with asked:
             process.send_signal(signal.SIGINT)
             _, err = await asyncio.wait_for(process.communicate(), 20)
-    assert process.returncode == 130
+    assert process.returncode == 130, err.decode()
     assert b"Traceback" not in err
