@@ -276,23 +276,30 @@ def test_a_test_of_thirty_calls_takes_less_than_a_second_to_replay(stage: Stage)
         "test_long.py",
         ASKING
         + """
-import openai, pytest, time, requests
+import openai, os, pytest, time, requests
+
+def spent():
+    # The processor's seconds, ours and those of the process beside us: a clock's are also those of whoever else is at work.
+    beside = open(f"/proc/self/task/{os.getpid()}/children").read().split()
+    assert beside
+    ticks = [open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[11:13] for pid in beside]
+    return time.process_time() + sum(int(one) for pair in ticks for one in pair) / os.sysconf("SC_CLK_TCK")
 
 @pytest.mark.playhead
 @pytest.mark.parametrize("attempt", range(3))
 def test_it(attempt):
     client, session = openai.OpenAI(), requests.Session()
-    began = time.perf_counter()
+    began = spent()
     for turn in range(15):
         for event in client.chat.completions.create(**ASK, user=str(turn), stream=True):
             pass
         session.get(f"https://tickets.example.com/v2/tickets?n={turn}", timeout=10)
-    print(f"TOOK {time.perf_counter() - began:.3f} s")
+    print(f"TOOK {spent() - began:.3f} s")
 """,
     )
     replayed(stage, passed=3)
     ran = stage.pytest("-s")
-    # The best of three: the machine has more to do than this.
+    # The best of three: what is imported at first is none of it.
     assert min(float(took) for took in re.findall(r"TOOK ([\d.]+) s", ran.out)) < 1, ran.out
 
 
