@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # children 80, where os.environ does not see it.
     os.environ.pop("COLUMNS", None)
     os.unsetenv("COLUMNS")
+    # A shell starts what runs in its background with Ctrl-C ignored, and all that a test starts would ignore it as well.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if engine := config.getoption("engine"):
         os.environ["PLAYHEAD_ENGINE"] = engine
 
