@@ -102,6 +102,7 @@ def _row(name: str, workload: str, number: int, found: Mapping[str, Any]) -> Row
         n=n,
         per_s=n / seconds,
         cpu_us=found.get("cpu_us", cpu),
+        mean_ms=found.get("mean_ms"),
         p50_ms=found["p50_ms"],
         p99_ms=found["p99_ms"],
         detail=shares | found.get("detail", {}),
