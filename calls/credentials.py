@@ -36,6 +36,9 @@ class Rule:
     bounded: bool = True
     """Whether it must not start in the middle of a word."""
 
+    apart: bool = False
+    """Whether it is none in the middle of base64."""
+
 
 def run(chars: str) -> Callable[[bytes, int], End]:
     """A secret goes on as long as these characters do."""
@@ -64,10 +67,11 @@ def _long(least: int) -> Real:
 
 _key_like = _long(8)
 
-AROUND = 48
+AROUND = 64
 """How many bytes before a secret a rule may look at."""
 
-_OPAQUE = re.compile(rb"[A-Za-z0-9_-]{48}\Z|[A-Za-z0-9+/]{48}\Z")
+_BLOB = 48
+_OPAQUE = re.compile(rb"[A-Za-z0-9_-]{%d}|[A-Za-z0-9+/]{%d}" % (_BLOB, _BLOB))
 _UPPER, _LOWER = re.compile(rb"[A-Z]"), re.compile(rb"[a-z]")
 
 
@@ -76,19 +80,15 @@ _VOICES = re.compile(rb"sk-SK-[A-Z][A-Za-z0-9-]{1,30}")
 """Google's Slovak ones: `sk-SK-Chirp3-HD-Achernar`."""
 
 
-def _in_blob(data: bytes, at: int) -> bool:
-    """Whether this is the midst of base64: images and encrypted reasoning hold `-sk-` and `/AIza` by chance, 1 of 900 blobs of 4 KB.
+def in_blob(before: bytes) -> bool:
+    """Whether what comes after this is in the midst of base64: images and encrypted reasoning hold `-sk-` and `/AIza` by chance, 1 of 900 blobs of 4 KB.
 
     A path or a name before a key has words: few capitals, or none.
     """
-    around = data[max(0, at - AROUND) : at]
-    if _OPAQUE.match(around) is None:
+    before = before[-_BLOB:]
+    if _OPAQUE.fullmatch(before) is None:
         return False
-    return len(_UPPER.findall(around)) >= 8 and len(_LOWER.findall(around)) >= 8 and _DIGIT.search(around) is not None
-
-
-def _apart(real: Real) -> Real:
-    return lambda data, lead, start, stop: real(data, lead, start, stop) and not _in_blob(data, start)
+    return len(_UPPER.findall(before)) >= 8 and len(_LOWER.findall(before)) >= 8 and _DIGIT.search(before) is not None
 
 
 def _told_apart(prefixes: str, real: Real) -> Real:
@@ -155,7 +155,7 @@ def _backslashes(data: bytes, before: int, floor: int) -> int:
 
 def _depth(data: bytes, quote: int) -> int:
     """How many JSON strings the string that opens here is inside of: each doubles the backslashes and adds one."""
-    return (_backslashes(data, quote, 0) + 1).bit_length() - 1
+    return (_backslashes(data, quote, max(0, quote - AROUND)) + 1).bit_length() - 1
 
 
 def _closes(backslashes: int, depth: int) -> bool:
@@ -219,7 +219,7 @@ _PREFIXES: tuple[tuple[str, str, int], ...] = (
 def _prefixed() -> Iterator[Rule]:
     for prefixes, chars, least in _PREFIXES:
         begin = (Word(tuple(prefixes.split())), Some(f"[{chars}]", _SEEN, _SEEN))
-        yield Rule(kind="T", begin=begin, end=run(chars), real=_apart(_told_apart(prefixes, _long(least))))
+        yield Rule(kind="T", begin=begin, end=run(chars), real=_told_apart(prefixes, _long(least)), apart=True)
 
 
 _OTHER_TOKENS = (
@@ -227,7 +227,8 @@ _OTHER_TOKENS = (
         kind="T",
         begin=(Word(("AKIA", "ASIA", "ABIA", "ACCA")), Some("[A-Z0-9]", _SEEN, _SEEN)),
         end=run("A-Za-z0-9_"),
-        real=_apart(lambda _data, _lead, start, stop: stop - start == 20),
+        real=lambda _data, _lead, start, stop: stop - start == 20,
+        apart=True,
     ),
     Rule(kind="T", begin=(Word(("eyJ",)), Some(f"[{_WORD}]", _SEEN, _SEEN)), end=run("A-Za-z0-9_.=\\-"), real=_is_jose),
     Rule(
@@ -333,7 +334,7 @@ _QUOTED_NAME = re.compile(rb"[\"'](?:\s*[:=]\s*\\*[\"']|\r\n\r\n)\Z")
 
 def _in_element(data: bytes, lead: int, start: int, stop: int) -> bool:
     """Whether the name is a tag's (`<SessionToken>`, `<ns:Password>`) and the value all of its element: prose has tags too."""
-    opened = _OPENED.search(data, max(0, lead - 64), lead) is not None
+    opened = _OPENED.search(data, max(0, lead - AROUND), lead) is not None
     if _NEXT_FIELD.fullmatch(data, start, stop):
         return False
     return opened and not data[start : start + 1].isspace() and data[stop : stop + 1] == b"<"

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import re2
 
-from calls.credentials import AROUND, RULES, End, Rule
+from calls.credentials import AROUND, RULES, End, Rule, in_blob
 from calls.patterns import begun, full
 from calls.placeholder import MARK, is_placeholder, make
 
@@ -93,7 +93,7 @@ def _compiled(expression: str) -> Any:
 class Scanner:
     """One stream. `feed` says what to change, `decided` up to which offset nothing will change any more."""
 
-    __slots__ = ("_before", "_inside", "_key", "_match", "_rest", "_table", "decided")
+    __slots__ = ("_after", "_before", "_inside", "_key", "_match", "_rest", "_table", "decided")
 
     def __init__(self, table: Table, key: bytes, *, before: bytes = b"\n") -> None:
         self._table = table
@@ -102,6 +102,8 @@ class Scanner:
         self._before = before
         self._rest = b""
         self._inside: _Found | None = None
+        self._after = 0
+        """Where the last secret ended. What it was must decide nothing: it will be read as what stands in its place."""
         self.decided = 0
 
     def passes(self, data: bytes) -> bool:
@@ -162,14 +164,18 @@ class Scanner:
         cut = _block(text, found.start, stop)
         secret = text[found.start : cut]
         replaced = is_placeholder(secret) or _follows_its_prefix(secret)
-        if not self._inside and not (replaced and cut == stop):
-            limit = min(stop, found.start + LONGEST)
-            if not found.rule.real(text, found.lead, found.start, limit):
-                return found.start if found.rule.lead else cut
+        if not (self._inside or (replaced and cut == stop) or self._real(text, found, stop, offset)):
+            return found.start if found.rule.lead else cut
+        self._after = offset + cut
         if secret and not replaced:
             edits.append(Edit(offset + found.start, make(secret, found.rule.kind, self._key)))
         self._inside = found if cut < stop else None
         return cut
+
+    def _real(self, text: bytes, found: _Found, stop: int, offset: int) -> bool:
+        if found.rule.apart and in_blob(text[max(0, self._after - offset, found.start - AROUND) : found.start]):
+            return False
+        return found.rule.real(text, found.lead, found.start, min(stop, found.start + LONGEST))
 
 
 def _follows_its_prefix(secret: bytes) -> bool:

@@ -111,6 +111,11 @@ def test_byte_by_byte_is_the_same_as_whole(body: bytes) -> None:
 
 # What follows `sk-` is another kind of token, and `sk-` with its placeholder looks like one of the first kind.
 @example(b"sk-ya29.aB3dE6gH9jK2mN5pQ8rS1tU4vW7xY0zAaB3dE6gH9jK2mN5pQ8rS1tU4vW7x", None)
+# What stands before `-sk-` looks like base64 until it is replaced.
+@example(
+    b"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-sk-aB3dE6gH9jK2mN5pQ8rS1tU4vW7xY0zAaB3dE6gH9jK2mN5p",
+    None,
+)
 @given(bodies, st.sampled_from([None, "application/x-www-form-urlencoded"]))
 def test_what_was_redacted_passes_unchanged(body: bytes, content_type: str | None) -> None:
     once = redacted(body, content_type)
