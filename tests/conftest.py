@@ -8,10 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.support.postgres import database, database_url, module_database_url, postgres_server
 
 __all__ = ["database", "database_url", "module_database_url", "postgres_server"]
+
+# What is slow on a busy machine is not wrong.
+settings.register_profile("playhead", deadline=None)
+settings.register_profile("check", settings.get_profile("playhead"), derandomize=True)
+settings.register_profile("soak", settings.get_profile("playhead"), max_examples=5000)
+settings.load_profile("playhead")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

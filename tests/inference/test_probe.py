@@ -131,7 +131,7 @@ def test_presets_ask_what_was_published() -> None:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(most=st.integers(1, 64), requests=st.integers(1, 12))
 def test_no_wave_is_larger_than_allowed(preset: Preset, most: int, requests: int) -> None:
     plan = list(waves(preset, Size(concurrency=most, requests=requests), random.Random(1)))

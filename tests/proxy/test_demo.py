@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.demo import model, offline, service
@@ -189,7 +189,6 @@ def test_colour_is_for_those_who_see_it() -> None:
         assert ("\033[32m" in terminal.getvalue()) is coloured
 
 
-@settings(deadline=None)
 @given(st.text(st.sampled_from("ab \n"), max_size=400), st.lists(st.integers(0, 400), max_size=5))
 def test_how_output_arrives_does_not_matter(text: str, cuts: list[int]) -> None:
     at_once, in_pieces = Screen(io.StringIO(), {}), Screen(io.StringIO(), {})

@@ -13,7 +13,7 @@ from pathlib import Path
 import dotenv
 import pytest
 import requests.utils
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy import environ
@@ -80,7 +80,6 @@ entries = st.one_of(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(entries), st.sampled_from([",", ", ", " "]))
 @example([".openai.com"], ",")
 @example(["*"], ",")
@@ -134,7 +133,6 @@ def fish_unquoted(text: str) -> str:
     return re.sub(r"\\([\\'])", r"\1", text[1:-1])
 
 
-@settings(deadline=None)
 @given(values)
 def test_fish_reads_back_what_was_written(given_values: dict[str, str]) -> None:
     text = render(given_values, "fish")
@@ -142,14 +140,12 @@ def test_fish_reads_back_what_was_written(given_values: dict[str, str]) -> None:
     assert {name: fish_unquoted(value) for name, value in found} == given_values
 
 
-@settings(deadline=None)
 @given(values)
 def test_dotenv_reads_back_what_was_written(given_values: dict[str, str]) -> None:
     text = render(given_values, "dotenv")
     assert dotenv.dotenv_values(stream=io.StringIO(text), interpolate=False) == given_values
 
 
-@settings(deadline=None)
 @given(values)
 def test_json_reads_back_what_was_written(given_values: dict[str, str]) -> None:
     assert json.loads(render(given_values, "json")) == given_values

@@ -407,7 +407,7 @@ async def test_a_mistake_of_ours_keeps_no_exchange_open(directory: Path, monkeyp
 # -- any order
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(
     st.lists(
         st.sampled_from(["ask", "ask end", "1xx", "answer", "data", "end", "text", "close", "gzip"]),

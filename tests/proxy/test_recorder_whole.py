@@ -57,7 +57,7 @@ def alike(exchange: Exchange) -> Exchange:
 
 
 @given(bodies, bodies, kinds, kinds)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_told_whole_it_is_the_exchange_that_its_parts_are(
     tmp_path_factory: pytest.TempPathFactory, asked: bytes, answered: bytes, sent: Headers, got: Headers
 ) -> None:

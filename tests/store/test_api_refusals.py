@@ -184,7 +184,7 @@ async def test_no_query_makes_the_keeper_fail(tmp_path: Path, database: Database
     async with opened(tmp_path / "spool", database) as house:
         await imported(house)
 
-        @settings(max_examples=150, suppress_health_check=list(HealthCheck), deadline=None)
+        @settings(max_examples=150, suppress_health_check=list(HealthCheck))
         @given(paths, words, st.dictionaries(names, words, max_size=3))
         def ask(path: str, word: str, query: dict[str, str]) -> None:
             url = path.replace("{}", quote(word, safe="") or "x")

@@ -15,7 +15,7 @@ from store.spool.segment import OVERHEAD, numbers
 from tests.store.disks import FaultyDisk
 
 payloads = st.lists(st.binary(min_size=1, max_size=300), max_size=40)
-in_one_directory = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+in_one_directory = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture

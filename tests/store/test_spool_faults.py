@@ -239,7 +239,7 @@ def _salt(directory: Path) -> int:
     return head.salt
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
 @given(st.data())
 def test_a_flipped_bit_costs_one_record_and_is_told(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
@@ -349,7 +349,7 @@ def test_a_spool_of_an_older_playhead_is_read(directory: Path) -> None:
     assert reader.damaged() == []
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.binary(max_size=200), head=st.booleans())
 def test_any_bytes_are_read_through_to_their_end(
     tmp_path_factory: pytest.TempPathFactory, content: bytes, head: bool
