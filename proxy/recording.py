@@ -65,22 +65,20 @@ class Recording:
     """One exchange while it passes. Everything but `kept` returns at once and never raises for the world's faults."""
 
     __slots__ = (
-        *(
-            "_closed",
-            "_first",
-            "_gathered",
-            "_head",
-            "_last",
-            "_line",
-            "_missed",
-            "_mute",
-            "_recorder",
-            "_request",
-            "_response",
-            "_run",
-            "_started",
-            "id",
-        ),
+        "_closed",
+        "_first",
+        "_gathered",
+        "_head",
+        "_last",
+        "_line",
+        "_mute",
+        "_recorder",
+        "_request",
+        "_response",
+        "_run",
+        "_started",
+        "id",
+        "missed",
     )
 
     def __init__(self, recorder: "Recorder", started: RequestStarted, head: Head) -> None:
@@ -101,7 +99,9 @@ class Recording:
 
         self._first = self._last = 0
         self._mute = False
-        self._missed = False
+        self.missed = ""
+        """Why something of it is not kept; nothing when all of it is."""
+
         self._closed = False
 
     # -- what the engine tells
@@ -197,18 +197,18 @@ class Recording:
         """Whether all told so far is kept, and needs no waiting for. False: ask `kept`."""
         if self._gathered is not None:
             self.tell()
-        return self._line is None and not self._missed and self._recorder.spool.write_now(self._last)
+        return self._line is None and not self.missed and self._recorder.spool.write_now(self._last)
 
     async def kept(self) -> bool:
         """Wait until all told so far is kept. False: something is not, and the policy is to refuse what cannot be."""
         self.tell()
         await self.settled()
-        if not self._missed:
+        if not self.missed:
             try:
                 await self._recorder.spool.reached(self._last, self._first)
             except SpoolError as error:
                 self._miss(str(error))
-        return not self._missed or self._recorder.on_failure == "gap"
+        return not self.missed or self._recorder.on_failure == "gap"
 
     async def settled(self) -> None:
         """Wait until no body is being worked on."""
@@ -235,7 +235,7 @@ class Recording:
             return False
         recorder, name = self._recorder, self.id
         head = recorder.redactor.answer(headers)
-        if self._closed or self._missed or not (head.plain and self._fits(body)):
+        if self._closed or self.missed or not (head.plain and self._fits(body)):
             return False
         started = ResponseStarted(
             name, at, status, recorder.redactor.text(reason), version, head.headers, head.redactions
@@ -374,7 +374,7 @@ class Recording:
             self._write(Ended(self.id, item.at, message.side, message.passed, message.truncated, trailers))
 
     def _write(self, record: Record) -> None:
-        if self._mute or (self._missed and isinstance(record, Data) and self._side(record.side).lost):
+        if self._mute or (self.missed and isinstance(record, Data) and self._side(record.side).lost):
             return
         told = self._recorder.ledger.put(record)
         if isinstance(told, int):
@@ -394,6 +394,6 @@ class Recording:
         return message
 
     def _miss(self, reason: str) -> None:
-        if not self._missed:
-            self._missed = True
+        if not self.missed:
+            self.missed = reason
             self._recorder.ledger.gap(self._run, reason, self.id)

@@ -2,7 +2,10 @@
 
 import errno
 import os
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, Final
 
@@ -70,8 +73,22 @@ def loaded(name: str) -> click.Command | None:
     module = COMMANDS[name][0] if name in COMMANDS else HIDDEN.get(name)
     if module is None:
         return None
-    commands: tuple[click.Command, ...] = import_module(f"proxy.cli.{module}").COMMANDS
+    with _ended_by_ctrl_c():
+        commands: tuple[click.Command, ...] = import_module(f"proxy.cli.{module}").COMMANDS
     return next(command for command in commands if command.name == name)
+
+
+@contextmanager
+def _ended_by_ctrl_c() -> Iterator[None]:
+    """The exception that Ctrl-C raises can be lost in an import; nothing has begun yet, so let the signal do what it does."""
+    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if usual:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        if usual:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _misplaced(error: click.NoSuchOption, args: list[str]) -> click.UsageError:

@@ -164,8 +164,7 @@ class Relay(Exchange):
         self.once_kept(self._connect, self._not_kept)
 
     def _not_kept(self) -> None:
-        detail = "the request could not be recorded, and on_record_failure is refuse: it went nowhere"
-        self.refuse(Problem(503, "not_recorded", detail))
+        self.refuse(Problem(503, "not_recorded", self.tape.refusal))
 
     def _connect(self) -> None:
         self._tries += 1

@@ -182,8 +182,7 @@ class Relayed(Stream):
     def forward(self, *, end_stream: bool) -> CommandGenerator[bool]:
         """Once the request is kept, connect and send its head."""
         if not (yield from self.kept()):
-            detail = "the request could not be recorded, and on_record_failure is refuse: it went nowhere"
-            yield from self.refuse(Problem(503, "not_recorded", detail), "refused")
+            yield from self.refuse(Problem(503, "not_recorded", self.tape.refusal), "refused")
             return False
         # Nothing is asked for a client that left while we waited.
         if self.client_left() or not (yield from self.make_server_connection()) or self.client_left():

@@ -24,6 +24,9 @@ class Recording(Protocol):
 
     id: str
 
+    @property
+    def missed(self) -> str: ...
+
     def data(self, side: Side, data: bytes, at: int, kind: ChunkKind = "data") -> None: ...
     def asked(self, body: bytes, at: int) -> None: ...
     def answered(
@@ -189,6 +192,12 @@ class Tape:
         except Exception as fault:  # noqa: BLE001 - the guard, as above
             self._fail(fault)
             return not self._lost
+
+    @property
+    def refusal(self) -> str:
+        """What a client is told whose request is not kept, where the policy asks for it."""
+        why = (self._recording and self._recording.missed) or "the recorder failed"
+        return f"the request could not be recorded, and on_record_failure is refuse: it went nowhere ({why})"
 
     def _now(self) -> int:
         return time.monotonic_ns() - self._began

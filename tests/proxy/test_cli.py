@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
@@ -183,3 +184,22 @@ async def test_ctrl_c_while_it_starts_ends_without_a_traceback(data: Path) -> No
             _, err = await asyncio.wait_for(process.communicate(), 20)
     assert process.returncode == 130, err.decode()
     assert b"Traceback" not in err
+
+
+def test_ctrl_c_is_heard_also_by_an_import_that_swallows_what_it_raises() -> None:
+    swallows = """
+import os, signal
+import proxy.cli
+
+def import_module(name):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    except KeyboardInterrupt:
+        pass
+    raise SystemExit("went on")
+
+proxy.cli.import_module = import_module
+proxy.cli.loaded("ls")
+"""
+    done = subprocess.run([sys.executable, "-c", swallows], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")

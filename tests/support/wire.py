@@ -169,6 +169,10 @@ class Told:
         self._hear("closed", outcome, error)
         self.over.set()
 
+    @property
+    def missed(self) -> str:
+        return "" if self.recorder.keeps else "the disk is full"
+
     def kept_now(self) -> bool:
         return False
 
