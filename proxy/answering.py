@@ -15,7 +15,7 @@ from proxy.notes import Notes
 from proxy.recordings import Fetch, from_file, from_keeper
 from proxy.takes import Takes
 from replay.pacing import parse as pace
-from replay.replays import Replays, Source, Unusable
+from replay.replays import Load, Replays, Source, Unusable
 from replay.session import Options
 from replay.wishes import dressed, served
 from store.bundle import Bundle
@@ -33,26 +33,13 @@ async def replays(
     wishes, options = told["replay_options"], _options(told, config)
     fetch = from_keeper(told["api"], told["token"]) if told["api"] else None
 
-    async def load(name: str) -> Source | None:
-        if fetch is None:
-            return None
-        found = await fetch(name)
-        own = served(options, found.wishes) if found.made else options
-        if takes and (not found.made or found.records):
-            source = takes.begun(name, found, own)
-        elif found.bundle is None:
-            return None
-        else:
-            source = Source(replay=name, bundle=found.bundle, options=own)
-        return await asyncio.to_thread(dressed, source, found.wishes, own, profiles, redactor.text)
-
     if not wishes.get("report"):
         notes.inherit()
     made = Replays(
         redactor=redactor,
         profiles=profiles,
         options=options,
-        load=load if fetch else None,
+        load=fetch and _loading(fetch, options, redactor, profiles, takes),
         changed=notes.changed,
         begin=notes.begin,
         run_mode=config.run_mode,
@@ -77,6 +64,23 @@ async def replays(
             takes.lead(str(source.bundle.run["id"]))
     await made.start(sources)
     return made
+
+
+def _loading(fetch: Fetch, options: Options, redactor: Redactor, profiles: Profiles, takes: Takes | None) -> Load:
+    """How a run is fetched that is first asked for when the door is open already."""
+
+    async def load(name: str) -> Source | None:
+        found = await fetch(name)
+        own = served(options, found.wishes) if found.made else options
+        if takes and (not found.made or found.records):
+            source = takes.begun(name, found, own)
+        elif found.bundle is None:
+            return None
+        else:
+            source = Source(replay=name, bundle=found.bundle, options=own)
+        return await asyncio.to_thread(dressed, source, found.wishes, own, profiles, redactor.text)
+
+    return load
 
 
 def _options(told: Mapping[str, Any], config: DoorConfig) -> Options:
