@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from calls.patterns import Either, Part, Some, Word
+from calls.placeholder import MARK
 
 type End = Callable[[bytes, int], int]
 """Where the secret that starts (or goes on) at an offset stops; the length of the data when it ends first."""
@@ -65,6 +66,11 @@ def _long(least: int) -> Real:
     return lambda data, _lead, start, stop: stop - start >= least and _DIGIT.search(data, start, stop) is not None
 
 
+def _unreplaced(real: Real) -> Real:
+    """Nothing of which was replaced before: that was judged as it stood, may have had an end in it, and stays as it is."""
+    return lambda data, lead, start, stop: data.find(MARK, start, stop) < 0 and real(data, lead, start, stop)
+
+
 _key_like = _long(8)
 
 AROUND = 64
@@ -104,6 +110,7 @@ def _plain(data: bytes, _lead: int, start: int, stop: int) -> bool:
     return stop > start and _BLANK.fullmatch(data, start, stop) is None
 
 
+@_unreplaced
 def _assigned(data: bytes, lead: int, start: int, stop: int) -> bool:
     return _key_like(data, lead, start, stop) and _SPACE.search(data, start, stop) is None
 
@@ -113,10 +120,12 @@ def _is_jose(data: bytes, _lead: int, start: int, stop: int) -> bool:
     return _JOSE.match(data, start, stop) is not None
 
 
+@_unreplaced
 def _is_pem(data: bytes, _lead: int, start: int, stop: int) -> bool:
     return _BASE64.search(data, start, stop) is not None
 
 
+@_unreplaced
 def _before_at(data: bytes, _lead: int, _start: int, stop: int) -> bool:
     return data[stop : stop + 1] == b"@"
 
@@ -265,7 +274,7 @@ _HOOK = Rule(
     lead=(Word(_HOOKS + tuple(hook.replace("/", "\\/") for hook in _HOOKS)),),
     begin=(Some(f"[{_WORD}/\\\\:]", _SEEN, _SEEN),),
     end=run(f"{_WORD}/\\\\:@"),
-    real=_long(16),
+    real=_unreplaced(_long(16)),
 )
 
 SECRET_NAMES = (
@@ -322,7 +331,12 @@ def _named_end(data: bytes, at: int) -> End:
 
 
 def _named(data: bytes, lead: int, start: int, stop: int) -> bool:
-    """Behind `"name":`, in a form and in `<name>` whatever there is; in prose and code (`name = …`) what looks like a key."""
+    """Behind `"name":`, in a form and in `<name>` whatever there is; in prose and code (`name = …`) what looks like a key.
+
+    A private key's first line is none of it: its own rule knows where it ends.
+    """
+    if data.startswith(b"-----BEGIN ", start) and data[start - 1] not in b"\"'":
+        return False
     if data[start - 1 : start] == b">":
         return _in_element(data, lead, start, stop) and _plain(data, lead, start, stop)
     named = _QUOTED_NAME.search(data, lead, start) or _in_query(data, lead)
@@ -332,6 +346,7 @@ def _named(data: bytes, lead: int, start: int, stop: int) -> bool:
 _QUOTED_NAME = re.compile(rb"[\"'](?:\s*[:=]\s*\\*[\"']|\r\n\r\n)\Z")
 
 
+@_unreplaced
 def _in_element(data: bytes, lead: int, start: int, stop: int) -> bool:
     """Whether the name is a tag's (`<SessionToken>`, `<ns:Password>`) and the value all of its element: prose has tags too."""
     opened = _OPENED.search(data, max(0, lead - AROUND), lead) is not None
@@ -396,7 +411,7 @@ def _parameter(names: tuple[str, ...], real: Real) -> Rule:
     )
 
 
-_PARAMETERS = (_parameter(SECRET_PARAMETERS, _plain), _parameter(LIKELY_PARAMETERS, _long(12)))
+_PARAMETERS = (_parameter(SECRET_PARAMETERS, _plain), _parameter(LIKELY_PARAMETERS, _unreplaced(_long(12))))
 
 _HEADER_CHARS = "A-Za-z0-9._~+/=\\-"
 _SCHEMES = (
@@ -405,7 +420,7 @@ _SCHEMES = (
         lead=(Word(("bearer",), nocase=True), Some("[ +]", 1, 4)),
         begin=(Some(f"[{_HEADER_CHARS}]", _SEEN, _SEEN),),
         end=run(_HEADER_CHARS),
-        real=_long(12),
+        real=_unreplaced(_long(12)),
     ),
     Rule(
         kind="A",

@@ -19,7 +19,6 @@ PATTERN = r"PLAYHEAD_[A-Z][A-Z2-7]{2,}"
 
 _BASE32 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567" * 8
 _ONE = re.compile(PATTERN)
-_EACH = re.compile(PATTERN.encode())
 _WHOLE = re.compile(rb"(?:%s|\*)+" % PATTERN.encode())
 
 
@@ -37,11 +36,6 @@ def make(secret: bytes, kind: str, key: bytes) -> bytes:
 def is_placeholder(value: bytes) -> bool:
     """Whether this is nothing but what `make` made, so that it must pass unchanged."""
     return value[:1] in (b"P", b"*") and _WHOLE.fullmatch(value) is not None
-
-
-def blanked(text: bytes) -> bytes:
-    """The text with spaces for placeholders."""
-    return _EACH.sub(lambda match: b" " * len(match.group()), text)
 
 
 def fold(text: str) -> str:

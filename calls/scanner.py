@@ -13,7 +13,7 @@ import re2
 
 from calls.credentials import AROUND, RULES, End, Rule, in_blob
 from calls.patterns import begun, full
-from calls.placeholder import MARK, blanked, is_placeholder, make
+from calls.placeholder import MARK, is_placeholder, make
 
 LONGEST: Final = 8192
 """A longer secret is replaced in blocks of this size. Divisible by 8, so that runs of backslashes keep their meaning."""
@@ -175,13 +175,7 @@ class Scanner:
     def _real(self, text: bytes, found: _Found, stop: int, offset: int) -> bool:
         if found.rule.apart and in_blob(text[max(0, self._after - offset, found.start - AROUND) : found.start]):
             return False
-        lead, start, stop = found.lead, found.start, min(stop, found.start + LONGEST)
-        if text.find(MARK, start, stop) >= 0:
-            # What was replaced in it must not make it a secret now that it was not before: that has lost its digits.
-            low = max(0, lead - AROUND)
-            text = text[low:start] + blanked(text[start:stop]) + text[stop : stop + 1]
-            lead, start, stop = lead - low, start - low, stop - low
-        return found.rule.real(text, lead, start, stop)
+        return found.rule.real(text, found.lead, found.start, min(stop, found.start + LONGEST))
 
 
 def _follows_its_prefix(secret: bytes) -> bool:

@@ -65,6 +65,12 @@ def test_a_private_key_is_replaced_between_its_marks() -> None:
         assert len(new) == len(text)
 
 
+def test_a_private_key_is_replaced_to_its_end_also_as_a_field_of_a_form() -> None:
+    new = redacted(f'Content-Disposition: form-data; name="private_key"\r\n\r\n{PEM}--x--'.encode()).decode()
+
+    assert re.search(f"-----BEGIN RSA PRIVATE KEY-----{PATTERN}-----END RSA PRIVATE KEY-----\n--x--", new)
+
+
 def test_a_short_secret_of_a_member_becomes_asterisks() -> None:
     assert redacted(b'{"password": "hunter2"}') == b'{"password": "*******"}'
 
@@ -116,10 +122,15 @@ def test_byte_by_byte_is_the_same_as_whole(body: bytes) -> None:
     b"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-sk-aB3dE6gH9jK2mN5pQ8rS1tU4vW7xY0zAaB3dE6gH9jK2mN5p",
     None,
 )
-# What is found inside of something harmless must not make that a secret: by its length, its digits, its missing space.
+# What is replaced inside of something harmless must not make that a secret: by its digits, its missing space, its other end.
 @example(b"-----BEGIN PRIVATE KEY----- and the rest. pa-aB3dE6gH9jK2mN5pQ8rS-aB3dE6gH9jK2mN5pQ8rS1tU4vW", None)
 @example(b"SECRET=http://u:passwordpassword@host", None)
 @example(b"password = \"x9:'secret':'my long cake of rice'\"", None)
+@example(f"<a><SecretAccessKey>{PEM[:90]}</SecretAccessKey>".encode(), None)
+@example(b"Authorization: Bearer 123456789:AAaB3dE6gH9jK2mN5pQ8rS1tU4vW7xY0zAa/docs/2024-04-12-release", None)
+@example(
+    b"https://hooks.slack.com/services/SG.aB3dE6gH9jK2mN5pQ8rS1t.aB3dE6gH9jK2mN5pQ8rS1tU4vW7xY0zAaB3dE6gH9jK/1", None
+)
 @given(bodies, st.sampled_from([None, "application/x-www-form-urlencoded"]))
 def test_what_was_redacted_passes_unchanged(body: bytes, content_type: str | None) -> None:
     once = redacted(body, content_type)
