@@ -107,7 +107,10 @@ def _told_apart(prefixes: str, real: Real) -> Real:
 
 def _plain(data: bytes, _lead: int, start: int, stop: int) -> bool:
     """Anything but nothing and a blank to be filled in: `${KEY}`, `{{key}}`, `<your key>`."""
-    return stop > start and _BLANK.fullmatch(data, start, stop) is None
+    if start == stop or _BLANK.fullmatch(data, start, stop):
+        return False
+    # A blank whose end was replaced, with a secret inside of it, is still one.
+    return data[start] not in b"$%<{" or data.find(MARK, start, stop) < 0
 
 
 @_unreplaced

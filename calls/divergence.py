@@ -15,6 +15,8 @@ type Path = tuple[str | int, ...]
 _DEEPEST = 64
 _EXCERPT = 160
 _BEFORE = 60
+_PLACE = 300
+_ENDING = 99
 
 
 class Absent:
@@ -38,6 +40,11 @@ class Difference:
         return "".join("/" + str(token).replace("~", "~0").replace("/", "~1") for token in self.path)
 
     @property
+    def place(self) -> str:
+        """The same, short enough to read."""
+        return readable(self.pointer)
+
+    @property
     def only(self) -> Literal["recorded", "now"] | None:
         """The one side that has something there."""
         if isinstance(self.recorded, Absent):
@@ -45,9 +52,9 @@ class Difference:
         return "recorded" if isinstance(self.now, Absent) else None
 
     def told(self) -> dict[str, Json]:
-        """The difference for a person: long values are cut around the point where they part."""
+        """The difference for a person: long values are cut around the point where they part, a long pointer in its middle."""
         recorded, now = excerpts(self.recorded, self.now)
-        told: dict[str, Json] = {"pointer": self.pointer, "recorded": recorded, "now": now}
+        told: dict[str, Json] = {"pointer": self.place, "recorded": recorded, "now": now}
         return told | {"only": self.only} if self.only else told
 
 
@@ -88,6 +95,12 @@ def excerpts(recorded: Json | Absent, now: Json | Absent) -> tuple[Json, Json]:
         start = max(0, common_prefix(recorded, now) - _BEFORE)
         return _cut(recorded, start), _cut(now, start)
     return _short(recorded), _short(now)
+
+
+def readable(place: str) -> str:
+    """A pointer or URL, short enough to read: a name in it may be as long as a body. What parts two long ones is mostly where
+    they end."""
+    return place if len(place) <= _PLACE else f"{place[: _PLACE - _ENDING - 1]}…{place[-_ENDING:]}"
 
 
 def _of_objects(recorded: Mapping[str, Json], now: Mapping[str, Json], path: Path) -> Iterator[Difference]:

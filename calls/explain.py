@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from calls.divergence import readable
 from calls.json import dumps
 from calls.key import Keyed
 from calls.model import Json
@@ -43,6 +44,7 @@ class Row:
     """One place of a request, and what became of it."""
 
     pointer: str
+    """Short enough to read."""
     fate: Fate
     rule: str
     """Why, in words."""
@@ -108,21 +110,21 @@ def _went_in(keyed: Keyed) -> Iterator[Row]:
 
 def _row(at: str, value: Json, unknown: set[str]) -> Row:
     if at in unknown:
-        return Row(pointer=at, fate="unknown", rule="no list names it, so it counts", value=_glance(value))
-    return Row(pointer=at, fate="key", rule="load-bearing", value=_glance(value))
+        return Row(pointer=readable(at), fate="unknown", rule="no list names it, so it counts", value=_glance(value))
+    return Row(pointer=readable(at), fate="key", rule="load-bearing", value=_glance(value))
 
 
 def _changed(keyed: Keyed) -> Iterator[Row]:
     for note in keyed.folded:
-        yield Row(pointer=note.pointer, fate="folded", rule=RULES[note.rule])
+        yield Row(pointer=readable(note.pointer), fate="folded", rule=RULES[note.rule])
     for id_ in keyed.renamed:
         rule = "an id that only ties parts together counts by where it occurs first"
-        yield Row(pointer=id_.pointer, fate="renamed", rule=rule, value=f"{id_.was} → {id_.now}")
+        yield Row(pointer=readable(id_.pointer), fate="renamed", rule=rule, value=f"{readable(id_.was)} → {id_.now}")
 
 
 def _stayed_out(keyed: Keyed) -> Iterator[Row]:
     for note in keyed.left_out:
-        yield Row(pointer=note.pointer, fate="left out", rule=RULES[note.rule])
+        yield Row(pointer=readable(note.pointer), fate="left out", rule=RULES[note.rule])
     yield Row(pointer="/headers/*", fate="left out", rule="no header counts unless the profile declares it")
 
 

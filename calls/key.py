@@ -13,6 +13,7 @@ from typing import Final
 
 from calls import body, placeholder
 from calls.canonical import canonical_parsed, digest, unicode
+from calls.divergence import readable
 from calls.json import parse
 from calls.model import Headers, Json, Kind, Request
 from calls.profile import NEVER_KEYS, HeaderRules, Profile, Profiles
@@ -184,7 +185,7 @@ def _unclassified(pointers: Iterable[str], profile: Profile) -> Iterable[str]:
     went = "went into" if profile.unknown == "key" else "was left out of"
     for pointer in pointers:
         yield (
-            f"{pointer} is not classified by the profile {profile.name} and {went} the key: "
+            f"{readable(pointer)} is not classified by the profile {profile.name} and {went} the key: "
             "list it as key, transient or identity in a profile of your own"
         )
 

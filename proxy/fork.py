@@ -66,6 +66,7 @@ async def fork(settings: Settings, command: Sequence[str], wanted: Wanted) -> in
     async with House(settings) as house:
         port = free(LOOPBACK, 0)
         api = await house.api(port)
+        house.agreed(own_door=True)
         _unused(api, child)
         name = f"fork-{house.started}"
         bundle = await fetched(house, wanted.recording, house.data.replays / f"{name}.jsonl")

@@ -57,7 +57,9 @@ class Generations:
         """Make ready to record beside a replay. Raises Failure where its recording cannot have another generation."""
         if not _replaceable(Path(recording)):
             raise Failure(f"{recording} is no bundle and is not replaced; import it first: playhead import {recording}")
-        return cls(house, await house.api(), replay)
+        api = await house.api()
+        house.agreed(own_door=True)
+        return cls(house, api, replay)
 
     async def settled(
         self, bundle: Path, recording: str, report: Mapping[str, Any] | None, code: int

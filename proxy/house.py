@@ -11,6 +11,7 @@ from collections.abc import Awaitable
 from importlib.util import find_spec
 from typing import Any, Self
 
+from proxy import agreement
 from proxy.api import Api
 from proxy.children import Child
 from proxy.errors import Failure
@@ -35,6 +36,8 @@ class House:
         self.started = time.time_ns()
         self._doors: list[Child] = []
         self._keepers: list[Child] = []
+        self._other: dict[str, Any] = {}
+        """What the keeper that we have found running says about itself."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -92,20 +95,33 @@ class House:
             await asyncio.sleep(0.1)
 
     async def _found(self) -> Api | None:
-        note = self.data.notice("keeper")
+        # A killed keeper leaves its note behind, and its port to whoever wants it.
+        note = self.data.notice("keeper") if self.data.keeper_lock.held() else None
         if note is None:
             return None
         api = Api(note["api"], self.token)
         if await asyncio.to_thread(api.healthy):
+            agreement.same_database(self.settings, note)
+            self._other = note
             return api
         api.close()
         return None
 
-    async def keeper(self, port: int, listen: str) -> Child:
-        """Start the keeper; others find it by the data directory. It is stopped with the house."""
+    def agreed(self, *, own_door: bool) -> None:
+        """Raise Failure where the keeper we have found goes by other profiles than what is recorded here should."""
+        agreement.same_profiles(self.settings, self._other, own_door=own_door)
+
+    async def keeper(self, port: int, listen: str, *, lasting: bool = False) -> Child:
+        """Start the keeper; others find it by the data directory, and agree with it, on profiles where it is an `up`'s.
+        It is stopped with the house."""
+        if not self.data.keeper_lock.held():
+            self.data.withdraw("keeper")
         child = await Child.start("store", self._keeper_config(port, listen), log=self.data.logs / "keeper.log")
         self._keepers.append(child)
-        self.data.announce("keeper", {"api": f"http://{reachable(listen)}:{child.ready['port']}"})
+        known = agreement.facts(self.settings, ("database_url", "profile") if lasting else ("database_url",))
+        config = str(self.settings.config.absolute()) if self.settings.config else None
+        api = f"http://{reachable(listen)}:{child.ready['port']}"
+        self.data.announce("keeper", {"api": api, "settings": known, "config": config})
         return child
 
     def _keeper_config(self, port: int, listen: str) -> dict[str, Any]:

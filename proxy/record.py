@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from proxy.agreement import others
 from proxy.api import DOTS, Api, Away, NotFound, lacks, segment
 from proxy.doctor import surroundings
 from proxy.environ import addressed, user_proxy, variables
@@ -39,6 +40,9 @@ async def record(
     async with House(settings) as house:
         port = free("127.0.0.1", 0)
         api, place = await _started(house, port)
+        house.agreed(own_door="mode" not in place)
+        if place.get("apart"):
+            click.echo(f"playhead: {printable(place['apart'])}", err=True)
         opened = _opened(api, run, labels)
         for sentence in surroundings(os.environ):
             click.echo(f"playhead: {sentence}", err=True)
@@ -121,11 +125,28 @@ def new_run(now: float) -> str:
 async def _place(house: House, api_port: int) -> Mapping[str, Any]:
     """Where the command's traffic goes: to the running `up`, when it records, or to a door of our own."""
     note = house.running_up()
+    apart = ""
     if note is not None and note["mode"] in ("record", "auto"):
-        return note
+        apart = _apart(house.settings, note)
+        if not apart:
+            return note
     above = house.settings.upstream_proxy or user_proxy(os.environ)
     door = await house.door(mode="record", own_addresses=[("127.0.0.1", api_port)], upstream_proxy=above)
-    return {"proxy": f"http://127.0.0.1:{door.ready['port']}", **door.ready}
+    return {"proxy": f"http://127.0.0.1:{door.ready['port']}", "apart": apart, **door.ready}
+
+
+def _apart(settings: Settings, up: Mapping[str, Any]) -> str:
+    """What is set here otherwise than for the running `up`, in words. Raises Failure where no other door can stand in for it."""
+    names = others(settings, up.get("settings", {}))
+    if not names:
+        return ""
+    words = f"{' and '.join(names)}: set otherwise here than for the `playhead up` that runs on {settings.data}"
+    if up["mode"] == "auto":
+        raise Failure(
+            f"{words}, which answers what it has recorded, by its own settings; start that again with these, or give this"
+            " command a directory of its own with --data"
+        )
+    return f"{words}; this command has a door of its own, which goes by the settings here"
 
 
 def environment(

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from proxy import agreement
 from proxy.children import Child
 from proxy.errors import Failure
 from proxy.house import House, reachable
@@ -40,7 +41,7 @@ async def up(settings: Settings, say: Callable[[str], None]) -> None:
             try:
                 await _serve(house, port, api_port, stopped, say)
             finally:
-                house.data.withdraw("up")
+                _withdraw(house)
 
 
 @contextmanager
@@ -70,7 +71,7 @@ async def _serve(house: House, port: int, api_port: int, stopped: asyncio.Event,
     api = settings.keeper if settings.part == "doors" and settings.keeper else f"http://{host}:{api_port}"
     own: dict[str, Any] = {"api": api, "own_addresses": [[settings.listen, api_port]]}
     starts: dict[str, Callable[[], Awaitable[Child]]] = {
-        "keeper": lambda: house.keeper(api_port, settings.listen),
+        "keeper": lambda: house.keeper(api_port, settings.listen, lasting=True),
         "doors": lambda: house.door(**own, listen=settings.listen, port=port, reuse_port=True),
     }
     wanted = [settings.part] if settings.part != "all" else ["keeper", "doors"]
@@ -127,8 +128,15 @@ def _announce(house: House, proxy: str, api: object, heard: Mapping[str, Mapping
     if door:
         words += [f"ca={door['ca']}"]
         trust = {"ca": door["ca"], "ca_bundle": door["ca_bundle"]}
-        house.data.announce("up", {"proxy": proxy, "api": api, "mode": house.settings.mode, **trust})
+        known = agreement.facts(house.settings, agreement.DOORS)
+        house.data.announce("up", {"proxy": proxy, "api": api, "mode": house.settings.mode, "settings": known, **trust})
     click.echo(" ".join(words))
+
+
+def _withdraw(house: House) -> None:
+    """Take back where the doors listen. Where we run the keeper alone, they are somebody else's."""
+    if house.settings.part != "keeper":
+        house.data.withdraw("up")
 
 
 class _Stopped(Exception):
@@ -169,6 +177,8 @@ def _only_one(house: House) -> Iterator[None]:
     lock = Lock(house.data.root / "up-keeper.lock") if part == "keeper" else house.data.up_lock
     try:
         with lock.taken():
+            # One that was killed has left its note, and nobody is to go by that while we start.
+            _withdraw(house)
             yield
     except Taken as error:
         raise Failure(

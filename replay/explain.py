@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from shlex import quote
 from urllib.parse import urlsplit
 
-from calls.divergence import Difference
+from calls.divergence import Difference, readable
 from calls.json import dumps
 from calls.model import Json, Request
 from calls.placeholder import SHORTEST, fold
@@ -40,6 +40,8 @@ class Mend:
 
     again: str = _AGAIN
     only_new: str | None = None
+    shared: bool = False
+    """Others are answered from it too, and recorded again it may lack what they ask: then what is new comes first."""
 
 
 @dataclass(slots=True, kw_only=True)  # not frozen: see replay/answer.py
@@ -201,7 +203,7 @@ def _used_up(asked: Asked, recording: Recording, key: str, group: Sequence[Recor
         )
         return _miss(asked, "profile_changed", detail, f"{asked.again}; or {_RULES}", key, nearest)
     detail = f"{then} and every answer was given already: it is asked more often now than it was then."
-    return _miss(asked, "consumed", detail, "; or ".join([asked.again, *_let_through(asked)]), key, nearest)
+    return _miss(asked, "consumed", detail, "; or ".join(_ways(asked)), key, nearest)
 
 
 def _was_one(group: Iterable[Recorded], waiting: Iterable[Recorded]) -> bool:
@@ -249,7 +251,13 @@ def _fix_no_match(asked: Asked, nearest: Nearest) -> str:
             f"what follows from an edit was never recorded, so go on live: {forked}; or answer it in the FILE as well"
         )
     explain = "see what makes its key: playhead explain --request FILE"
-    return "; or ".join([asked.again, *_let_through(asked), explain, *_rule(asked.request, nearest)])
+    return "; or ".join([*_ways(asked), explain, *_rule(asked.request, nearest)])
+
+
+def _ways(asked: Asked) -> list[str]:
+    """What gives a request an answer, the best first."""
+    ways = [asked.again, *_let_through(asked)]
+    return ways[::-1] if asked.mend and asked.mend.shared else ways
 
 
 def _let_through(asked: Asked) -> list[str]:
@@ -312,7 +320,7 @@ def _in_words(difference: Difference) -> str:
     told = difference.told()
     recorded = "not recorded" if difference.only == "now" else f"recorded {_value(told['recorded'])}"
     now = "now absent" if difference.only == "recorded" else f"now {_value(told['now'])}"
-    return f"{difference.pointer} ({recorded}, {now})"
+    return f"{difference.place} ({recorded}, {now})"
 
 
 def _value(value: Json) -> str:
@@ -325,13 +333,14 @@ def _times(times: int) -> str:
 
 
 def _rule(request: Request, nearest: Nearest) -> list[str]:
-    """The rule under which the differences would not matter: for an API that has no profile of ours, where they are few
-    and in the body."""
+    """The rule under which the differences would not matter: for an API that has no profile of ours, where they are few,
+    in the body, and at places that somebody could write down."""
     paths = [path for difference in nearest.differences if (path := _json_path(difference.path))]
     few = 0 < len(paths) == len(nearest.differences) + nearest.more <= _IN_A_SENTENCE
-    if not few or route_of(request).dialect != "generic":
-        return []
     url = urlsplit(request.url)
+    short = all(readable(place) == place for place in (*paths, url.path))
+    if not few or not short or route_of(request).dialect != "generic":
+        return []
     return [
         "where that does not matter, say so in playhead.toml: "
         f'[[profile]] name = "{url.hostname}/1", match = {{ host = "{url.hostname}", path = "{url.path}" }}, '

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Final, Literal
 
 from calls.derive import derive
+from calls.divergence import readable
 from calls.effects import Effects
 from calls.json import dumps
 from calls.model import Json, Request
@@ -130,7 +131,7 @@ def forked(
 def blocked(request: Request, *, run: str, fork: str) -> Answer:
     """The answer to what may not go out: a refusal that no SDK retries."""
     route = route_of(request)
-    asked = f"{route.method} {route.host}{route.path}"
+    asked = f"{route.method} {route.host}{readable(route.path)}"
     detail = (
         f"{asked} is beyond the recorded part of this fork and may change something at {route.host};"
         f" it went nowhere. To let it go out: playhead fork … --allow '{route.method} {route.host}'; to answer it from the"

@@ -7,6 +7,7 @@ from itertools import chain, repeat
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Literal
 
+from calls.divergence import readable
 from calls.model import Json
 from replay.answer import Tier
 
@@ -67,10 +68,10 @@ class Tally:
         self.strict -= tier == "strict"
 
     def differed(self, call: str, pointers: Sequence[str]) -> None:
-        """It differed from the recorded one outside its key."""
+        """It differed from the recorded one outside its key, at these places."""
         self.drifted += 1
         if len(self.drift) < DRIFTS:
-            self.drift.append({"call": call, "pointers": list(pointers)})
+            self.drift.append({"call": call, "pointers": list(map(readable, pointers))})
 
     def miss(self, noted: Json, *, live: bool = False) -> None:
         """A request was not answered from the recording."""

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from weakref import WeakSet
 
 from calls.derive import derive
+from calls.divergence import readable
 from calls.key import keyed, raw_digest
 from calls.late import is_old
 from calls.model import Exchange, Json, Request, concluded, ended
@@ -385,4 +386,4 @@ async def _aside[T](request: Request, work: Callable[[], T]) -> T:
 
 def _left_over(recorded: Recorded) -> Json:
     brief = recorded.brief
-    return {"call": brief.id, "step": recorded.step, "asked": f"{brief.method} {brief.url}"}
+    return {"call": brief.id, "step": recorded.step, "asked": f"{brief.method} {readable(brief.url)}"}

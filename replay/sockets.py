@@ -233,7 +233,7 @@ def miss(asked: Asked, recorded: Recorded, where: Break) -> Miss:
 
 
 def _places(where: Break) -> str:
-    return ", ".join(difference.pointer or "all of it" for difference in where.differences[:3])
+    return ", ".join(difference.place or "all of it" for difference in where.differences[:3])
 
 
 def refusal(why: Miss, where: Break, dialect: str) -> list[Frame]:

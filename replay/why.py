@@ -24,7 +24,8 @@ def why(report: Report, number: int | None = None) -> Iterator[str]:
         yield from missed(one)
     unasked = report["missed"] + report["live"] - min(len(misses), _TOLD)
     if unasked > 0:
-        yield f"\nand {unasked} more, which mostly follow from these; one of them: playhead why NUMBER"
+        yield ""
+        yield f"and {unasked} more, which mostly follow from these; one of them: playhead why NUMBER"
     yield from _left_over(report)
     yield from _drift(report)
 
@@ -82,7 +83,8 @@ def _fixes(fix: str) -> Iterator[str]:
 def _left_over(report: Report) -> Iterator[str]:
     if not report["unused"]:
         return
-    yield f"\nleft over: {report['unused']} of the recorded calls not asked for"
+    yield ""
+    yield f"left over: {report['unused']} of the recorded calls not asked for"
     for entry in report["left_over"][:_TOLD]:
         yield f"  step {entry['step']}, {entry['asked']}"
     if not report["allow_unused"]:
@@ -93,6 +95,7 @@ def _left_over(report: Report) -> Iterator[str]:
 def _drift(report: Report) -> Iterator[str]:
     if not report["drifted"]:
         return
-    yield f"\ndrift: {report['drifted']} answered requests differ from the recorded ones outside their key, which is no miss"
+    yield ""
+    yield f"drift: {report['drifted']} answered requests differ from the recorded ones outside their key, which is no miss"
     for one in report["drift"][:_TOLD]:
         yield f"  call {one['call']}: {', '.join(one['pointers'])}"

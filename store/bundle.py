@@ -387,12 +387,20 @@ def known_format(found: object) -> None:
         )
 
 
+CONFLICT = (b"<<<<<<< ", b"||||||| ", b"=======", b">>>>>>> ")
+"""How the lines begin that Git puts where it cannot merge."""
+
+CONFLICTED = "a conflict marker of Git's: a merge of the file is not finished (take one side of it)"
+
+
 def _recognized(line: bytes) -> None:
     """Refuse what never was a bundle, and one of a later version, which may seal its lines in a way of its own."""
+    if line.startswith(b"\xef\xbb\xbf"):
+        raise BadBundle(1, "it begins with a byte order mark, so an editor has rewritten the file (save it without)")
     try:
         head = _format_decoder.decode(line)
     except (ValueError, RecursionError):
-        if not line.startswith(b'{"playhead":"bundle"'):
+        if not line.startswith((b'{"playhead":"bundle"', *CONFLICT)):
             raise NoBundle from None
     else:
         if head.format > FORMAT:
@@ -401,6 +409,8 @@ def _recognized(line: bytes) -> None:
 
 def _unsealed(number: int, line: bytes) -> bytes:
     """The line's JSON, sure that it is as it was sealed."""
+    if line.startswith(CONFLICT):
+        raise BadBundle(number, f"it is {CONFLICTED}")
     if line.endswith(b"\r\n"):
         raise BadBundle(number, "its end is CR LF, so an editor or Git has rewritten the file (mark it `-text`)")
     if len(line) < _SEAL_SIZE or not line.startswith(b"{") or not line.endswith(b'"}\n'):

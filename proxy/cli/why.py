@@ -39,7 +39,7 @@ def why_command(which: str | None, as_json: bool, **flags: Any) -> None:
         print_json(wanted if number is not None else report)
         return
     for line in why(report, number):
-        click.echo("\n".join(map(printable, line.split("\n"))))
+        click.echo(printable(line))
 
 
 def _named(which: str | None) -> tuple[str | None, int | None]:

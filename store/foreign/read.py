@@ -11,6 +11,7 @@ from typing import IO, Any, Final, cast
 
 import msgspec
 
+from store.bundle import CONFLICT, CONFLICTED
 from store.foreign import har, httprr, jsonl, vcr
 from store.foreign.found import Format, Found, NotReadable
 
@@ -64,6 +65,12 @@ def named(path: Path) -> str:
 _BUNDLE: Final = re.compile(rb'\{\s*"playhead"\s*:\s*"bundle"')
 """As ours begin, and as a later version or a hand might write it: whoever reads it then says what is wrong."""
 
+_SEALED: Final = re.compile(rb'\{.*,"check":"sha256:[0-9a-f]{64}"\}')
+"""A line of ours, where those before it are gone."""
+
+_MARK: Final = b"\xef\xbb\xbf"
+"""The byte order mark that some programs on Windows write."""
+
 _ABSENT: Final = msgspec.Raw(b"")
 
 
@@ -82,11 +89,15 @@ _marks = msgspec.json.Decoder(_Marks)
 def recognized(data: Any) -> Format:
     """The format of a file by what it holds."""
     first = _first_line(data)
-    if _BUNDLE.match(first):
+    if _BUNDLE.match(first.removeprefix(_MARK)) or _SEALED.match(first):
         return "bundle"
+    if first.startswith(CONFLICT):
+        if _BUNDLE.search(data):
+            return "bundle"
+        raise NotReadable(f"its first line is {CONFLICTED}")
     if first.startswith(httprr.MARK):
         return "httprr"
-    if not first.startswith((b"{", b"\xef\xbb\xbf")):
+    if not first.startswith((b"{", _MARK)):
         return "vcr"
     line = _marked(first)
     if line is not None and (line.response_json or (line.response and not _is_http(line.request))):
@@ -117,8 +128,8 @@ def _marked(data: Any) -> _Marks | None:
 
 
 def _without_mark(data: Any) -> Any:
-    """Without the byte order mark that some programs on Windows write."""
-    return memoryview(data)[3:] if data[:3] == b"\xef\xbb\xbf" else data
+    """Without the byte order mark."""
+    return memoryview(data)[3:] if data[:3] == _MARK else data
 
 
 def _found(data: Any, form: Format) -> Iterator[Found]:

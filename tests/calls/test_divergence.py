@@ -49,6 +49,13 @@ def test_names_are_escaped_as_rfc_6901_says():
     assert pointers({"a/b~c": 1}, {"a/b~c": 2}) == ["/a~1b~0c"]
 
 
+@given(st.text(max_size=1000))
+def test_a_long_pointer_is_told_by_its_beginning_and_its_end(name: str):
+    (found,) = differences({name: 1}, {})
+    whole, told = found.pointer, found.told()["pointer"]
+    assert told == (whole if len(whole) <= 300 else f"{whole[:200]}…{whole[-99:]}")
+
+
 @pytest.mark.parametrize(
     ("one", "other", "equal"),
     [

@@ -1,6 +1,7 @@
 """What people are shown of a key."""
 
 from calls.explain import PREVIEW, RULES, Row, explain
+from calls.json import dumps
 from calls.rules import Rule
 from tests.calls.asking import OPENAI, TICKETS, chat, how, user
 
@@ -43,6 +44,12 @@ def test_every_part_of_a_request_is_accounted_for() -> None:
 
 def test_long_values_are_cut_to_a_glance() -> None:
     assert len(rows(how(OPENAI, chat(user("x" * 500))))["/body/messages"].value) == PREVIEW
+
+
+def test_a_long_name_is_cut_wherever_it_is_told() -> None:
+    name = "n" * 100_000
+    for request in (how(TICKETS, {name: 1}), how(TICKETS + f"?{name}=1", {}), how(OPENAI, chat(**{name: 1}))):
+        assert len(dumps(explain(request).as_json())) < 10_000
 
 
 def test_a_query_is_shown_where_there_is_one() -> None:

@@ -131,6 +131,7 @@ def test_byte_by_byte_is_the_same_as_whole(body: bytes) -> None:
 @example(
     b"https://hooks.slack.com/services/SG.aB3dE6gH9jK2mN5pQ8rS1t.aB3dE6gH9jK2mN5pQ8rS1tU4vW7xY0zAaB3dE6gH9jK/1", None
 )
+@example(b'name="api_key"\r\n\r\n<Credentials>see https://x.example/a?api_key="}<Credentials>', None)
 @given(bodies, st.sampled_from([None, "application/x-www-form-urlencoded"]))
 def test_what_was_redacted_passes_unchanged(body: bytes, content_type: str | None) -> None:
     once = redacted(body, content_type)

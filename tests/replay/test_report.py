@@ -13,7 +13,8 @@ from proxy.replay import told
 from replay.recording import recording
 from replay.report import interrupted, lines
 from replay.session import Options, Session
-from tests.replay.strategies import PROFILES, chat, exchange, post, run_of, said
+from replay.why import why
+from tests.replay.strategies import PROFILES, chat, exchange, ok, post, run_of, said
 
 
 def text(report: dict[str, Any]) -> str:
@@ -91,6 +92,26 @@ async def test_a_long_report_stays_short():
     assert (report["missed"], report["unused"]) == (100, 199)
     assert len(json.dumps(report)) < 100_000
     assert len(text(report).splitlines()) < 40
+
+
+async def test_a_long_name_makes_neither_a_long_report_nor_a_long_answer():
+    name, path = "n" * 100_000, "p" * 10_000
+    sent = post(f"https://tickets.example.com/{path}", b'{"%s recorded":1}' % name.encode())
+    other = post(f"https://tickets.example.com/{path}", b'{"%s\\n now":1}' % name.encode())
+    drifting = exchange(chat("a", metadata={name: "1"}), said("A"), number=2)
+    session = Session("replay-1", recording(run_of(exchange(sent, ok(b"{}")), drifting), PROFILES), Options(), print)
+    missed = await session.answer(other)
+    await session.answer(chat("a", metadata={name: "2"}))
+    assert missed is not None
+    told = json.loads(b"".join(piece.data for piece in missed.pieces))
+    assert len(told["playhead"]["nearest"]["differences"]) == 2
+    assert "playhead.toml" not in told["playhead"]["fix"], "nobody writes down a rule of such a name"
+    report: Any = session.report()
+    assert report["drifted"]
+    assert len(json.dumps(told)) < 10_000
+    assert len(json.dumps(report)) < 10_000
+    assert len(text(report)) < 5_000
+    assert len("".join(why(report))) < 5_000
 
 
 def commands_in(words: str) -> list[tuple[str, list[str]]]:
