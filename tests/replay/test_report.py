@@ -99,7 +99,9 @@ async def test_a_long_name_makes_neither_a_long_report_nor_a_long_answer():
     sent = post(f"https://tickets.example.com/{path}", b'{"%s recorded":1}' % name.encode())
     other = post(f"https://tickets.example.com/{path}", b'{"%s\\n now":1}' % name.encode())
     drifting = exchange(chat("a", metadata={name: "1"}), said("A"), number=2)
-    session = Session("replay-1", recording(run_of(exchange(sent, ok(b"{}")), drifting), PROFILES), Options(), print)
+    session = Session(
+        "replay-1", recording(run_of(exchange(sent, ok(b"{}")), drifting), PROFILES), Options(), lambda _: None
+    )
     missed = await session.answer(other)
     await session.answer(chat("a", metadata={name: "2"}))
     assert missed is not None
