@@ -103,7 +103,7 @@ async def test_what_was_imported_is_listed_shown_explained_and_carried_on(desk: 
 
 
 @pytest.mark.slow
-async def test_a_shell_is_given_the_token_and_who_lacks_it_is_told_where_to_put_it(
+async def test_a_shell_is_given_the_token_and_who_is_set_otherwise_than_the_up_is_told(
     data: Path, database_url: str
 ) -> None:
     desk = Desk(data=data)
@@ -114,8 +114,19 @@ async def test_a_shell_is_given_the_token_and_who_lacks_it_is_told_where_to_put_
         )
         assert pointed["PLAYHEAD_RUN"] in pointed["HTTPS_PROXY"]
         refused = await desk("ls")
+        other = data.with_name("other.toml")
+        other.write_text('token = "let-me-in"\nbody_limit = 10\n')
+        apart = await desk("record", "--config", other, "--", "true")
+        other.write_text(
+            'token = "let-me-in"\n[[profile]]\nname = "x/1"\nmatch = { host = "x.test" }\nsecret = ["$.pin"]\n'
+        )
+        secret = await desk("record", "--config", other, "--", "true")
+        elsewhere = await desk("ls", "--config", other, "--database-url", f"{database_url}-other")
     assert refused.code == 125
     assert "set PLAYHEAD_TOKEN" in refused.err
+    assert (apart.code, "body_limit: set otherwise here" in apart.err) == (0, True), apart.err
+    assert (secret.code, f"start that again with --config {other}" in secret.err) == (125, True), secret.err
+    assert (elsewhere.code, "names another database" in elsewhere.err) == (125, True), elsewhere.err
 
 
 @pytest.mark.slow

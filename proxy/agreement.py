@@ -1,0 +1,91 @@
+"""What commands beside a running `up` have to agree on with it: that goes by the settings it was started with.
+
+What a command does not set, it leaves to those. Told to others are digests alone: among the values are passwords.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from proxy.errors import Failure
+from proxy.settings import Settings
+
+DOORS: Final = (
+    *(
+        "engine",
+        "reverse",
+        "durability",
+        "on_record_failure",
+        "body_limit",
+        "spool_limit",
+        "upstream_proxy",
+        "upstream_ca",
+    ),
+    *("connect_ports", "allow_private", "upstreams", "modes", "allowed_hosts", "tunnel"),
+)
+"""What a door of one's own can go by; the database and the profiles are the keeper's, of which there is one."""
+
+
+def facts(settings: Settings, names: Iterable[str]) -> dict[str, str]:
+    """What these settings are, for others to compare with theirs."""
+    return {name: _digest(_value(settings, name)) for name in names}
+
+
+def others(settings: Settings, known: Mapping[str, str], names: Iterable[str] = DOORS) -> list[str]:
+    """Which of these are set here, and set otherwise."""
+    return [
+        name
+        for name, digest in facts(settings, names).items()
+        if name in settings.model_fields_set and known.get(name) != digest
+    ]
+
+
+def same_database(settings: Settings, keeper: Mapping[str, Any]) -> None:
+    """Raise Failure where another database is named here than the one that this keeper serves."""
+    if others(settings, keeper.get("settings", {}), ["database_url"]):
+        raise Failure(
+            f"database_url names another database than the one that the keeper which runs on {settings.data} serves; leave it"
+            " out, stop that keeper first, or give this command a directory of its own with --data"
+        )
+
+
+def same_profiles(settings: Settings, keeper: Mapping[str, Any], *, own_door: bool) -> None:
+    """Raise Failure where what is recorded here would be keyed and redacted by other profiles than it should be.
+
+    A door of one's own redacts by the profiles here; those of an `up` by that one's, which are what is meant where none are
+    here.
+    """
+    known = keeper.get("settings", {}).get("profile")
+    if known is None or known == facts(settings, ["profile"])["profile"] or not (settings.profile or own_door):
+        return
+    if not settings.profile:
+        raise Failure(
+            f"the `playhead up` that runs on {settings.data} goes by profiles of its own, and this command by none: say"
+            f" --config {keeper['config']}, so that the same is kept secret"
+        )
+    config = settings.config and settings.config.absolute()
+    raise Failure(
+        f"the profiles in {config} are not those that the `playhead up` which runs on {settings.data} was started"
+        f" with, and it keys and redacts by its own: start that again with --config {config}, or give this command a"
+        " directory of its own with --data"
+    )
+
+
+def _value(settings: Settings, name: str) -> Any:
+    match name:
+        case "database_url":
+            return settings.database_url and settings.database_url.get_secret_value()
+        case "upstream_ca":
+            return settings.upstream_ca and str(settings.upstream_ca.absolute())
+        case "modes" | "allowed_hosts":
+            # They are two ways to say one thing.
+            return settings.host_modes
+        case "tunnel":
+            return settings.tunnel.hosts
+        case _:
+            return getattr(settings, name)
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
