@@ -62,16 +62,17 @@ class BadBundle(ValueError):
     """The file is not a whole, undamaged bundle. `line` is the first that is wrong."""
 
     def __init__(self, line: int, why: str) -> None:
-        super().__init__(f"line {line} of the bundle is not as it was written: {why}; export the run again")
         self.line = line
+        self.wrong = f"line {line} of the bundle is not as it was written: {why}"
+        super().__init__(f"{self.wrong}; export the run again")
 
 
 class NoBundle(BadBundle):
     """The file is something else altogether."""
 
     def __init__(self) -> None:
-        ValueError.__init__(self, "this is no Playhead bundle; make one with: playhead export RUN -o FILE")
-        self.line = 1
+        self.line, self.wrong = 1, "this is no Playhead bundle"
+        ValueError.__init__(self, f"{self.wrong}; make one with: playhead export RUN -o FILE")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

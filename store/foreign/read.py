@@ -65,8 +65,11 @@ def named(path: Path) -> str:
 _BUNDLE: Final = re.compile(rb'\{\s*"playhead"\s*:\s*"bundle"')
 """As ours begin, and as a later version or a hand might write it: whoever reads it then says what is wrong."""
 
-_SEALED: Final = re.compile(rb'\{.*,"check":"sha256:[0-9a-f]{64}"\}')
-"""A line of ours, where those before it are gone."""
+_SEAL: Final = re.compile(rb',"check":"sha256:[0-9a-f]{64}"\}\s*\Z')
+"""As every line of ours ends: where the first one is gone, the next one tells."""
+
+_ENDING: Final = 100
+"""Bytes at the end of a line that hold that."""
 
 _MARK: Final = b"\xef\xbb\xbf"
 """The byte order mark that some programs on Windows write."""
@@ -89,9 +92,9 @@ _marks = msgspec.json.Decoder(_Marks)
 def recognized(data: Any) -> Format:
     """The format of a file by what it holds."""
     first = _first_line(data)
-    if _BUNDLE.match(first.removeprefix(_MARK)) or _SEALED.match(first):
+    if _BUNDLE.match(first.removeprefix(_MARK)) or _SEAL.search(first, len(first) - _ENDING):
         return "bundle"
-    if first.startswith(CONFLICT):
+    if first.startswith(CONFLICT[0]):
         if _BUNDLE.search(data):
             return "bundle"
         raise NotReadable(f"its first line is {CONFLICTED}")

@@ -69,20 +69,60 @@ def test_what_it_does_not_understand_it_says_so_and_goes_on(data: Path) -> None:
 
 def test_a_recording_that_was_altered_is_refused_by_its_line(data: Path, tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
-    begin = {"begin": {"name": "t.py::a", "file": str(file), "mode": "once"}}
     with conversation(data) as (say, _):
-        assert say(json.dumps(begin).encode()) == {"done": {"how": "record"}}
+        assert say(begun(file, "once")) == {"done": {"how": "record"}}
         assert say(b'{"end": {"passed": true}}')["done"]["right"]
-        file.write_bytes(file.read_bytes().replace(b"t.py::a", b"t.py::b"))
-        assert f"{file}: line 1 of the bundle is not as it was written" in say(json.dumps(begin).encode())["failed"]
+        whole = file.read_bytes()
+        file.write_bytes(whole.replace(b"t.py::a", b"t.py::b"))
+        assert f"{file}: line 1 of the bundle is not as it was written" in say(begun(file, "once"))["failed"]
+        for n, (content, wrong) in enumerate(damaged(whole)):
+            other = tmp_path / f"{n}.jsonl"
+            other.write_bytes(content)
+            told = say(begun(other, "new_episodes"))["failed"]
+            assert told.startswith(f"{other}: {wrong}")
+            assert told.endswith("; record the test again: pytest t.py::a --record-mode=all")
+            assert say(begun(other, "all")) == {"done": {"how": "record"}}
+            assert say(b'{"end": {"passed": true}}')["done"]["right"]
+            assert load(other).run["name"] == "t.py::a"
+
+
+def begun(file: Path, mode: str) -> bytes:
+    """A test that begins."""
+    return json.dumps({"begin": {"name": "t.py::a", "file": str(file), "mode": mode}}).encode()
+
+
+def damaged(whole: bytes) -> Iterator[tuple[bytes, str]]:
+    """What Git, an editor or a full disk makes of a recording, and what is said about it."""
+    first, rest = whole.split(b"\n", 1)
+    conflict = "a conflict marker of Git's: a merge of the file is not finished (take one side of it)"
+    not_written = "of the bundle is not as it was written"
+    yield b"<<<<<<< HEAD\n" + whole + b"=======\n" + whole + b">>>>>>> b\n", f"line 1 {not_written}: it is {conflict}"
+    yield (
+        first + b"\n<<<<<<< HEAD\n" + rest + b"=======\n" + rest + b">>>>>>> b\n",
+        f"line 2 {not_written}: it is {conflict}",
+    )
+    yield b"<<<<<<< HEAD\n{}\n=======\n[]\n>>>>>>> b\n", f"its first line is {conflict}"
+    yield b"\xef\xbb\xbf" + whole, f"line 1 {not_written}: it begins with a byte order mark"
+    yield whole[:-1], f"line 2 {not_written}: the line is not whole"
+    yield rest, "this is no Playhead bundle"
+    yield b"", "it is empty"
+    yield b"\0" * 50, "it holds no recording: it is neither a bundle nor what another program writes"
+    yield b"[1]\n", "it holds no recording: it is neither a bundle nor what another program writes"
+
+
+def test_a_broken_file_of_another_program_is_never_written_over(data: Path, tmp_path: Path) -> None:
+    file = tmp_path / "cassette.yaml"
+    file.write_text("<<<<<<< HEAD\ninteractions: []\n=======\n>>>>>>> b\n")
+    with conversation(data) as (say, _):
+        assert "its first line is a conflict marker of Git's" in say(begun(file, "rewrite"))["failed"]
+    assert file.exists()
 
 
 def test_a_recording_that_cannot_be_removed_is_told_and_ends_nothing(data: Path, tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl" / "b.jsonl"
     file.parent.write_text("no directory")
-    begin = {"begin": {"name": "t.py::a", "file": str(file), "mode": "rewrite"}}
     with conversation(data) as (say, _):
-        assert say(json.dumps(begin).encode()) == {"failed": f"cannot use the recording {file}: Not a directory"}
+        assert say(begun(file, "rewrite")) == {"failed": f"cannot use the recording {file}: Not a directory"}
         assert say(b'{"between": {}}') == {"done": {}}
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -329,8 +330,8 @@ def test_packages_of_the_suite_that_are_called_like_playhead_s_own_are_no_troubl
     assert ran.counts == {"passed": 1}, ran.out
 
 
-def test_tests_that_share_a_file_add_to_it(stage: Stage) -> None:
-    stage.write(
+def test_tests_that_share_a_file_add_to_it_and_no_advice_takes_from_another(stage: Stage) -> None:
+    shared = stage.write(
         "test_shared.py",
         """
         import pytest, requests
@@ -344,8 +345,16 @@ def test_tests_that_share_a_file_add_to_it(stage: Stage) -> None:
     for mode in ("all", "rewrite"):
         assert (ran := stage.pytest(f"--record-mode={mode}")).counts == {"passed": 2}, ran.out
         assert len(stage.recording("recordings/shared.jsonl")) == 2
+    assert "holds 1 call, recorded just now in place of 2: any other test that uses it must be" in ran
     assert (ran := stage.pytest()).counts == {"passed": 2}, ran.out
     assert len(stage.asked) == 4
+    shared.write_text(shared.read_text().replace("[1, 2]", "[1, 3]"))
+    assert (ran := stage.pytest("-k", "test_it[3]")).counts == {"failed": 1, "deselected": 1}, ran.out
+    advised = "pytest 'test_shared.py::test_it[3]' --record-mode=new_episodes"
+    assert f"  to mend it: record only what is new: {advised}" in ran
+    assert "or: record recordings/shared.jsonl again, with every test that uses it in one run: --record-mode=all" in ran
+    stage.pytest(*shlex.split(advised)[1:])
+    assert (ran := stage.pytest()).counts == {"passed": 2}, ran.out
 
 
 def test_test_cases_of_unittest(stage: Stage) -> None:
