@@ -118,8 +118,14 @@ def merged(own: Iterable[Path]) -> bytes:
 
 
 def roots_file(authority: Authority, own: Iterable[Path]) -> Path:
-    """What `merged` gives as a file, since OpenSSL wants one. It is named by its content and stays: doors share it."""
+    """What `merged` gives as a file, since OpenSSL wants one. It is named by its content and stays: doors share it.
+
+    Raises Failure where one of these files holds no certificate.
+    """
+    own = tuple(own)
     roots = merged(own)
+    if bare := next((path for path in own if not _CERTIFICATE.search(path.read_bytes())), None):
+        raise Failure(f"the private CA file {bare} holds no certificate in PEM form; correct upstream_ca")
     path = authority.certificate.with_name(f"roots-{hashlib.sha256(roots).hexdigest()[:16]}.pem")
     if not path.exists():
         _write(path, roots, 0o644)

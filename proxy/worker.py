@@ -23,7 +23,7 @@ from proxy import lane, mitm
 from proxy.ca import Authority, ensure
 from proxy.counting import Counting, keep, note
 from proxy.door import DoorConfig
-from proxy.errors import Failure
+from proxy.errors import Failure, first
 from proxy.notes import Notes
 from proxy.takes import Leading, Takes
 from replay.replays import Replays
@@ -219,5 +219,5 @@ if __name__ == "__main__":
         line: Told = json.loads(sys.stdin.buffer.readline())
         asyncio.run(main(line), loop_factory=_loops(line))
     except* (Failure, DataDirError) as failures:
-        _say({"failed": str(failures.exceptions[0])})
+        _say({"failed": str(first(failures))})
         sys.exit(125)

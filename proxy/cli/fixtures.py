@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from proxy.cli.common import settings, with_settings
-from proxy.errors import Failure
+from proxy.errors import Failure, first
 from proxy.fixtures import process
 
 
@@ -27,7 +27,7 @@ def fixtures_command(**flags: Any) -> None:
         try:
             asyncio.run(process.serve(found, out))
         except* Failure as failures:
-            failure = failures.exceptions[0]
+            failure = first(failures)
             raise failure if isinstance(failure, Failure) else Failure(str(failure)) from None
 
 

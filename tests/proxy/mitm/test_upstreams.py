@@ -16,7 +16,7 @@ import httpx
 import pytest
 import trustme
 
-from proxy.errors import Failure
+from proxy.errors import Failure, first
 from tests.support.h2wire import Peer
 from tests.support.wire import (
     Door,
@@ -170,6 +170,15 @@ async def test_a_private_ca_that_cannot_be_read_is_named(tmp_path: Path) -> None
         async with opened(tmp_path, upstream_ca=str(tmp_path / "none.pem")):
             pass
     assert raised.group_contains(Failure, match=r"none\.pem cannot be read")
+    assert isinstance(first(raised.value), Failure), "what a door says of itself, out of its task groups"
+
+
+async def test_a_private_ca_without_a_certificate_is_named(tmp_path: Path) -> None:
+    (tmp_path / "none.pem").write_text("-----BEGIN NOTHING-----\n")
+    with pytest.raises(ExceptionGroup) as raised:
+        async with opened(tmp_path, upstream_ca=str(tmp_path / "none.pem")):
+            pass
+    assert raised.group_contains(Failure, match=r"none\.pem holds no certificate")
 
 
 # Reverse mode
