@@ -78,8 +78,13 @@ class Child:
             async with asyncio.timeout(GRACE):
                 return await self._process.wait()
         except TimeoutError:
+            return await self.killed()
+
+    async def killed(self) -> int:
+        """Kill it where it still runs; its exit status."""
+        if self._process.returncode is None:
             self._process.kill()
-            return await self._process.wait()
+        return await self._process.wait()
 
 
 def _last_words(log: Path, begin: int) -> str:

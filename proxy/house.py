@@ -15,6 +15,7 @@ from proxy import agreement
 from proxy.api import Api
 from proxy.children import Child
 from proxy.errors import Failure
+from proxy.ports import loopback
 from proxy.settings import Settings
 from store.datadir import DataDir, DataDirError, opened
 
@@ -40,14 +41,30 @@ class House:
         """What the keeper that we have found running says about itself."""
 
     async def __aenter__(self) -> Self:
+        loopback()
         return self
 
     async def __aexit__(self, *error: Any) -> None:
-        # Doors first: the keeper then drains what they left in their spools.
-        await self.close_doors()
-        if self._keepers:
-            self.data.withdraw("keeper")
-        await asyncio.gather(*(keeper.stop() for keeper in self._keepers))
+        async with asyncio.TaskGroup() as group:
+            stopping = group.create_task(self._stop())
+            try:
+                await asyncio.shield(stopping)
+            except asyncio.CancelledError:
+                # A Ctrl-C by now is heard when they have stopped: there is nothing to hurry, and it has its bounds.
+                await stopping
+                raise
+
+    async def _stop(self) -> None:
+        try:
+            # Doors first: the keeper then drains what they left in their spools.
+            await self.close_doors()
+            if self._keepers:
+                self.data.withdraw("keeper")
+            await asyncio.gather(*(keeper.stop() for keeper in self._keepers))
+        except asyncio.CancelledError:
+            # Ctrl-C once more.
+            await asyncio.gather(*(child.killed() for child in (*self._doors, *self._keepers)))
+            raise
 
     async def close_doors(self) -> list[int]:
         """Stop our doors; all that they acknowledged is in their spools. Their exit statuses: 0 where all was well."""
