@@ -1,4 +1,4 @@
-"""Ports that we are about to listen on: free ones, and one that is kept for doors that come and go."""
+"""Ports that we are about to listen on: free ones, one that is kept for doors that come and go, and loopback under them."""
 
 import errno
 import random
@@ -14,6 +14,19 @@ QUIET: Final = range(16384, 32768)
 before somebody listens on it."""
 
 TRIES: Final = 20
+
+
+def loopback() -> None:
+    """Raise Failure where nothing on this machine can reach it: there our processes and the commands' clients meet."""
+    # To connect a datagram socket is to ask for the way there: nothing is sent.
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        try:
+            asking.connect(("127.0.0.1", 9))
+        except OSError as error:
+            raise Failure(
+                f"127.0.0.1 cannot be reached on this machine ({error.strerror}), and all that we start listens there: is"
+                " the loopback interface down? Bring it up: ip link set lo up"
+            ) from error
 
 
 @contextmanager

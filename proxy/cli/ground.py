@@ -93,9 +93,10 @@ def config_command(as_json: bool, **flags: Any) -> None:
 def doctor_command(command: tuple[str, ...], strict: bool, as_json: bool, **flags: Any) -> None:
     """Let every client on this machine ask an invented host through a door of our own, and say what became of it.
 
-    With COMMAND, the clients are those of the Python or Node that COMMAND would use. Exits with 1 where one of these would
-    escape the recorder or does not trust our CA: of `-- python agent.py` the Python clients, of `-- curl URL` curl; other
-    programs on this machine are listed and change nothing, unless with --strict. Nothing leaves this machine.
+    With COMMAND, the clients are those of the Python or Node that COMMAND would use; COMMAND itself is not run, and a client
+    that it tells to ignore the proxy is not found here. Exits with 1 where one of these would escape the recorder or does not
+    trust our CA: of `-- python agent.py` the Python clients, of `-- curl URL` curl; other programs on this machine are listed
+    and change nothing, unless with --strict. Nothing leaves this machine.
     """
     if command:
         present(command)

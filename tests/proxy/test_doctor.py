@@ -1,6 +1,7 @@
 """The doctor is right about each client: judged with real clients, and with clients made to fail in each way."""
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -182,6 +183,25 @@ def test_a_python_without_a_package_says_so(package: str) -> None:
     line = python(package)(bare, "https://unused.example")
     assert line is not None
     assert subprocess.run(line, env={}, check=False).returncode == doctor.NOT_INSTALLED
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="util-linux is not installed")
+def test_a_machine_that_cannot_reach_itself_is_told_so_and_no_client_is_blamed(tmp_path: Path) -> None:
+    playhead = f"{Path(sys.executable).parent}/playhead"
+    both = f"{playhead} doctor; {playhead} replay r -- true"
+    ran = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--net", "sh", "-c", both],
+        env={**HERE, "PLAYHEAD_DATA": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    if "unshare" in ran.stderr:
+        pytest.skip("nobody may make a network namespace here")
+    told = "127.0.0.1 cannot be reached on this machine (Network is unreachable)"
+    assert ran.stderr.count(told) == ran.stderr.count("ip link set lo up") == 2, ran.stderr
+    assert (ran.stdout, ran.returncode) == ("", 125)
 
 
 def test_a_no_proxy_that_hides_models_is_spoken_of() -> None:
