@@ -80,6 +80,11 @@ class Child:
         except TimeoutError:
             return await self.killed()
 
+    def forget(self) -> None:
+        """Leave no log of one that has ended, where it had nothing to say."""
+        if self.log.exists() and not self.log.stat().st_size:
+            self.log.unlink()
+
     async def killed(self) -> int:
         """Kill it where it still runs; its exit status."""
         if self._process.returncode is None:

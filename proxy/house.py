@@ -69,6 +69,8 @@ class House:
     async def close_doors(self) -> list[int]:
         """Stop our doors; all that they acknowledged is in their spools. Their exit statuses: 0 where all was well."""
         ends = await asyncio.gather(*(door.stop() for door in self._doors))
+        for door in self._doors:
+            door.forget()
         self._doors.clear()
         return ends
 

@@ -63,6 +63,7 @@ async def test_two_recordings_at_once_and_one_that_goes_on_are_all_there(embedde
         )
         later = await playhead(*recording(embedded, "short", 5, 9))
     assert [done[0] for done in (*both, later)] == [0, 0, 0], (both, later)
+    assert not list((embedded / "log").glob("door-*.log")), "doors that had nothing to say left an empty file each"
     async with up(embedded) as house:
         listed = (await get(house.api, "/runs"))["items"]
         found = {run: await bundle(house.api, run) for run in ("long", "short")}

@@ -25,6 +25,9 @@ class Slow:
         self.end = "stopped"
         return 0
 
+    def forget(self) -> None:
+        """It has no log."""
+
     async def killed(self) -> int:
         self.end = "killed"
         return -9
