@@ -109,6 +109,11 @@ class Fold:
         """Whether nothing more can come."""
         return self.state == "closed"
 
+    @property
+    def answered(self) -> bool:
+        """Whether the answer came to its end."""
+        return self._sides["response"].size is not None
+
     def feed(self, record: Record) -> None:
         """Take the next event of the exchange. Never raises for what the wire or a damaged spool brings."""
         if isinstance(record, Gap | ReplayNoted):

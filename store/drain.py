@@ -32,6 +32,7 @@ _ID = re.compile(r"[0-9a-f-]{36}")
 type Event = RequestStarted | ResponseStarted | Data | Ended | Closed
 
 DAMAGED = "damaged"
+BROKEN_OFF = "the door broke the exchange off before its end"
 DOOR_DIED = "the door died before the exchange ended: what passed after the last piece is not recorded"
 
 
@@ -205,6 +206,9 @@ class Drain:
             return
         exchange = fold.exchange()
         found.exchanges.append(exchange)
+        if exchange.outcome == "refused" and not fold.answered:
+            # We broke it off and nobody else: how it would have ended is not in the record.
+            found.gaps.append(Gap(exchange.run, _last_sign(exchange), exchange.error or BROKEN_OFF, exchange.id))
         if fold.ignored:
             strays = ", ".join(sorted({f"{word} when {state}" for state, word in fold.ignored}))
             reason = f"{len(fold.ignored)} events came that could not be ({strays})"

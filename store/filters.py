@@ -87,9 +87,27 @@ def of_calls(filters: Filters) -> Iterator[ColumnElement[bool]]:
 
 
 def lacking() -> ColumnElement[bool]:
-    """Whether something of a run is not in its record: a gap, bytes that passed and were not kept, an end not seen."""
-    cut = or_(exchanges.c.truncated, exchanges.c.ended_at.is_(None))
-    return or_(exists().where(*_same_run(gaps)), exists().where(*_same_run(exchanges), cut))
+    """Whether a run is not complete: it has a gap, bytes that passed and were not kept, an end not seen, a cut answer."""
+    return or_(
+        exists().where(*_same_run(gaps)),
+        exists().where(*_same_run(exchanges), unkept()),
+        exists().where(*_same_run(calls), cut()),
+    )
+
+
+def unkept() -> ColumnElement[bool]:
+    """Whether an exchange is not all in its record."""
+    return or_(exchanges.c.truncated, exchanges.c.ended_at.is_(None))
+
+
+def cut() -> ColumnElement[bool]:
+    """Whether an answer broke off that had begun, and none to the same request came whole after it. That its client left it
+    is no such cut, nor is the end of a stream that a tool's server keeps open to be listened to: it has no end of its own."""
+    again = calls.alias("again")
+    same = (again.c.project == calls.c.project, again.c.run == calls.c.run, again.c.key == calls.c.key)
+    later = and_(*same, again.c.complete, again.c.started_at > calls.c.started_at)
+    begun = and_(calls.c.outcome.in_(("server_closed", "timed_out")), calls.c.status.is_not(None), ~calls.c.complete)
+    return and_(begun, or_(calls.c.kind == "model", ~calls.c.streamed), ~exists().where(later).correlate(calls))
 
 
 def page[T: tuple[Any, ...]](

@@ -19,7 +19,6 @@ from sqlalchemy import (
     delete,
     func,
     not_,
-    or_,
     select,
     update,
 )
@@ -30,7 +29,7 @@ from calls.events import Gap
 from calls.model import Usage
 from store.blobs import unpack
 from store.database import Database
-from store.filters import Cursor, Filters, of_runs, page
+from store.filters import Cursor, Filters, cut, of_runs, page, unkept
 from store.folds import Folds, among, folds
 from store.rows import clean
 from store.shapes import NO_STATS, Shape, ns_of, run_shape
@@ -187,8 +186,7 @@ def following(found: Sequence[RowMapping], limit: int) -> str | None:
 
 
 def _of_exchanges() -> Select[Any]:
-    lacking = or_(exchanges.c.truncated, exchanges.c.ended_at.is_(None))
-    columns = (func.count().label("exchanges"), func.count().filter(lacking).label("lacking"))
+    columns = (func.count().label("exchanges"), func.count().filter(unkept()).label("unkept"))
     return _by_run(exchanges, columns)
 
 
@@ -201,7 +199,8 @@ def _of_calls(folded: Folds) -> Select[Any]:
     sums = [func.sum(calls.c[name]).filter(once).cast(calls.c[name].type).label(name) for name in Usage.__slots__]
     cost = func.sum(calls.c.cost_usd).filter(once).label("known_cost_usd")
     unpriced = func.count().filter(_may_have_cost(), once, calls.c.cost_usd.is_(None)).label("unpriced")
-    return _by_run(calls, (number.label("calls"), models, *sums, cost, unpriced))
+    broken = func.count().filter(cut()).label("cut")
+    return _by_run(calls, (number.label("calls"), models, *sums, cost, unpriced, broken))
 
 
 def _may_have_cost() -> ColumnElement[bool]:

@@ -23,7 +23,13 @@ NO_RUNS = "no runs; record one with: playhead record -- COMMAND"
 @click.option(
     "--search", "q", metavar="TEXT", help="Only runs named so, or in which a model said so or asked it of a tool."
 )
-@click.option("--incomplete", is_flag=True, default=None, help="Only runs with gaps or cut answers.")
+@click.option(
+    "--incomplete",
+    is_flag=True,
+    default=None,
+    help="Only runs that lack something: gaps, answers cut off. What a client itself left, or had whole when it tried again, is"
+    " not lacking.",
+)
 def ls_command(as_json: bool, limit: int, **flags: Any) -> None:
     """List runs, newest first.
 

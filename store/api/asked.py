@@ -35,6 +35,9 @@ type Next = Annotated[str | None, Query(max_length=500, pattern=_TEXT, descripti
 type Text = Annotated[str | None, Query(min_length=1, max_length=500, pattern=_TEXT)]
 type Time = Annotated[str | None, Query(max_length=100, pattern=_TEXT, description="RFC 3339 with its offset")]
 type Labels = Annotated[list[str], Query(description="NAME=VALUE, or NAME for any value; may be repeated")]
+type Incomplete = Annotated[
+    bool | None, Query(description="calls without their answer's end; of runs: `complete` is false")
+]
 type Status = Annotated[str | None, Query(pattern=_STATUS, description="429, or 4xx")]
 
 
@@ -58,7 +61,7 @@ def _filters(
     tool: Text = None,
     host: Text = None,
     status: Status = None,
-    incomplete: bool | None = None,
+    incomplete: Incomplete = None,
     q: Text = None,
 ) -> Filters:
     return Filters(

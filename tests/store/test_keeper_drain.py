@@ -5,7 +5,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from calls.events import Data, Record, RequestStarted, encode
+import pytest
+
+from calls.events import Data, Ended, Record, RequestStarted, encode
 from calls.fold import events_of
 from calls.model import Exchange
 from store.drain import Drain
@@ -190,3 +192,17 @@ async def test_events_that_could_not_be_are_told(tmp_path: Path) -> None:
     (gap,) = found.gaps
     assert (gap.run, gap.exchange) == (exchange.run, exchange.id)
     assert "answer data when answered" in gap.reason
+
+
+@pytest.mark.parametrize("over", [False, True], ids=["in its midst", "after its end"])
+async def test_an_answer_that_the_door_itself_broke_off_is_a_gap(tmp_path: Path, over: bool) -> None:
+    exchange = replace(turns(1)[0], outcome="refused", error="the door stopped before the exchange was over")
+    *events, closed = events_of(exchange)
+    assert exchange.response
+    end = [Ended(exchange.id, 9, "response", exchange.response.body.size)] if over else []
+    with Spool(tmp_path) as spool:
+        await spooled(spool, [*events, *end, closed])
+        found = drain(tmp_path).gather(PLENTY)
+    assert found.exchanges == [exchange]
+    told = [(gap.run, gap.exchange, gap.reason) for gap in found.gaps]
+    assert told == ([] if over else [(exchange.run, exchange.id, exchange.error)])

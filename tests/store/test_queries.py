@@ -91,15 +91,34 @@ async def test_a_run_that_was_never_recorded_is_none(runs: Runs, recorded: Recor
     [
         replace(exchange(1), ended_at=None),
         replace(exchange(1), request=replace(exchange(1).request, body=Body(data=b"{", size=9, truncated=True))),
+        exchange(1, outcome="server_closed", request=b"cut"),
+        exchange(1, outcome="timed_out", request=b"cut"),
     ],
-    ids=["an end", "bytes"],
+    ids=["an end", "bytes", "an answer's end", "an answer's end in time"],
 )
 async def test_a_run_that_lacks_something_is_incomplete(ingest: Ingest, runs: Runs, lacking: Exchange) -> None:
-    await ingest.put([kept(0), kept(0, run="whole", at=NOON + 1), Kept(lacking, None)])
+    made = call(lacking, complete=False)
+    await ingest.put([kept(0), kept(0, run="whole", at=NOON + 1), Kept(lacking, made)])
     found = await runs.page(Filters(incomplete=True), LATER)
     assert [(run["id"], run["complete"]) for run in found.items] == [("night-run", False)]
     found = await runs.page(Filters(incomplete=False), LATER)
     assert [(run["id"], run["complete"]) for run in found.items] == [("whole", True)]
+
+
+async def test_a_run_lacks_nothing_where_a_client_left_or_nothing_came_or_it_came_whole_when_tried_again(
+    ingest: Ingest, runs: Runs
+) -> None:
+    broken = [
+        exchange(0, outcome="client_closed", request=b"left"),
+        replace(exchange(1, outcome="server_closed", request=b"never reached"), response=None),
+        exchange(2, outcome="server_closed", request=b"tried again"),
+    ]
+    heard, again = exchange(3, outcome="server_closed", request=b"heard"), exchange(4, request=b"tried again")
+    puts = [Kept(each, call(each, complete=False)) for each in broken]
+    await ingest.put([*puts, Kept(heard, call(heard, complete=False, streamed=True)), Kept(again, call(again))])
+    found = await runs.page(Filters(incomplete=False), LATER)
+    assert [(run["id"], run["complete"]) for run in found.items] == [("night-run", True)]
+    assert (await runs.page(Filters(incomplete=True), LATER)).items == []
 
 
 async def test_a_gap_makes_a_run_incomplete_even_where_nothing_else_is_known_of_it(ingest: Ingest, runs: Runs) -> None:
