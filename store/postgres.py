@@ -402,4 +402,7 @@ def _reason(words: str) -> str:
     """Of all that a program of Postgres says, why it gave up: what it says last may be how it cleaned up."""
     lines = words.strip().splitlines()
     told = [line for line in lines if any(sign in line for sign in ("FATAL:", "PANIC:", "rror", "could not"))]
-    return (told or lines or [""])[-1].strip()
+    # A process that fails in the midst of a transaction panics when it cannot undo that.
+    told = [line for line in told if "FATAL:" in line] or told or lines or [""]
+    hint = "".join(lines[lines.index(told[-1]) + 1 :][:1]).partition("HINT:")[2] if lines else ""
+    return f"{told[-1].strip()}{hint and f' ({hint.strip()})'}"

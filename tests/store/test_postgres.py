@@ -18,7 +18,7 @@ import asyncpg
 import pytest
 
 import store.postgres
-from store.postgres import Cluster, NoPostgres, Server, ensure, find_bindir
+from store.postgres import Cluster, NoPostgres, Server, _reason, ensure, find_bindir
 from tests.support.postgres import CARELESS
 
 ROOT = Path(__file__).parents[2]
@@ -242,6 +242,19 @@ def test_a_damaged_directory_is_refused_in_one_sentence_and_left_alone(
             ensure(base, CARELESS)
         assert "\n" not in str(refused.value)
     assert sorted(path.name for path in (base / "data").iterdir()) == before
+
+
+def test_a_full_disk_is_the_reason_and_not_the_panic_that_it_brings() -> None:
+    """What initdb of PostgreSQL 18 said on a disk of 20 MB, 2026-11-22."""
+    said = """2026-11-22 16:05:56.484 UTC [7420] FATAL:  could not extend file "base/1/2754": wrote only 4096 of 8192 bytes
+2026-11-22 16:05:56.484 UTC [7420] HINT:  Check free disk space.
+2026-11-22 16:05:56.484 UTC [7420] PANIC:  cannot abort transaction 1, it was already committed
+Aborted
+child process exited with exit code 134
+"""
+    assert _reason(said).endswith("wrote only 4096 of 8192 bytes (Check free disk space.)")
+    assert _reason("PANIC:  could not locate a valid checkpoint record\n").startswith("PANIC:  could not locate")
+    assert _reason("") == ""
 
 
 def test_a_killed_initdb_leaves_nothing_in_the_way(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
