@@ -48,6 +48,22 @@ class _RunId(click.ParamType[str]):
 RUN_ID: Final = _RunId()
 
 
+class _Host(click.ParamType[str]):
+    """Who may be asked: one host, or all below a name. What is none would never be asked, and nobody would know why."""
+
+    name = "HOST"
+    _form = re.compile(r"(\*\.)?[a-z0-9._-]{1,253}|[0-9a-f.]*(:[0-9a-f.]*){2,8}")
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        host = str(value).lower()
+        if not self._form.fullmatch(host):
+            self.fail(f"{value!r} is no host: write api.example.com or *.example.com, one with each option", param, ctx)
+        return host
+
+
+HOST: Final = _Host()
+
+
 def settings(config: Path | None = None, **flags: Any) -> Settings:
     """The settings in force under these flags, profiles checked. Raises Failure."""
     try:
@@ -89,7 +105,8 @@ def _escaped(found: re.Match[str]) -> str:
 def pairs(labels: tuple[str, ...]) -> dict[str, str]:
     """Labels as they were given, k=v."""
     split = [label.partition("=") for label in labels]
-    if wrong := next((label for label, (_, sign, _) in zip(labels, split, strict=True) if not sign), None):
+    wrong = next((label for label, (name, sign, _) in zip(labels, split, strict=True) if not (name and sign)), None)
+    if wrong is not None:
         raise click.UsageError(f"--label {wrong} is not of the form key=value")
     return {name: value for name, _, value in split}
 

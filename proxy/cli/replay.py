@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from proxy.cli.common import settings, with_settings
+from proxy.cli.common import HOST, settings, with_settings
 from proxy.overrides import overrides_of
 from proxy.replay import Wanted, replay
 
@@ -21,7 +21,12 @@ from proxy.replay import Wanted, replay
     help="Default: fail, with an explanation. record: ask for real, and let what came back whole become the run's new generation.",
 )
 @click.option(
-    "--allow-host", "hosts", multiple=True, metavar="HOST", help="Let this host (or *.HOST) be asked for real."
+    "--allow-host",
+    "hosts",
+    type=HOST,
+    multiple=True,
+    metavar="HOST",
+    help="Let this host (or *.HOST) be asked for real.",
 )
 @click.option("--from-step", type=click.IntRange(min=1), metavar="N", help="Leave out what was recorded before step N.")
 @click.option(

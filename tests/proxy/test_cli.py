@@ -152,12 +152,6 @@ async def test_a_replay_that_was_forgotten_to_be_one_is_refused(data: Path, tmp_
     assert "add --mode replay" in done.err
 
 
-async def test_a_label_without_a_value_is_a_wrong_command_line(data: Path) -> None:
-    done = await Desk(data=data)("record", "--label", "team", "--", "true")
-    assert done.code == 2
-    assert "key=value" in done.err
-
-
 async def test_a_report_that_cannot_be_written_is_refused_before_the_command_runs(data: Path, tmp_path: Path) -> None:
     file = bundle_file(tmp_path / "run.jsonl", conversation(1))
     ran = tmp_path / "ran"

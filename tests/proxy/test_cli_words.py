@@ -77,6 +77,16 @@ def test_a_run_id_that_cannot_be_is_a_wrong_command_line(command: Sequence[str])
     assert "cannot be a run id: use 1 to 128 of the characters" in wrong(*command)
 
 
+@pytest.mark.parametrize("host", ["a b", "https://api.example.com", "api.example.com:443", "a.*.example", ""])
+def test_a_host_that_no_request_can_go_to_is_a_wrong_command_line(host: str) -> None:
+    assert "is no host: write api.example.com or *.example.com" in wrong("replay", "--allow-host", host, "r", "true")
+
+
+@pytest.mark.parametrize("label", ["team", "=support", ""])
+def test_a_label_without_a_name_or_a_value_is_a_wrong_command_line(label: str) -> None:
+    assert "is not of the form key=value" in wrong("record", "--label", label, "--", "true")
+
+
 def test_every_way_to_name_a_run_says_what_a_name_can_be() -> None:
     named = [
         parameter
