@@ -1,7 +1,6 @@
 """What a door that replays answers from: the recordings that it was given, and those that it fetches when they are asked for."""
 
 import asyncio
-import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,6 +10,7 @@ from calls.profile import Profiles
 from calls.redact import Redactor
 from proxy.door import DoorConfig
 from proxy.errors import Failure
+from proxy.naming import file_of
 from proxy.notes import Notes
 from proxy.recordings import Fetch, from_file, from_keeper
 from proxy.takes import Takes
@@ -50,7 +50,7 @@ async def replays(
     _reached(options.from_step, found)
     if takes:
         # What the store has begins when it is asked for, and anew when it has ended: as the next generation, where it is one.
-        files = [os.path.isfile(name) for name in told["replay"]]  # noqa: ASYNC240 - nobody waits yet
+        files = [file_of(name) is not None for name in told["replay"]]
         made.given = tuple(name for name, file in zip(told["replay"], files, strict=True) if not file)
         found = [source for source, file in zip(found, files, strict=True) if file]
         takes.all_of = made.given[0] if len(made.given) == 1 and not found else None
@@ -98,7 +98,7 @@ def _options(told: Mapping[str, Any], config: DoorConfig) -> Options:
 
 
 async def _source(name: str, identity: str | None, fetch: Fetch | None, adopt: Callable[[Path], Bundle]) -> Source:
-    if fetch is None or os.path.isfile(name):  # noqa: ASYNC240 - likewise
+    if fetch is None or file_of(name):
         bundle = await asyncio.to_thread(adopt, Path(name))
     elif (found := (await fetch(name)).bundle) is not None:
         bundle = found

@@ -1,15 +1,18 @@
 """The keeper as the command line sees it: a few requests, and problems turned into sentences."""
 
 import json
+import math
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from decimal import Decimal
 from typing import Any, Final, Self
 from urllib.parse import quote
 
 import httpx2
 
 from proxy.errors import Failure
+from store.lineage import remains
 
 DOTS: Final = (".", "..")
 """What no path of the keeper can end in: clients take it for the directory."""
@@ -17,6 +20,8 @@ DOTS: Final = (".", "..")
 
 NOBODY: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """Trusts no certificate: keepers speak plain HTTP, and to read the world's roots takes a tenth of a second for each client."""
+
+LONGEST_INT: Final = 4000
 
 
 class NotFound(Failure):
@@ -81,7 +86,7 @@ class Api:
                 answer.read()
                 raise _failure(answer)
             for line in answer.iter_lines():
-                yield json.loads(line)
+                yield read_json(line)
 
     def troubles(self) -> list[str]:
         """What keeps recordings from the database, as `/readyz` tells it."""
@@ -100,7 +105,7 @@ class Api:
             answer = self._http.request(method, f"/v1{path}", **what)
         if answer.status_code >= 400:
             raise _failure(answer)
-        return answer.json() if answer.content else None
+        return read_json(answer.content) if answer.content else None
 
     def close(self) -> None:
         """Close its connections."""
@@ -138,6 +143,21 @@ def _failure(answer: httpx2.Response) -> Failure:
     return {404: NotFound, 503: Away}.get(answer.status_code, Failure)(words)
 
 
+def read_json(text: bytes | str) -> Any:
+    """What the keeper tells, which holds what anybody answered: a number that Python makes no int or float of is a Decimal."""
+    return json.loads(text, parse_int=_integer, parse_float=_float)
+
+
+def _integer(digits: str) -> int | Decimal:
+    # CPython reads no int of more digits than it writes (CVE-2020-10735).
+    return int(digits) if len(digits) <= LONGEST_INT else Decimal(digits)
+
+
+def _float(text: str) -> float | Decimal:
+    value = float(text)
+    return value if math.isfinite(value) else Decimal(text)
+
+
 def segment(name: str) -> str:
     """A name as one segment of a path. Raises NotFound for one that would be another path."""
     if name in DOTS or not name:
@@ -157,10 +177,10 @@ def lacks(api: Api, run: str, times: int = 1) -> str | None:
 
 
 def meant(api: Api, run: str) -> str:
-    """The run that a person names: `last` is the newest in which something was recorded. Raises Failure."""
+    """The run that a person names: `last` is the newest in which something was recorded for its own sake. Raises Failure."""
     if run != "last":
         return run
-    newest = next((found for found in api.each("/runs", limit=20) if found["calls"]), None)
+    newest = next((found for found in api.each("/runs", limit=20) if found["calls"] and not remains(found)), None)
     if newest is None:
         raise Failure("nothing was recorded yet; start with: playhead record -- COMMAND")
     return str(newest["id"])

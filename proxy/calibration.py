@@ -18,6 +18,7 @@ from calls.proposal import added, proposals
 from calls.redact import Redactor
 from proxy.api import Api, NotFound, meant, segment
 from proxy.errors import Failure
+from proxy.naming import file_of, unknown
 from proxy.recordings import from_file
 from store.bundle import read
 from store.profiles import shipped
@@ -47,14 +48,14 @@ def exchanges(api: Api | None, recording: str) -> list[Exchange]:
         try:
             lines = b"".join(api.raw(f"/runs/{segment(run)}/bundle"))
         except NotFound as error:
-            raise Failure(f"there is no run {run} here; `playhead ls` lists what was recorded") from error
+            raise unknown(run) from error
         found = read(lines.splitlines(keepends=True))
     return sorted(found.exchanges, key=lambda each: (each.started_at, each.id))
 
 
 def is_file(recording: str) -> bool:
     """Whether a file is meant, and not a run. Raises Failure where there is no such file."""
-    if Path(recording).is_file():
+    if file_of(recording):
         return True
     if "/" in recording or recording.endswith((".jsonl", ".yaml", ".har")):
         raise Failure(f"there is no bundle {recording}; make one with: playhead export RUN -o {recording}")

@@ -9,7 +9,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -22,6 +22,7 @@ from proxy.api import Api, NotFound, lacks, meant, segment
 from proxy.environ import user_proxy
 from proxy.errors import Failure
 from proxy.house import LOOPBACK, House
+from proxy.naming import file_of
 from proxy.ports import free
 from proxy.record import checked, environment, new_run
 from proxy.replay import fetched, verdict, writable
@@ -54,7 +55,7 @@ class Wanted:
     @property
     def of_file(self) -> bool:
         """Whether the recording is a file, which alone says whose run it holds."""
-        return Path(self.recording).is_file()
+        return file_of(self.recording) is not None
 
 
 async def fork(settings: Settings, command: Sequence[str], wanted: Wanted) -> int:
@@ -67,13 +68,16 @@ async def fork(settings: Settings, command: Sequence[str], wanted: Wanted) -> in
         port = free(LOOPBACK, 0)
         api = await house.api(port)
         house.agreed(own_door=True)
+        if not wanted.of_file:
+            # Its child will be the last.
+            wanted = replace(wanted, recording=meant(api, wanted.recording))
         _unused(api, child)
         name = f"fork-{house.started}"
         bundle = await fetched(house, wanted.recording, house.data.replays / f"{name}.jsonl")
         report_file = house.data.replays / f"{name}.json"
         try:
             door = await house.door(**_door(house, wanted, child, bundle, report_file, port))
-            api.put(f"/runs/{segment(child)}", _parentage(api, wanted))
+            api.put(f"/runs/{segment(child)}", _parentage(wanted))
             place = {"proxy": f"http://{LOOPBACK}:{door.ready['port']}", **door.ready}
             code = await wrapped(command, environment(place, child, house.token, api=api.url, bypass=True))
         finally:
@@ -123,11 +127,11 @@ def _door(
     }
 
 
-def _parentage(api: Api, wanted: Wanted) -> Mapping[str, Any]:
+def _parentage(wanted: Wanted) -> Mapping[str, Any]:
     """What is known of the child before it begins: a file tells whose run it is only to the door."""
     said: dict[str, Any] = {"labels": dict(wanted.labels)}
     if not wanted.of_file:
-        said["parent"] = meant(api, wanted.recording)
+        said["parent"] = wanted.recording
     if wanted.at is not None:
         said["forked_at"] = wanted.at
     return said

@@ -13,17 +13,20 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Self
 
+from calls.divergence import readable
 from calls.redact import Redactor
-from proxy.api import Api, NotFound, segment
+from proxy.api import Api, NotFound, meant, segment
 from proxy.errors import Failure
 from proxy.house import House
-from proxy.text import counted
+from proxy.naming import file_of
+from proxy.text import counted, printable
 from replay.generation import flaw, generation, kept
 from store import packed
 from store.bundle import Bundle, load, write
 from store.derived import deriver
 from store.foreign.found import NotReadable
 from store.foreign.read import opened
+from store.generation import FLAWED
 from store.lineage import LABEL, OF, numbered
 from store.lineage import following as next_name
 from store.profiles import shipped
@@ -51,39 +54,40 @@ class Generations:
     house: House
     api: Api
     candidate: str
+    recording: str
+    """A file, or a run by its own name: what is recorded beside its replay becomes the last."""
 
     @classmethod
     async def begun(cls, house: House, replay: str, recording: str) -> Self:
         """Make ready to record beside a replay. Raises Failure where its recording cannot have another generation."""
-        if not _replaceable(Path(recording)):
+        if not _replaceable(file := file_of(recording)):
             raise Failure(f"{recording} is no bundle and is not replaced; import it first: playhead import {recording}")
         api = await house.api()
         house.agreed(own_door=True)
-        return cls(house, api, replay)
+        return cls(house, api, replay, recording if file else meant(api, recording))
 
-    async def settled(
-        self, bundle: Path, recording: str, report: Mapping[str, Any] | None, code: int
-    ) -> Settled | None:
+    async def settled(self, bundle: Path, report: Mapping[str, Any] | None, code: int) -> Settled | None:
         """Let what was recorded take effect, or say why not. None where nothing had to be recorded."""
         if report is None or not report["live"]:
             return None
         new = await self._recorded()
         profiles = shipped(self.house.profiles_toml())
         derive = deriver(profiles, Redactor(key=self.house.data.redaction_key()).text)
-        if why := _unfit(report, code, new) or flaw(new, derive):
-            return Settled(f"nothing was replaced: {why}; what went out is kept as run {self.candidate}", whole=False)
         old = await asyncio.to_thread(packed.load, bundle)
+        if why := _unfit(report, code, new) or flaw(new, derive):
+            labels = {OF: _names(old)[0], FLAWED: readable(printable(why))}
+            self.api.patch(f"/runs/{segment(self.candidate)}", {"labels": labels})
+            return Settled(f"nothing was replaced: {why}; what went out is kept as run {self.candidate}", whole=False)
         exchanges = [*kept(old, set(report.get("answered_by", ())), unused=report["allow_unused"]), *new.exchanges]
-        path = Path(recording)
-        # Nobody else waits for this loop.
-        name = None if path.is_file() else following(*_names(old))  # noqa: ASYNC240
+        file = file_of(self.recording)
+        name = None if file else following(*_names(old))
         made = await asyncio.to_thread(generation, old.run, profiles.digest, exchanges, derive)
-        if name is None:
-            replaced(path, made)
-        else:
+        if file:
+            replaced(file, made)
+        if name:
             self._promoted(made, name)
         self._forget()
-        return Settled(_told(report, recording, name), whole=True)
+        return Settled(_told(report, self.recording, name), whole=True)
 
     async def _recorded(self) -> Bundle:
         """What went out, once all of it is in."""
@@ -112,12 +116,12 @@ class Generations:
             return
 
 
-def _replaceable(path: Path) -> bool:
+def _replaceable(file: Path | None) -> bool:
     """Whether a recording is a bundle's file, or no file at all. Raises Failure where it cannot be read."""
     try:
-        return not path.is_file() or opened(path).form == "bundle"
+        return file is None or opened(file).form == "bundle"
     except (NotReadable, OSError) as error:
-        raise Failure(f"{path}: {error}") from error
+        raise Failure(f"{file}: {error}") from error
 
 
 def _unfit(report: Mapping[str, Any], code: int, new: Bundle) -> str | None:

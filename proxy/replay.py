@@ -6,7 +6,7 @@ Replay needs no Postgres: a bundle file is replayed as it lies, and a run is fir
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ import click
 from proxy.api import NotFound, lacks, meant, segment
 from proxy.errors import Failure
 from proxy.house import House
+from proxy.naming import file_of, unknown
 from proxy.record import checked, environment
 from proxy.settings import Settings
 from proxy.text import printable
@@ -59,6 +60,8 @@ async def replay(settings: Settings, command: Sequence[str], wanted: Wanted) -> 
         report_file = house.data.replays / f"{identity}.json"
         place = house.data.replays / f"{identity}.jsonl"
         generations = await _generations(house, identity, wanted)
+        if generations:
+            wanted = replace(wanted, recording=generations.recording)
         try:
             code, ends = await _answered(house, command, wanted, identity, place, report_file)
             report = _read(report_file)
@@ -66,7 +69,7 @@ async def replay(settings: Settings, command: Sequence[str], wanted: Wanted) -> 
                 report = interrupted(report)
             _keep(report_file, report, wanted)
             bundle = place if place.exists() else Path(wanted.recording)
-            settled = await generations.settled(bundle, wanted.recording, report, code) if generations else None
+            settled = await generations.settled(bundle, report, code) if generations else None
         finally:
             place.unlink(missing_ok=True)
     if settled is not None and settled.whole:
@@ -138,9 +141,9 @@ def writable(report: Path) -> None:
 
 async def fetched(house: House, recording: str, place: Path) -> Path:
     """The recording as a file: as it lies, or fetched from the store, as its rows (store/packed.py)."""
+    if (file := file_of(recording)) is not None:
+        return file
     path = Path(recording)
-    if path.is_file():
-        return path
     if "/" in recording and path.is_dir():
         raise Failure(f"{recording} is a directory; name a bundle in it, or a run")
     if "/" in recording or path.suffix == ".jsonl":
@@ -151,12 +154,11 @@ async def fetched(house: House, recording: str, place: Path) -> Path:
         if lacking := lacks(api, run):
             raise Failure(f"run {run} is not whole in the store yet: {lacking}; wait, or see /readyz of the keeper")
         current = newest(run, api.get(f"/runs/{segment(run)}"))
-        with place.open("wb") as file:
-            for piece in api.raw(f"/runs/{segment(current)}/rows"):
-                file.write(piece)
+        with place.open("wb") as rows:
+            rows.writelines(api.raw(f"/runs/{segment(current)}/rows"))
     except NotFound as error:
         place.unlink(missing_ok=True)
-        raise Failure(f"there is no run {run} here; `playhead ls` lists what was recorded") from error
+        raise unknown(run) from error
     return place
 
 

@@ -21,6 +21,11 @@ def newest(run: str, shape: Mapping[str, Any]) -> str:
     return str((shape["labels"] or {}).get(LABEL, run))
 
 
+def remains(shape: Mapping[str, Any]) -> bool:
+    """Whether a run was recorded for a generation of another one that did not come about."""
+    return OF in (shape["labels"] or {}) and numbered(str(shape["id"]))[1] == 1
+
+
 def numbered(name: str) -> tuple[str, int]:
     """Of which run a name is a generation, and the how manyth."""
     found = _NUMBERED.fullmatch(name)

@@ -5,14 +5,15 @@ import json
 import re
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from calls.identity import RUN
-from proxy.api import DOTS, Api
+from proxy.api import Api
 from proxy.house import House
+from proxy.naming import unfit
 from proxy.settings import Settings, WrongFlag, load
 
 type Command = Callable[..., Any]
@@ -40,8 +41,8 @@ class _RunId(click.ParamType[str]):
     name = "ID"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if not RUN.fullmatch(value) or value in DOTS:
-            self.fail(f"{value!r} cannot be a run id: use 1 to 128 of the characters A-Z a-z 0-9 . _ : -", param, ctx)
+        if why := unfit(value):
+            self.fail(f"{value!r} cannot be a run id: {why}", param, ctx)
         return str(value)
 
 
@@ -92,7 +93,14 @@ def asking[T](flags: dict[str, Any], question: Callable[[Api], T]) -> T:
 
 def print_json(value: Any) -> None:
     """One JSON value, readable, and without anything that a terminal acts on."""
-    click.echo(_FOREIGN.sub(_escaped, json.dumps(value, indent=2, ensure_ascii=False)))
+    click.echo(_FOREIGN.sub(_escaped, json.dumps(value, indent=2, ensure_ascii=False, default=_digits)))
+
+
+def _digits(number: Decimal) -> str:
+    """A number that nobody's parser makes an int or a float of, with all its digits (`proxy.api.read_json`)."""
+    if not isinstance(number, Decimal):
+        raise TypeError(f"{type(number).__name__} is no JSON")
+    return str(number)
 
 
 _FOREIGN = re.compile(r"[^\n -~]")

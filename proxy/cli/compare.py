@@ -18,6 +18,7 @@ from proxy.comparison import show
 from proxy.drifted import show_drift
 from proxy.errors import Failure
 from proxy.house import House
+from proxy.naming import file_of, unknown
 from proxy.recordings import from_file
 from proxy.settings import Settings
 from proxy.sheet import sheet
@@ -106,15 +107,14 @@ def recorded(api: Api, name: str) -> list[Exchange]:
     try:
         return read(b"".join(api.raw(f"/runs/{segment(run)}/bundle")).splitlines(keepends=True)).exchanges
     except NotFound as error:
-        raise Failure(f"there is no run {run} here; `playhead ls` lists what was recorded") from error
+        raise unknown(run) from error
 
 
 def _file(name: str) -> Path | None:
     """The recording that is meant, where it is a file. Raises Failure for one that is not there."""
-    path = Path(name)
-    if path.is_file():
-        return path
-    if "/" in name or path.suffix == ".jsonl":
+    if (file := file_of(name)) is not None:
+        return file
+    if "/" in name or name.endswith(".jsonl"):
         raise Failure(f"there is no file {name}; make one with: playhead export RUN -o {name}")
     return None
 

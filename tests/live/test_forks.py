@@ -193,6 +193,7 @@ def test_an_edited_argument_changes_what_the_agent_does_next(place: Place, base:
     assert [tool["arguments"]["query"] for tool in first["tool_calls"] if tool["name"] == "search_tickets"] == ["login"]
     assert (first["cost_usd"], last["cost_usd"] > 0, told["cost_usd"]) == (0, True, last["cost_usd"])
 
+    (place.directory / child).write_text("a file of that name, which is no recording")
     again = place("replay", child, *place.agent(*words))
     assert (again.code, again.said) == (0, ran.said), again.err
     assert "4 served, 0 missed, 0 live, 0 unused" in again.err
@@ -288,8 +289,9 @@ def test_a_run_that_waited_for_a_person_goes_on_without_paying_again(
     assert waiting.said[-1] == {"waits": "for a person"}
     assert place.world.taken() == ["POST /v1/chat/completions"]
 
-    ran = place("resume", stopped, "--run", f"resumed-{run}", "--allow", "tickets.example.com", *place.agent(*words))
+    ran = place("resume", "last", "--run", f"resumed-{run}", "--allow", "tickets.example.com", *place.agent(*words))
     assert ran.code == 0, ran.err
+    assert f"compare: playhead diff {stopped} resumed-{run}" in ran.err, "its child is the last now"
     assert ran.texts[0] == waiting.texts[0]
     assert place.world.taken()[0].startswith("GET /v2/tickets")
     told = place.get(f"/runs/resumed-{run}")

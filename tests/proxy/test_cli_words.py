@@ -71,10 +71,18 @@ def test_an_option_that_no_command_has_is_none() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [("record", "--run", "a b", "--", "true"), ("env", "--run", "é"), ("env", "--run", "..")]
+    ("command", "why"),
+    [
+        (("record", "--run", "a b", "--", "true"), "use 1 to 128 of the characters"),
+        (("env", "--run", "é"), "use 1 to 128 of the characters"),
+        (("env", "--run", ".."), "use 1 to 128 of the characters"),
+        (("record", "--run", "last", "--", "true"), "every command takes it for the newest run"),
+        (("record", "--run=-x", "--", "true"), "every command takes it for an option"),
+        (("import", "--as", "x.jsonl", "file"), "every command takes it for a file"),
+    ],
 )
-def test_a_run_id_that_cannot_be_is_a_wrong_command_line(command: Sequence[str]) -> None:
-    assert "cannot be a run id: use 1 to 128 of the characters" in wrong(*command)
+def test_a_run_id_that_no_command_could_name_is_a_wrong_command_line(command: Sequence[str], why: str) -> None:
+    assert f"cannot be a run id: {why}" in wrong(*command)
 
 
 @pytest.mark.parametrize("host", ["a b", "https://api.example.com", "api.example.com:443", "a.*.example", ""])
