@@ -9,7 +9,7 @@ from proxy.lane.admission import Asked, by_connection
 from proxy.lane.exchange import BROKEN, Told
 from proxy.lane.framing import Body, Chunked, Cut, Malformed, Sized, UntilClosed
 from proxy.lane.h2heads import http1_request, wired
-from proxy.lane.heads import BARE, END, Framing, ResponseHead, framing, response_head, without
+from proxy.lane.heads import BARE, END, Framing, ResponseHead, flaw, framing, response_head, without
 from proxy.lane.upstream import Upstream, Upstreams, Way
 from proxy.mitm.destinations import Destinations
 
@@ -204,10 +204,13 @@ class OverHttp1:
     def _head(self, data: bytes) -> None:
         self._said = True
         while (end := data.find(END)) >= 0:
-            head = response_head(data[: end + 4])
-            data = data[end + 4 :]
+            raw, data = data[: end + 4], data[end + 4 :]
+            head = response_head(raw)
             if head is None or head.status == 101:
-                self._malformed("no sound head" if head is None else "a switch of protocols that nobody asked for")
+                wrong = (
+                    f"no sound head ({flaw(raw)})" if head is None else "a switch of protocols that nobody asked for"
+                )
+                self._malformed(wrong)
                 return
             if head.status >= 200:
                 self._begin(head, data)

@@ -121,6 +121,17 @@ def response_head(raw: bytes) -> ResponseHead | None:
     return ResponseHead(raw, *line, fields, _known(raw, fields))
 
 
+def flaw(raw: bytes) -> str:
+    """What is wrong with what should be a response's head, in llhttp's words, in which there is nothing of it."""
+    try:
+        httptools.HttpResponseParser(_Heard()).feed_data(raw)
+    except httptools.HttpParserUpgrade:
+        pass
+    except httptools.HttpParserError as error:
+        return str(error)
+    return "its status line is not one of HTTP/1"
+
+
 @lru_cache(256)
 def _status(line: str) -> tuple[str, int, str] | None:
     """Version, status and reason."""

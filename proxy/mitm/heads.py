@@ -13,7 +13,7 @@ _END = re.compile(rb"\r?\n\r?\n")
 # RFC 9112 2.2: a bare CR is invalid; 5.2: obs-fold in a request is refused; 2.2 lets us refuse a bare LF.
 # Other control characters are blanks to some readers: `Transfer-Encoding:\x0bchunked` is chunked for Python's strip.
 _BAD_HEAD = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r(?!\n)|(?<!\r)\n|\n[ \t]")
-_OTHER_VERSION = re.compile(rb"[^\r\n]* HTTP/(?!1\.[01]\r)[0-9]")
+_OTHER_VERSION = re.compile(rb"[^\r\n]* HTTP/(?!1\.[01][\r\n])[0-9]")
 _BAD_VALUE = re.compile(rb"[\x00\r\n]")
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.lane.heads import framing, request_head, response_head, without
+from proxy.lane.heads import flaw, framing, request_head, response_head, without
 
 TOKEN = st.text("abcXYZ019-_!~", min_size=1, max_size=12)
 VALUE = st.text(st.characters(min_codepoint=0x21, max_codepoint=0xFF, exclude_characters="\x7f"), max_size=20)
@@ -41,9 +41,27 @@ def test_what_is_taken_out_leaves_the_rest_byte_for_byte(fields: list[tuple[str,
     assert without(raw, head.names, frozenset(unwanted)) == _raw("GET / HTTP/1.1", left)
 
 
+@pytest.mark.parametrize(
+    ("head", "wrong"),
+    [
+        ("HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 3", "Duplicate Content-Length"),
+        ("HTTP/1.1 200 OK\r\nContent-Length: -3", "Invalid character in Content-Length"),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked", "Transfer-Encoding can't be present"),
+        ("HTTP/1.1 200 OK\r\nA: b\r\n c", "Unexpected whitespace"),
+        ("HTTP/1.1 200 OK\r\nA B: c", "Invalid header token"),
+        ("HTTP/1.1 99 OK", "Invalid status code"),
+        ("HTTP/1.1 099 OK", "its status line is not one of HTTP/1"),
+    ],
+)
+def test_what_is_wrong_with_an_upstream_s_head_is_said(head: str, wrong: str) -> None:
+    raw = f"{head}\r\n\r\n".encode()
+    assert response_head(raw) is None
+    assert flaw(raw).startswith(wrong)
+
+
 @given(st.binary(max_size=200))
 def test_whatever_comes_is_a_head_or_is_not(data: bytes) -> None:
-    for read in (request_head, response_head):
+    for read in (request_head, response_head, flaw):
         read(data + b"\r\n\r\n")
 
 

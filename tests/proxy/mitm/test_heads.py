@@ -54,6 +54,12 @@ def test_another_version_of_http_is_refused() -> None:
         assert fault.status == 505
 
 
+def test_bare_line_ends_are_what_is_wrong_with_a_head_of_http_1() -> None:
+    fault = raw_fault(b"GET / HTTP/1.1\nHost: x\n\n")
+    assert fault is not None
+    assert (fault.status, fault.code) == (400, "malformed_head")
+
+
 # Of any bytes hardly a name is a token, and then its value hardly matters.
 @given(TOKEN.map(str.encode) | st.binary(max_size=3), st.text("\0\r\n\t a\x80\xff", max_size=3).map(str.encode))
 def test_a_field_passes_only_if_it_could_stand_on_a_line(name: bytes, value: bytes) -> None:
