@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 from typing import IO, Any, Final, cast
 
 import msgspec
@@ -36,7 +37,10 @@ class Source:
 
 def opened(path: Path, form: Format | None = None) -> Source:
     """The file, its interactions read as they are asked for. Raises NotReadable, here or on the way, and OSError."""
-    size = path.stat().st_size
+    status = path.stat()
+    if not S_ISREG(status.st_mode) and not S_ISDIR(status.st_mode):
+        raise NotReadable("it is a pipe or a device, and is read more than once; write it to a file first")
+    size = status.st_size
     if size == 0:
         raise NotReadable("it is empty; save or export it again")
     if size > LARGEST:

@@ -1,6 +1,7 @@
 """What other recorders write: cassetter, ExVCR, ReqCassette, nock, llama-stack and Go's httprr, after their own documentation or recordings."""
 
 import json
+import os
 from base64 import b64encode
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,13 @@ def trace(*, end: str = "\r\n", target: str = CHAT) -> bytes:
     head = f"HTTP/2.0 200 OK{end}Content-Type: application/json{end}Date: Sun, 01 Jun 2025 04:30:57 GMT{end}{end}"
     answered = (head + ANSWERED).encode()
     return f"{len(asked)} {len(answered)}\n".encode() + asked + answered
+
+
+def test_a_pipe_is_not_taken_for_an_empty_file(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(NotReadable, match="it is a pipe or a device, and is read more than once; write it to a file"):
+        opened(pipe)
 
 
 @pytest.mark.parametrize("end", ["\r\n", "\n"])
