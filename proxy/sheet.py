@@ -89,7 +89,7 @@ def sheet() -> Sheet:
 
 def shown(value: Any) -> str:
     """A JSON value as a text without anything that a terminal acts on; new lines can be seen."""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return printable(text.replace("\n", "⏎ "))
 
 
