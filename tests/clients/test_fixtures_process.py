@@ -105,7 +105,7 @@ def damaged(whole: bytes) -> Iterator[tuple[bytes, str]]:
     yield b"\xef\xbb\xbf" + whole, f"line 1 {not_written}: it begins with a byte order mark"
     yield whole[:-1], f"line 2 {not_written}: the line is not whole"
     yield rest, "this is no Playhead bundle"
-    yield b"", "it is empty"
+    yield b"", "it is empty; record"
     yield b"\0" * 50, "it holds no recording: it is neither a bundle nor what another program writes"
     yield b"[1]\n", "it holds no recording: it is neither a bundle nor what another program writes"
 
