@@ -1,5 +1,7 @@
 """The commands that look at recordings: ls, show."""
 
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -10,6 +12,8 @@ from proxy.errors import Failure
 from proxy.text import counted, print_table, printable, shortened, typed
 
 NO_RUNS = "no runs; record one with: playhead record -- COMMAND"
+FEW = 5
+"""Reasons, and steps of one reason, that are named; more are only counted."""
 
 
 @click.command("ls")
@@ -66,23 +70,41 @@ def _row(run: dict[str, Any]) -> tuple[str, ...]:
 @as_json
 @click.argument("what", metavar="RUN|CALL|last")
 def show_command(what: str, as_json: bool, **flags: Any) -> None:
-    """Show a run and its calls in step order, or one call whole."""
+    """Show a run, what is lacking in it and why, and its calls in step order; or one call whole."""
 
-    def look(api: Api) -> tuple[dict[str, Any], list[dict[str, Any]] | None]:
+    def look(api: Api) -> _Seen | dict[str, Any]:
         run = meant(api, what)
+        path = f"/runs/{segment(run)}"
         try:
-            found = api.get(f"/runs/{segment(run)}")
-            if lacking := lacks(api, run):
-                click.echo(f"playhead: not all that was recorded is stored yet: {printable(lacking)}", err=True)
+            # First, because it waits for what is under way: what is told behind it is all of one moment.
+            lacking = lacks(api, run)
+            shape = api.get(path)
         except NotFound:
-            return _call(api, what), None
-        return found, list(api.each(f"/runs/{segment(run)}/calls", limit=500))
+            return _call(api, what)
+        calls = list(api.each(f"{path}/calls", limit=500))
+        return _Seen(shape=shape, calls=calls, gaps=list(api.each(f"{path}/gaps")), lacking=lacking)
 
-    found, calls = asking(flags, look)
-    if as_json or calls is None:
-        print_json(found if calls is None else {**found, "items": calls})
+    found = asking(flags, look)
+    if isinstance(found, dict):
+        print_json(found)
         return
-    _show_run(found, calls)
+    if found.lacking:
+        click.echo(f"playhead: not all that was recorded is stored yet: {printable(found.lacking)}", err=True)
+    if as_json:
+        print_json({**found.shape, "items": found.calls, "gap_items": found.gaps})
+        return
+    _show_run(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """A run, and what it consists of."""
+
+    shape: dict[str, Any]
+    calls: list[dict[str, Any]]
+    gaps: list[dict[str, Any]]
+    lacking: str | None
+    """Why the store may not have all of it."""
 
 
 def _call(api: Api, what: str) -> dict[str, Any]:
@@ -93,25 +115,56 @@ def _call(api: Api, what: str) -> dict[str, Any]:
     return found
 
 
-def _show_run(run: dict[str, Any], calls: list[dict[str, Any]]) -> None:
+def _show_run(seen: _Seen) -> None:
+    run, calls = seen.shape, seen.calls
     click.echo(click.style(f"run {printable(run['id'])}", bold=True))
     for label, value in (run["labels"] or {}).items():
         click.echo(f"  {printable(label)} = {printable(value)}")
-    state = "complete" if run["complete"] else "INCOMPLETE: something is cut or could not be recorded"
     if run["parent"] is not None:
         click.echo(f"  fork of {printable(run['parent'])} at step {run['forked_at']}")
-    click.echo(f"  {counted(run['calls'], 'call')}, {counted(run['gaps'], 'gap')}, {state}\n")
-    print_table(*_table(calls))
+    click.echo(f"  {counted(run['calls'], 'call')}, {counted(run['gaps'], 'gap')}, {_state(seen)}")
+    for line in _gap_lines(seen.gaps, calls):
+        click.echo(f"  {printable(line)}")
+    click.echo()
+    print_table(*_table(calls, {gap["exchange"] for gap in seen.gaps}))
     if calls:
         whole = typed(f"show {calls[0]['id']}")
         click.echo(f"\none call whole: {whole}", err=True)
 
 
-def _table(calls: list[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Head and rows; what leads to a call, and its branch, only where something of that is known."""
+def _state(seen: _Seen) -> str:
+    if not seen.shape["complete"]:
+        return "INCOMPLETE: something is cut or could not be recorded"
+    return "complete" if seen.lacking is None else "not all stored yet"
+
+
+def _gap_lines(gaps: list[dict[str, Any]], calls: list[dict[str, Any]]) -> list[str]:
+    """Why something is lacking, and at which steps: each reason once."""
+    steps = {exchange: call["step"] for call in calls for exchange in call["exchanges"]}
+    reasons: dict[str, list[int | None]] = {}
+    for gap in gaps:
+        reasons.setdefault(gap["reason"], []).append(steps.get(gap["exchange"]))
+    lines = [f"{counted(len(at), 'gap')}{_at(at)}: {reason}" for reason, at in reasons.items()]
+    more = len(lines) - FEW
+    return [*lines[:FEW], *([f"and {counted(more, 'other reason')}: show --json has all"] if more > 0 else [])]
+
+
+def _at(places: list[int | None]) -> str:
+    steps = sorted({step for step in places if step is not None})
+    if not steps:
+        return ""
+    few = ", ".join(map(str, steps[:FEW])) + (", …" if len(steps) > FEW else "")
+    return f" at step {few}" if len(steps) == 1 else f" at steps {few}"
+
+
+def _table(
+    calls: list[dict[str, Any]], lacking: Collection[str | None] = ()
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Head and rows; what leads to a call, and its branch, only where something of that is known. `lacking`: the exchanges
+    that have a gap."""
     columns = [("FROM", [_before(call) for call in calls]), ("BRANCH", _branches(calls))]
     extra = [(head, cells) for head, cells in columns if any(cells)]
-    rows = [_call_row(call) for call in calls]
+    rows = [_call_row(call, gap=any(one in lacking for one in call["exchanges"])) for call in calls]
     merged = [(row[0], *(cells[n] for _, cells in extra), *row[1:]) for n, row in enumerate(rows)]
     return ("STEP", *(head for head, _ in extra), "CALL", "STATUS", "MS", "TOKENS", "ANSWER"), merged
 
@@ -130,7 +183,7 @@ def _branches(calls: list[dict[str, Any]]) -> list[str]:
     return [str(number) if several and number is not None else "" for number in numbers]
 
 
-def _call_row(call: dict[str, Any]) -> tuple[str, ...]:
+def _call_row(call: dict[str, Any], *, gap: bool) -> tuple[str, ...]:
     usage = call["usage"]
     # Vectors and counts have no second number.
     tokens = "+".join(str(usage[name]) for name in ("input_tokens", "output_tokens") if usage[name] is not None)
@@ -140,9 +193,8 @@ def _call_row(call: dict[str, Any]) -> tuple[str, ...]:
         if call["kind"] == "model"
         else f"{call['method']} {_place(call)}"
     )
-    status = str(call["status"] or "-") + (
-        "" if call["complete"] and call["outcome"] != "refused" else f" {_cut(call)}"
-    )
+    whole = call["complete"] and call["outcome"] != "refused" and not gap
+    status = str(call["status"] or "-") + ("" if whole else " gap" if gap else f" {_cut(call)}")
     if call["attempts"] > 1:
         status += f" ({call['attempts']} tries)"
     took = f"{call['duration_ms']:.0f}" if call["duration_ms"] is not None else ""

@@ -46,6 +46,7 @@ WHOLE: dict[str, Any] = {
     "follows": None,
     "executes": None,
     "attempts": 1,
+    "exchanges": [],
 }
 
 
