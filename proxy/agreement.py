@@ -56,15 +56,16 @@ def same_profiles(settings: Settings, keeper: Mapping[str, Any], *, own_door: bo
     A door of one's own redacts by the profiles here; those of an `up` by that one's, which are what is meant where none are
     here.
     """
-    known = keeper.get("settings", {}).get("profile")
-    if known is None or known == facts(settings, ["profile"])["profile"] or not (settings.profile or own_door):
+    known, own = keeper.get("settings", {}).get("profile"), _value(settings, "profile")
+    if known in (None, _digest(own)) or not (own or own_door):
         return
-    if not settings.profile:
+    if not own:
         raise Failure(
             f"the `playhead up` that runs on {settings.data} goes by profiles of its own, and this command by none: say"
             f" --config {keeper['config']}, so that the same is kept secret"
         )
-    config = settings.config and settings.config.absolute()
+    assert settings.config, "it holds the profiles"
+    config = settings.config.absolute()
     raise Failure(
         f"the profiles in {config} are not those that the `playhead up` which runs on {settings.data} was started"
         f" with, and it keys and redacts by its own: start that again with --config {config}, or give this command a"
@@ -81,6 +82,9 @@ def _value(settings: Settings, name: str) -> Any:
         case "modes" | "allowed_hosts":
             # They are two ways to say one thing.
             return settings.host_modes
+        case "profile":
+            # They are read from the file.
+            return settings.profile if settings.config else ()
         case "tunnel":
             return settings.tunnel.hosts
         case _:
