@@ -104,6 +104,16 @@ def _misplaced(error: click.NoSuchOption, args: list[str]) -> click.UsageError:
     )
 
 
+def _reopened() -> None:
+    """Put what reads and says nothing in place of streams that we were started without: else the next file that is opened
+    would get the number of one, and what is said would be written into that."""
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            # It takes the lowest free number, which is this one.
+            os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, os.fdopen(number, mode))
+
+
 @click.group(
     cls=_Group,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -120,6 +130,7 @@ def playhead() -> None:
 
 def main() -> None:
     """The console script. Our own failures exit with 125, a wrong command line with 2."""
+    _reopened()
     try:
         code: Any = playhead.main(standalone_mode=False)
     except click.exceptions.Exit as exit_:

@@ -57,6 +57,8 @@ def export_command(
         search = Search(redactor=redactor, allowed=("*",) if force else allowed)
         made = asking(flags, lambda api: exported(api, meant(api, run), form, search, output))
     except OSError as error:
+        if output is None:
+            raise
         raise Failure(f"cannot write {output}: {error.strerror}") from error
     if as_json:
         print_json(made.as_json())

@@ -1,5 +1,6 @@
 """What is wrong with a command line is told in a sentence; what a run's calls have to do with each other is shown."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from proxy.api import Api, NotFound, lacks, segment
-from proxy.cli import COMMANDS, HIDDEN, loaded, playhead
+from proxy.cli import COMMANDS, HIDDEN, files, loaded, playhead
 from proxy.cli.common import moment
 from proxy.cli.look import _row, _table
 from proxy.doctor import Finding, used_by
@@ -256,6 +257,24 @@ def test_an_output_that_takes_no_more_is_told_in_a_sentence() -> None:
         125,
         "playhead: cannot write: No space left on device; make room, and try again\n",
     )
+
+
+def test_a_reader_of_an_export_may_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def left(*_: object) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr(files, "asking", left)
+    done = CliRunner().invoke(playhead, ["export", "--data", str(tmp_path), "night"])
+    assert (done.exit_code, done.output) == (1, ""), "as of any command whose reader leaves"
+
+
+def test_a_command_may_be_started_without_streams(tmp_path: Path) -> None:
+    request = tmp_path / "request"
+    request.write_text("GET https://tools.example.com/ HTTP/1.1\n\n")
+    line = [sys.executable, "-c", "from proxy.cli import main; main()", "explain", "--request", str(request)]
+    closed = ["sh", "-c", 'exec "$@" <&- >&-', "sh", *line]
+    done = subprocess.run(closed, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_what_was_too_large_is_mended_by_a_setting_and_not_by_recording_it_again() -> None:
