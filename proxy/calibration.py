@@ -18,7 +18,7 @@ from calls.proposal import added, proposals
 from calls.redact import Redactor
 from proxy.api import Api, NotFound, meant, segment
 from proxy.errors import Failure
-from proxy.naming import file_of, unknown
+from proxy.naming import file_of, no_file, unknown
 from proxy.recordings import from_file
 from store.bundle import read
 from store.profiles import shipped
@@ -58,7 +58,7 @@ def is_file(recording: str) -> bool:
     if file_of(recording):
         return True
     if "/" in recording or recording.endswith((".jsonl", ".yaml", ".har")):
-        raise Failure(f"there is no bundle {recording}; make one with: playhead export RUN -o {recording}")
+        raise no_file(recording)
     return False
 
 

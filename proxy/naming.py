@@ -45,6 +45,18 @@ def _is_recording(path: Path) -> bool:
         return False
 
 
+def no_file(name: str) -> Failure:
+    """There is no recording of this path."""
+    path = Path(name)
+    if path.is_dir():
+        return Failure(f"{name} is a directory; name a bundle in it, or a run")
+    if path.exists():
+        return Failure(
+            f"{name} is a pipe or a device, and a recording is read more than once; write it to a file first"
+        )
+    return Failure(f"there is no bundle {name}; make one with: playhead export RUN -o {name}")
+
+
 def unknown(run: str) -> Failure:
     """There is no such run."""
     if Path(run).is_file():

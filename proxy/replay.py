@@ -15,7 +15,7 @@ import click
 from proxy.api import NotFound, lacks, meant, segment
 from proxy.errors import Failure
 from proxy.house import House
-from proxy.naming import file_of, unknown
+from proxy.naming import file_of, no_file, unknown
 from proxy.record import checked, environment
 from proxy.settings import Settings
 from proxy.text import printable
@@ -143,11 +143,8 @@ async def fetched(house: House, recording: str, place: Path) -> Path:
     """The recording as a file: as it lies, or fetched from the store, as its rows (store/packed.py)."""
     if (file := file_of(recording)) is not None:
         return file
-    path = Path(recording)
-    if "/" in recording and path.is_dir():
-        raise Failure(f"{recording} is a directory; name a bundle in it, or a run")
-    if "/" in recording or path.suffix == ".jsonl":
-        raise Failure(f"there is no bundle {recording}; make one with: playhead export RUN -o {recording}")
+    if "/" in recording or recording.endswith(".jsonl"):
+        raise no_file(recording)
     api = await house.api()
     run = checked(meant(api, recording))
     try:

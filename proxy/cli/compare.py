@@ -18,7 +18,7 @@ from proxy.comparison import show
 from proxy.drifted import show_drift
 from proxy.errors import Failure
 from proxy.house import House
-from proxy.naming import file_of, unknown
+from proxy.naming import file_of, no_file, unknown
 from proxy.recordings import from_file
 from proxy.settings import Settings
 from proxy.sheet import sheet
@@ -115,7 +115,7 @@ def _file(name: str) -> Path | None:
     if (file := file_of(name)) is not None:
         return file
     if "/" in name or name.endswith(".jsonl"):
-        raise Failure(f"there is no file {name}; make one with: playhead export RUN -o {name}")
+        raise no_file(name)
     return None
 
 

@@ -9,7 +9,7 @@ import pytest
 from proxy.api import Api, meant
 from proxy.generations import Generations
 from proxy.house import House
-from proxy.naming import file_of, unknown
+from proxy.naming import file_of, no_file, unknown
 from store.bundle import Bundle, Entry, write
 from store.lineage import OF
 from tests.store.exchanges import conversation
@@ -52,6 +52,13 @@ def test_what_is_not_here_is_a_run(here: Path) -> None:
     (here / "night").mkdir()
     assert file_of("night") is None
     assert "there is no run day here; `playhead ls`" in str(unknown("day"))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("/dev/null", "a pipe or a device"), ("./", "a directory"), ("./day", "no bundle ./day; make")]
+)
+def test_what_is_no_file_is_told_what_it_is(name: str, words: str) -> None:
+    assert words in str(no_file(name))
 
 
 RUNS = [
