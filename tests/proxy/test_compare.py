@@ -112,7 +112,10 @@ async def test_the_same_in_json(home: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "why"),
     [
-        (("none.jsonl", "good.jsonl"), "there is no bundle none.jsonl; make one with: playhead export RUN -o none.jsonl"),
+        (
+            ("none.jsonl", "good.jsonl"),
+            "there is no bundle none.jsonl; make one with: playhead export RUN -o none.jsonl",
+        ),
         (("good.jsonl", "broken.jsonl"), "broken.jsonl: "),
     ],
 )
