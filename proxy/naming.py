@@ -15,11 +15,11 @@ def unfit(run: str) -> str | None:
     if not RUN.fullmatch(run):
         return "use 1 to 128 of the characters A-Z a-z 0-9 . _ : -"
     if run == "last":
-        return "every command takes it for the newest run; choose another"
+        return "every command takes it for the newest run"
     if run.startswith("-"):
-        return "every command takes it for an option; let it begin with a letter"
+        return "every command takes it for an option"
     if run.endswith(".jsonl"):
-        return "every command takes it for a file; leave out .jsonl"
+        return "every command takes it for a file"
     return None
 
 

@@ -17,6 +17,7 @@ from proxy.cli.common import RUN_ID, as_json, asking, print_json, settings, with
 from proxy.cli.profiles import user_profiles
 from proxy.errors import Failure
 from proxy.export import Search, exported, show_skipped
+from proxy.naming import unfit
 from proxy.text import counted, printable
 from store.datadir import DataDirError, opened
 from store.foreign import read
@@ -207,7 +208,7 @@ def _imported(api: Api, file: Path, ways: _Ways) -> _Imported:
     except NotReadable as error:
         raise Failure(
             f"{file} is not imported: {error}; Playhead reads its own bundles, VCR cassettes (YAML or JSON), HAR and"
-            " llm-fixture-replay JSONL"
+            " llm-fixture-replay JSONL; --format says which it is where that cannot be seen"
         ) from error
     except Failure as failure:
         # The API says what to add to its own URL.
@@ -216,8 +217,11 @@ def _imported(api: Api, file: Path, ways: _Ways) -> _Imported:
 
 def _adopted(api: Api, file: Path, source: read.Source, ways: _Ways) -> _Imported:
     """Made a bundle of, on disk and redacted, so that memory does not hold the file twice; then sent as one."""
+    run = ways.name or ways.names[file]
+    if why := unfit(run):
+        raise Failure(f"{file} would be run {run!r}, which cannot be: {why}; name it with --as NAME")
     adoption = Adoption(
-        run=ways.name or ways.names[file],
+        run=run,
         redactor=ways.redactor,
         at=file.stat().st_mtime_ns,
         added=ways.added,
@@ -225,9 +229,9 @@ def _adopted(api: Api, file: Path, source: read.Source, ways: _Ways) -> _Importe
     with tempfile.TemporaryFile() as content:
         content.writelines(bundle_of(adoption, _told(source, file), ways.profiles, file.name))
         content.seek(0)
-        run = _sent(api, content, None)
+        imported = _sent(api, content, None)
     notes = [f"{note} ({number} of {adoption.exchanges})" for note, number in adoption.notes.items()]
-    return _Imported(file=file, run=run, form=source.form, skipped=adoption.skipped, notes=notes)
+    return _Imported(file=file, run=imported, form=source.form, skipped=adoption.skipped, notes=notes)
 
 
 PATIENCE = 2.0

@@ -78,9 +78,7 @@ class _Builder:
                 documents += 1
                 yield from (("interactions", item) for item in self._items(1) if isinstance(item, dict))
             elif not isinstance(event, (yaml.StreamStartEvent, yaml.DocumentStartEvent, yaml.DocumentEndEvent)):
-                raise BadYaml(
-                    "it does not begin with a mapping, as a cassette of VCR does; give another file, or --format"
-                )
+                raise BadYaml("it does not begin with a mapping, as a cassette of VCR does; give another file")
         if not documents:
             raise BadYaml("it holds nothing; save the cassette again")
 

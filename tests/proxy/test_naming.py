@@ -6,11 +6,15 @@ from typing import Any, cast
 
 import pytest
 
+from calls.redact import Redactor
 from proxy.api import Api, meant
+from proxy.cli.files import _imported, _Ways
+from proxy.errors import Failure
 from proxy.generations import Generations
 from proxy.house import House
 from proxy.naming import file_of, no_file, unknown
 from store.bundle import Bundle, Entry, write
+from store.foreign.read import named
 from store.lineage import OF
 from tests.store.exchanges import conversation
 
@@ -59,6 +63,16 @@ def test_what_is_not_here_is_a_run(here: Path) -> None:
 )
 def test_what_is_no_file_is_told_what_it_is(name: str, words: str) -> None:
     assert words in str(no_file(name))
+
+
+def test_a_file_that_would_be_a_run_that_nobody_can_name_is_not_imported(here: Path) -> None:
+    file = here / "last.yaml"
+    file.write_text("interactions: []\n")
+    ways = _Ways(
+        redactor=Redactor(key=bytes(32)), profiles="", names={file: named(file)}, name=None, form=None, added=()
+    )
+    with pytest.raises(Failure, match=r"last.yaml would be run 'last', .*; name it with --as NAME"):
+        _imported(cast(Api, None), file, ways)
 
 
 RUNS = [
