@@ -104,11 +104,13 @@ def _cut(asked: Asked, recorded: Recorded) -> Miss:
         )
         fix = f"give it its answer by an override (docs/forks.md), or {asked.again}"
         return _miss(asked, "incomplete", detail, fix, recorded.key, _step(recorded))
+    why = recorded.gap or " or ".join(filter(None, ("it was larger than body_limit", recorded.loose)))
     detail = (
         f"{asked.words} begins as step {recorded.step} of run {asked.run} did, of whose {body.size} bytes only"
-        f" {len(body.data)} were kept: it was larger than body_limit, so nobody can tell whether this is the same."
+        f" {len(body.data)} were kept: {why}, so nobody can tell whether this is the same."
     )
-    fix = f"set body_limit to {body.size} or more in playhead.toml (PLAYHEAD_BODY_LIMIT), then {asked.again}"
+    limit = f"set body_limit to {body.size} or more in playhead.toml (PLAYHEAD_BODY_LIMIT), then {asked.again}"
+    fix = asked.again if recorded.gap else limit
     return _miss(asked, "incomplete", detail, fix, recorded.key, _step(recorded))
 
 

@@ -76,7 +76,10 @@ def recording(bundle: Bundle, profiles: Profiles, *, from_step: int = 1, until_s
     entries = bundle.entries
     briefs = entries.briefs() if isinstance(entries, Stored) else map(brief, entries)
     ordered = sorted(briefs, key=lambda one: (one.started_at, one.id))
-    gaps = {gap.exchange: f"part of it could not be recorded ({gap.reason})" for gap in bundle.gaps}
+    gaps = {
+        gap.exchange: f"part of {'it' if gap.exchange else 'its run'} could not be recorded ({gap.reason})"
+        for gap in bundle.gaps
+    }
     make = partial(_recorded, profiles, rekeyed, profiles.told, gaps)
     last = len(ordered) if until_step is None else until_step
     steps = [make(step, one) for step, one in enumerate(ordered, 1) if from_step <= step <= last]
@@ -105,6 +108,7 @@ def _recorded(
         actor=one.actor,
         recorded_key=one.key,
         gap=gaps.get(one.id),
+        loose=gaps.get(None),
         told=profile in told,
     )
 

@@ -49,6 +49,9 @@ class Recorded:
     gap: str | None = None
     """What of it could not be recorded, in words."""
 
+    loose: str | None = None
+    """What could not be recorded of exchanges of its run that nobody can name."""
+
     told: bool = False
     """What it was asked was only told: it answers as often as it is told, and nobody lacks it (`Profile.told`)."""
 
@@ -79,7 +82,11 @@ class Recorded:
     def lacking(self) -> str | None:
         """Why it cannot answer, in words; None when it can."""
         exchange = self.exchange
-        return self._damage or lacking(exchange) or self.gap
+        why = lacking(exchange)
+        if exchange.truncated:
+            # That bytes are lacking says nothing of why; a gap does.
+            why = self.gap or "; ".join(filter(None, (why, self.loose)))
+        return self._damage or why or self.gap
 
     @property
     def over(self) -> int:

@@ -50,8 +50,9 @@ def lacking(exchange: Exchange) -> str | None:
     if is_old(exchange) and header(exchange.response.headers if exchange.response else (), "content-encoding"):
         return "it is a compressed stream of MCP's older transport (HTTP+SSE), whose events cannot wait for what they answer"
     if exchange.truncated:
+        # Why is in the run's gaps; a body that was only too large has none.
         return (
-            "it is larger than body_limit, so bytes of it are lacking: raise that setting before it is recorded again"
+            "bytes of it are lacking: if it is larger than body_limit, raise that setting before it is recorded again"
         )
     if exchange.ended_at is None:
         return "the recorder died before it ended, so nobody knows what followed"

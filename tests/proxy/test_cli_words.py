@@ -282,7 +282,7 @@ def test_what_was_too_large_is_mended_by_a_setting_and_not_by_recording_it_again
     assert short.response is not None
     cut = replace(short, response=replace(short.response, body=replace(short.response.body, truncated=True)))
     assert lacking(short) is None
-    assert "larger than body_limit, so bytes of it are lacking: raise that setting" in (lacking(cut) or "")
+    assert "if it is larger than body_limit, raise that setting" in (lacking(cut) or "")
 
 
 def test_a_call_that_was_tried_again_says_how_often() -> None:

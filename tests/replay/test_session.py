@@ -236,6 +236,21 @@ async def test_an_exchange_with_a_gap_is_refused_with_the_reason_of_the_gap():
     assert "the disk was full" in (await missed(session_of(bundle=run), chat("a")))["detail"]
 
 
+@pytest.mark.parametrize("side", ["request", "response"])
+async def test_a_body_that_is_lacking_for_another_reason_than_its_size_is_not_said_to_be_too_large(side: str):
+    asked = chat("a")
+    cut = replace(asked, body=replace(asked.body, data=asked.body.data[:9], truncated=True))
+    told = exchange(cut, ok(b"{}")) if side == "request" else exchange(asked, truncated(ok(b"abc")))
+    reason = "a body could not be redacted"
+    own, loose = (Gap("run-1", SECOND, reason, whose) for whose in (told.id, None))
+    named = await missed(session_of(bundle=replace(run_of(told), gaps=(own,))), asked)
+    assert reason in named["detail"]
+    assert "body_limit" not in named["detail"] + named["playhead"]["fix"]
+    unnamed = await missed(session_of(bundle=replace(run_of(told), gaps=(loose,))), asked)
+    assert reason in unnamed["detail"]
+    assert "larger than body_limit" in unnamed["detail"]
+
+
 @pytest.mark.parametrize("lacking", ["truncated", "no end", "websocket", "refused"])
 async def test_an_answer_that_is_not_there_whole_is_refused(lacking: str):
     told = {
