@@ -72,7 +72,8 @@ def _framework(request: Request, error: Exception) -> Response:
 
 def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    faults = [_fault(fault) for fault in error.errors()]
+    unread = not request.headers.get("content-type", "").partition(";")[0].strip().endswith("json")
+    faults = [_fault(fault, unread=unread) for fault in error.errors()]
     said = "; ".join(f"{fault['where']}: {fault['what']}" for fault in faults)
     return Problem(422, "invalid_request", f"the request cannot be understood: {said}", faults=faults).response(
         request.url.path
@@ -90,16 +91,24 @@ def _away(request: Request, error: Exception) -> Response:
     return Problem(503, "database_unavailable", detail, headers={"retry-after": "1"}).response(request.url.path)
 
 
-def _fault(fault: Mapping[str, Any]) -> dict[str, str]:
-    """Where and what, without the input itself: it may hold what must not be shown again."""
-    misspelt = fault["type"] == "string_pattern_mismatch"
-    words = _IN_WORDS.get(str(fault["loc"][-1])) if misspelt else None
+def _fault(fault: Mapping[str, Any], *, unread: bool) -> dict[str, str]:
+    """Where and what, without the input itself: it may hold what must not be shown again. `unread`: it did not come as JSON."""
+    words = None
+    if fault["type"] == "string_pattern_mismatch":
+        name = next(part for part in reversed(fault["loc"]) if isinstance(part, str))
+        words = _IN_WORDS.get(name, "it has a character that cannot be here")
+    elif fault["type"] == "model_attributes_type" and len(fault["loc"]) == 1:
+        words = "send a JSON object" + (", with the header content-type: application/json" if unread else "")
     return {"where": ".".join(map(str, fault["loc"])), "what": words or str(fault["msg"])}
 
 
 _A_RUN = "no run can be called so: use 1 to 128 of the characters A-Z a-z 0-9 . _ : -"
+_A_TIME = "write a time with its offset, such as 2026-11-21T18:30:00Z"
 _IN_WORDS = {
-    **dict.fromkeys(("run", "a", "b", "as", "parent"), _A_RUN),
+    **dict.fromkeys(("run", "runs", "id", "a", "b", "as", "parent"), _A_RUN),
+    "allowed_hosts": "write a host such as api.example.com, or *.example.com for all below it",
+    "since": _A_TIME,
+    "until": _A_TIME,
     "status": "write one such as 429, or a class of them such as 4xx",
     "pace": "write instant, recorded, or a factor such as 2.5",
 }

@@ -146,6 +146,14 @@ async def test_a_bad_request_is_a_problem_that_says_so(tmp_path: Path, database:
 
 BAD_BODIES = (b"", b"{", b"[]", b'{"labels":{"a":1}}', b'{"name":"\\u0000"}', b'{"unknown":1}', b"\xff")
 
+BAD_WORDS = (
+    ("/v1/runs/a/forks", {"id": "x/y"}, "body.id: no run can be called so"),
+    ("/v1/replays", {"run": "x/y"}, "body.run: no run can be called so"),
+    ("/v1/rekey", {"runs": ["x/y"]}, "body.runs.0: no run can be called so"),
+    ("/v1/replays", {"run": "a", "allowed_hosts": ["a b"]}, "write a host such as"),
+    ("/v1/replays", [], "body: send a JSON object"),
+)
+
 
 async def test_a_bad_body_is_a_problem(tmp_path: Path, database: Database) -> None:
     async with opened(tmp_path / "spool", database) as house:
@@ -154,6 +162,12 @@ async def test_a_bad_body_is_a_problem(tmp_path: Path, database: Database) -> No
             headers = {"content-type": "application/json"}
             answer = await house.api.patch("/v1/runs/a", content=body, headers=headers)
             is_problem(answer, 400 if body == b"\xff" else 422)
+        for path, sent, words in BAD_WORDS:
+            told = is_problem(await house.api.post(path, json=sent), 422)
+            assert words in told["detail"], told["detail"]
+            assert "[A-Za-z" not in told["detail"], "an expression is no explanation"
+        plain = is_problem(await house.api.post("/v1/replays", content=b'{"run":"a"}'), 422)
+        assert "with the header content-type: application/json" in plain["detail"]
 
 
 async def test_no_query_makes_the_keeper_fail(tmp_path: Path, database: Database) -> None:
