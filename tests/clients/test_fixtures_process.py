@@ -19,6 +19,7 @@ from calls.model import Body, Exchange, Request, Response
 from calls.redact import Redactor
 from proxy.errors import Failure
 from proxy.fixtures.kept import Press, new_run, run_id
+from proxy.fixtures.words import Place, replayed
 from proxy.identity import RUN
 from store.bundle import load
 from store.profiles import shipped
@@ -124,6 +125,17 @@ def test_a_recording_that_cannot_be_removed_is_told_and_ends_nothing(data: Path,
     with conversation(data) as (say, _):
         assert say(begun(file, "rewrite")) == {"failed": f"cannot use the recording {file}: Not a directory"}
         assert say(b'{"between": {}}') == {"done": {}}
+
+
+def test_what_others_may_be_answered_from_is_not_the_first_to_be_dropped() -> None:
+    report = {
+        **dict.fromkeys(("served", "missed", "drifted"), 0),
+        **{"recorded": 1, "unused": 1, "allow_unused": False, "misses": []},
+        "left_over": [{"step": 1, "asked": "GET https://tickets.example.com/"}],
+    }
+    own, shared = (Place(test="t.py::a", file="a.jsonl", written=True, shared=shared) for shared in (False, True))
+    assert replayed(report, own).index("to drop them: ") < replayed(report, own).index("if it may ask less: ")
+    assert replayed(report, shared).index("if other tests ") < replayed(report, shared).index("or, to drop them: ")
 
 
 SECRET = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD"
