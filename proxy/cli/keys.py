@@ -10,6 +10,7 @@ from typing import Any, Self
 import click
 
 from calls.calibrate import Agreement, Finding
+from calls.divergence import readable
 from calls.json import dumps
 from proxy.api import Api, meant
 from proxy.calibration import Outcome, calibrated, exchanges, is_file, write
@@ -111,7 +112,7 @@ def _sentence(agreement: Agreement) -> str:
 def _row(found: Finding) -> tuple[str, ...]:
     where = found.path if found.part == "body" else f"{found.part} {found.path}"
     values = " → ".join(shortened(_glance(value), 32) for value in (found.one, found.other))
-    return where, f"{found.times} of {found.of}", found.guess.field_class, found.guess.reason, values
+    return readable(where), f"{found.times} of {found.of}", found.guess.field_class, found.guess.reason, values
 
 
 def _glance(value: Any) -> str:
