@@ -130,7 +130,10 @@ def test_a_recording_that_cannot_be_removed_is_told_and_ends_nothing(data: Path,
 def test_what_others_may_be_answered_from_is_not_the_first_to_be_dropped() -> None:
     report = {
         **dict.fromkeys(("served", "missed", "drifted"), 0),
-        **{"recorded": 1, "unused": 1, "allow_unused": False, "misses": []},
+        "recorded": 1,
+        "unused": 1,
+        "allow_unused": False,
+        "misses": [],
         "left_over": [{"step": 1, "asked": "GET https://tickets.example.com/"}],
     }
     own, shared = (Place(test="t.py::a", file="a.jsonl", written=True, shared=shared) for shared in (False, True))
