@@ -164,7 +164,7 @@ class Stage:
     def keeper(self, name: str) -> tuple[Process, Api]:
         """The keeper of that data directory, and its API."""
         process, said = self.process("store", {"data": str(self.house(name).data.root)})
-        return process, self.stack.enter_context(Api(f"http://127.0.0.1:{said['port']}"))
+        return process, self.stack.enter_context(self.house(name).api_client(f"http://127.0.0.1:{said['port']}"))
 
     def house(self, name: str) -> House:
         """A data directory of ours, new unless it was asked for before."""

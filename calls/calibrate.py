@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from typing import Final, Literal, NamedTuple
 
 from calls.derive import derived
@@ -16,11 +17,12 @@ from calls.divergence import Absent, Difference, Path, differences, distance
 from calls.document import load_bearing
 from calls.json import dumps
 from calls.key import Keyed, keyed
-from calls.looks import Guess, guess, looks
-from calls.model import Exchange, Json
+from calls.looks import Guess, guess, guess_of_answer, looks
+from calls.meaning import meaning
+from calls.model import Call, Exchange, Json
 from calls.profile import Profiles
 
-type Part = Literal["body", "query", "headers", "path", "other"]
+type Part = Literal["body", "query", "headers", "path", "other", "answer"]
 type Pair = tuple["Side", "Side"]
 type _Seen = tuple[Pair, Difference, Guess]
 
@@ -47,9 +49,29 @@ class Side:
         return load_bearing(self.key)
 
     @cached_property
+    def call(self) -> Call:
+        """What it means."""
+        return derived(self.exchange, self.key)
+
+    @cached_property
+    def sent(self) -> str:
+        """All that its request holds."""
+        request = self.exchange.request
+        headers = " ".join(value for _, value in request.headers)
+        return "\n".join(
+            (request.url, headers, request.body.data.decode("utf-8", "replace"), dumps(self.document).decode())
+        )
+
+    @property
+    def answered_at(self) -> int:
+        """When its answer began to arrive."""
+        times = (self.exchange.first_byte_at, self.exchange.ended_at)
+        return self.exchange.started_at + next((at for at in times if at is not None), 0)
+
+    @cached_property
     def told(self) -> str:
         """All that its answer gave to the program: as it came, as it was assembled, and as text."""
-        call = derived(self.exchange, self.key)
+        call = self.call
         response = self.exchange.response
         raw = response.body.data.decode("utf-8", "replace") if response else ""
         headers = " ".join(value for _, value in response.headers) if response else ""
@@ -121,6 +143,9 @@ def calibrate(one: Sequence[Exchange], other: Sequence[Exchange], profiles: Prof
             apart[number] = apart.get(number, False) or judged != _ECHO
             place = _Place(a.key.profile, a.key.route.host, *_named(difference.path, a.key), judged.starts)
             found[place].append(((a, b), difference, judged))
+    for pair in pairs:
+        for place, seen in _in_answers(pair, profiles):
+            found[place].append(seen)
     agree = sum(a.key.key == b.key.key for a, b in pairs)
     return Calibration(
         agreement=Agreement(
@@ -193,30 +218,43 @@ _LOOKED_AT: Final = 200
 
 @dataclass(slots=True)
 class _Echoes:
-    """What the answers of a run gave to the requests after them."""
+    """What the answers of a run gave to the requests after them. What a request sent before any answer had it, the client made."""
 
     sides: Sequence[Side]
-    _first: dict[str, int] = field(default_factory=dict)
-    """In which step a word was given first."""
+    _given: dict[str, Side] = field(default_factory=dict)
+    """The call whose answer gave a word first."""
+    _sent: dict[str, Side] = field(default_factory=dict)
+    """The call whose request sent a word first."""
     _read: int = 0
 
     def given(self, value: Json | Absent, step: int) -> bool:
-        """Whether an answer before this step holds the value."""
+        """Whether an answer before this step gave the value."""
         text = str(value) if isinstance(value, str) or type(value) is int else ""
         if len(text) < _SHORTEST_ECHO:
             return False
         if _WORD.fullmatch(text):
             self._read_until(step)
-            return self._first.get(text, step) < step
+            return _came_first(self._given.get(text), self._sent.get(text))
         written = dumps(text).decode()[1:-1]
-        before = (side.told for side in self.sides[max(0, step - 1 - _LOOKED_AT) : step - 1])
-        return any(text in told or written in told for told in before)
+        before = self.sides[max(0, step - 1 - _LOOKED_AT) : step]
+        gave = next((side for side in before[:-1] if text in side.told or written in side.told), None)
+        return _came_first(gave, next((side for side in before if text in side.sent or written in side.sent), None))
 
     def _read_until(self, step: int) -> None:
-        for side in self.sides[self._read : step - 1]:
+        for side in self.sides[self._read : step]:
+            for word in _WORD.findall(side.sent):
+                self._sent.setdefault(word, side)
+            # Only answers before the step count, and the last one read may be its own.
             for word in _WORD.findall(side.told):
-                self._first.setdefault(word, side.step)
-        self._read = max(self._read, step - 1)
+                self._given.setdefault(word, side)
+        self._read = max(self._read, step)
+
+
+def _came_first(gave: Side | None, sent: Side | None) -> bool:
+    """Whether an answer had a value before a request did."""
+    return gave is not None and (
+        sent is None or (gave.step < sent.step and gave.answered_at <= sent.exchange.started_at)
+    )
 
 
 def _judged(pair: Pair, difference: Difference, echoes: tuple[_Echoes, _Echoes]) -> Guess:
@@ -291,7 +329,7 @@ def _named(path: Path, key: Keyed) -> tuple[Part, str]:
         case ("body", *steps):
             if key.read.form in ("form", "multipart") and len(steps) > 1:
                 steps = steps[:1]
-            return "body", "$" + "".join("[*]" if isinstance(step, int) else _member(str(step)) for step in steps)
+            return "body", _path(tuple(steps))
         case ("path", *_):
             return "path", key.route.place
         case _:
@@ -303,6 +341,27 @@ def _member(name: str) -> str:
         return f".{name}"
     escaped = name.replace("\\", "\\\\").replace("'", "\\'")
     return f"['{escaped}']"
+
+
+def _in_answers(pair: Pair, profiles: Profiles) -> Iterator[tuple[_Place, _Seen]]:
+    """Where the answers of two calls of no model differ by what looks made anew."""
+    a, b = pair
+    if "model" in (a.call.kind, b.call.kind) or not (a.call.complete and b.call.complete):
+        return
+    plan = profiles.ignored(a.key.profile)
+    both = islice(differences(meaning(a.call, plan), meaning(b.call, plan)), _SHOWN)
+    for difference in both:
+        names = [step for step in difference.path if isinstance(step, str)]
+        judged = guess_of_answer(names[-1] if names else "", difference.recorded, difference.now)
+        if judged is not None and difference.path:
+            yield (
+                _Place(a.key.profile, a.key.route.host, "answer", _path(difference.path), ""),
+                (pair, difference, judged),
+            )
+
+
+def _path(steps: Path) -> str:
+    return "$" + "".join("[*]" if isinstance(step, int) else _member(str(step)) for step in steps)
 
 
 def _finding(place: _Place, seen: Sequence[_Seen], pairs: Sequence[Pair]) -> Finding:

@@ -1,85 +1,27 @@
-"""What a credential looks like inside a body: the table of rules.
+"""What a credential looks like inside a body: the rules for tokens, private keys, webhooks and schemes, and the table of all.
 
-The table is our own, made from what providers publish about their keys. It leans to recall, but knows the ids and the
-prose that merely resemble a key. A rule has a `lead`, which stays; a bounded `begin`, which decides that a secret
-starts here; an `end`, which finds where it stops; and `real`, which has the last word.
+The rules are our own, made from what providers publish about their keys. They lean to recall, but know the ids and the
+prose that merely resemble a key. What only its name makes a secret is in `named_values`, the prefixes in `token_families`.
 """
 
 import re
 from base64 import b64decode
 from binascii import Error as NotBase64
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
+from calls.named_values import NAMED
 from calls.patterns import Either, Part, Some, Word
-from calls.placeholder import MARK
-
-type End = Callable[[bytes, int], int]
-"""Where the secret that starts (or goes on) at an offset stops; the length of the data when it ends first."""
-
-type Real = Callable[[bytes, int, int, int], bool]
-"""Whether data[start:stop], which a lead at an offset announced, is a secret."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """One way in which a secret shows itself."""
-
-    kind: str
-    """The letter in its placeholder."""
-
-    lead: tuple[Part, ...] = ()
-    begin: tuple[Part, ...] = ()
-    end: Callable[[bytes, int], End]
-    """Given the data and the secret's start: how to find its end."""
-
-    real: Real
-    bounded: bool = True
-    """Whether it must not start in the middle of a word."""
-
-    apart: bool = False
-    """Whether it is none in the middle of base64."""
-
-
-def run(chars: str) -> Callable[[bytes, int], End]:
-    """A secret goes on as long as these characters do."""
-    match = re.compile(rf"[{chars}]*".encode("latin-1")).match
-
-    def end(data: bytes, at: int) -> int:
-        found = match(data, at)
-        return found.end() if found else at
-
-    return lambda _data, _at: end
-
-
-# -- what is real
+from calls.secret_rule import AROUND, ESCAPE, End, Real, Rule, is_long, is_random, reject_replaced, run
+from calls.token_families import EXACT, PREFIXES
 
 _DIGIT = re.compile(rb"[0-9]")
-_SPACE = re.compile(rb"\s")
-_BLANK = re.compile(rb"\$?\{.*\}|<.*>|%.*%|\$[A-Z_]+", re.DOTALL)
 _BASE64 = re.compile(rb"[A-Za-z0-9+/=]{40}")
 _JOSE = re.compile(rb"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{4,}")
 
 
-def _long(least: int) -> Real:
-    """Of some length, and not a word: real keys hold a digit, prose with hyphens does not."""
-    return lambda data, _lead, start, stop: stop - start >= least and _DIGIT.search(data, start, stop) is not None
-
-
-def _unreplaced(real: Real) -> Real:
-    """Nothing of which was replaced before: that was judged as it stood, may have had an end in it, and stays as it is."""
-    return lambda data, lead, start, stop: data.find(MARK, start, stop) < 0 and real(data, lead, start, stop)
-
-
-_key_like = _long(8)
-
-AROUND = 64
-"""How many bytes before a secret a rule may look at."""
-
 _BLOB = 48
 _OPAQUE = re.compile(rb"[A-Za-z0-9_-]{%d}|[A-Za-z0-9+/]{%d}" % (_BLOB, _BLOB))
 _UPPER, _LOWER = re.compile(rb"[A-Z]"), re.compile(rb"[a-z]")
-
 
 _WORDS = re.compile(rb"[A-Za-z]*+[0-9]*+(?:[-_](?:[A-Z]?[a-z]++|[A-Z]*+)[0-9]*+)*+")
 _VOICES = re.compile(rb"sk-SK-[A-Z][A-Za-z0-9-]{1,30}")
@@ -97,25 +39,12 @@ def in_blob(before: bytes) -> bool:
     return len(_UPPER.findall(before)) >= 8 and len(_LOWER.findall(before)) >= 8 and _DIGIT.search(before) is not None
 
 
-def _told_apart(prefixes: str, real: Real) -> Real:
+def _without_words(prefixes: str, real: Real) -> Real:
     """Of the few beginnings that words have too, what is no words."""
-    if prefixes not in ("sk-", "pa-"):
+    if prefixes not in ("sk-", "pa-", "re_"):
         return real
-    words = _WORDS if prefixes == "pa-" else _VOICES
+    words = _VOICES if prefixes == "sk-" else _WORDS
     return lambda data, lead, start, stop: real(data, lead, start, stop) and not words.fullmatch(data, start, stop)
-
-
-def _plain(data: bytes, _lead: int, start: int, stop: int) -> bool:
-    """Anything but nothing and a blank to be filled in: `${KEY}`, `{{key}}`, `<your key>`."""
-    if start == stop or _BLANK.fullmatch(data, start, stop):
-        return False
-    # A blank whose end was replaced, with a secret inside of it, is still one.
-    return data[start] not in b"$%<{" or data.find(MARK, start, stop) < 0
-
-
-@_unreplaced
-def _assigned(data: bytes, lead: int, start: int, stop: int) -> bool:
-    return _key_like(data, lead, start, stop) and _SPACE.search(data, start, stop) is None
 
 
 def _is_jose(data: bytes, _lead: int, start: int, stop: int) -> bool:
@@ -123,12 +52,12 @@ def _is_jose(data: bytes, _lead: int, start: int, stop: int) -> bool:
     return _JOSE.match(data, start, stop) is not None
 
 
-@_unreplaced
+@reject_replaced
 def _is_pem(data: bytes, _lead: int, start: int, stop: int) -> bool:
     return _BASE64.search(data, start, stop) is not None
 
 
-@_unreplaced
+@reject_replaced
 def _before_at(data: bytes, _lead: int, _start: int, stop: int) -> bool:
     return data[stop : stop + 1] == b"@"
 
@@ -141,44 +70,6 @@ def _is_basic(data: bytes, _lead: int, start: int, stop: int) -> bool:
         return False
 
 
-# -- where a secret ends
-
-
-def quoted(data: bytes, at: int) -> End:
-    """The end of a string in quotes, themselves perhaps inside a JSON string inside a JSON string."""
-    quote = data[at - 1 : at]
-    depth = _depth(data, at - 1)
-
-    def end(data: bytes, at: int) -> int:
-        found = data.find(quote, at)
-        while found >= 0 and not _closes(_backslashes(data, found, at), depth):
-            found = data.find(quote, found + 1)
-        return len(data) if found < 0 else max(at, found - min(_backslashes(data, found, at), 2**depth - 1))
-
-    return end
-
-
-def _backslashes(data: bytes, before: int, floor: int) -> int:
-    count = 0
-    while before - count > floor and data[before - count - 1] == 0x5C:
-        count += 1
-    return count
-
-
-def _depth(data: bytes, quote: int) -> int:
-    """How many JSON strings the string that opens here is inside of: each doubles the backslashes and adds one."""
-    return (_backslashes(data, quote, max(0, quote - AROUND)) + 1).bit_length() - 1
-
-
-def _closes(backslashes: int, depth: int) -> bool:
-    """Whether a quote after so many backslashes ends the string, or one that it is inside of."""
-    for _ in range(depth):
-        if backslashes % 2 == 0:
-            return True
-        backslashes //= 2
-    return backslashes % 2 == 0
-
-
 _PEM_END = re.compile(rb"-----|[\"'<]")
 
 
@@ -187,51 +78,30 @@ def _pem_end(data: bytes, at: int) -> int:
     return found.start() if found else len(data)
 
 
-# -- the table
-
 _SEEN = 6
 """How much of a secret the expression asks to see; how long it must be, `real` says. Counting is dear in an automaton."""
 
 _WORD = "A-Za-z0-9_\\-"
 _ALNUM = "A-Za-z0-9"
-_DOTTED = "A-Za-z0-9_.\\-"
-_BASE = "A-Za-z0-9+/=_\\-"
-
-_PREFIXES: tuple[tuple[str, str, int], ...] = (
-    ("sk-", _WORD, 20),  # OpenAI, Anthropic, OpenRouter, DeepSeek, LiteLLM, Langfuse
-    ("ek_ sess- fw_", _ALNUM, 20),
-    ("gsk_ pplx- xai- r8_ hf_ api_org_ jina_ csk- tgp_v1_", _ALNUM, 28),
-    ("pcsk_ lsv2_pt_ lsv2_sk_ nvapi-", _WORD, 30),
-    ("tvly-", "A-Za-z0-9\\-", 24),
-    ("fc-", "a-f0-9", 32),
-    ("pa-", _WORD, 40),
-    ("ABSK bedrock-api-key-", "A-Za-z0-9+/=", 60),
-    ("IQoJb3JpZ2luX2Vj FwoGZXIvYXdz FQoGZXIvYXdz", "A-Za-z0-9+/=", 60),  # sessions at AWS, which name them `Token` too
-    ("ghp_ gho_ ghu_ ghs_ ghr_", _ALNUM, 30),
-    ("github_pat_", "A-Za-z0-9_", 20),
-    ("glpat- gldt- glrt- glcbt- glptt- glft- glimt- glagent- gloas- glsoat-", _DOTTED, 16),
-    ("xoxa- xoxb- xoxc- xoxd- xoxe- xoxe. xoxp- xoxr- xoxs- xapp-", "A-Za-z0-9.%\\-", 10),
-    ("AIza", _WORD, 30),
-    ("ya29. GOCSPX- 1//0", _DOTTED, 20),
-    ("npm_ rubygems_ dckr_pat_ sntryu_ sntrys_ lin_api_ figd_ sbp_", "A-Za-z0-9_=\\-", 24),
-    ("shpat_ shpss_ shpca_ shppa_ dapi key-", "a-f0-9\\-", 32),
-    ("pypi-", _WORD, 30),
-    ("dop_v1_ doo_v1_ dor_v1_ ntn_ secret_", _ALNUM, 40),
-    ("SG.", _DOTTED, 32),
-    ("sk_live_ sk_test_ rk_live_ rk_test_", _ALNUM, 10),
-    ("whsec_", _BASE, 16),
-    ("hvs. hvb. dp.pt. dp.st. dp.sa.", _DOTTED, 24),
-    ("ATATT3 ATCTT3 sl.B sl.u", "A-Za-z0-9_=\\-", 50),
-    ("sq0atp- sq0csp- PMAK- pul- NRAK- xkeysib- glsa_ glc_ HRKU-", _WORD, 22),
-    ("AGE-SECRET-KEY-1", "A-Z0-9", 50),
-    ("openai-insecure-api-key.", _DOTTED, 8),
-)
 
 
-def _prefixed() -> Iterator[Rule]:
-    for prefixes, chars, least in _PREFIXES:
+def _prefix_rules() -> Iterator[Rule]:
+    for prefixes, chars, least in PREFIXES:
         begin = (Word(tuple(prefixes.split())), Some(f"[{chars}]", _SEEN, _SEEN))
-        yield Rule(kind="T", begin=begin, end=run(chars), real=_told_apart(prefixes, _long(least)), apart=True)
+        yield Rule(kind="T", begin=begin, end=run(chars), real=_without_words(prefixes, is_random(least)), apart=True)
+
+
+def _short_in_cbor(header: str, prefixes: tuple[str, ...], chars: str) -> Rule:
+    size = ord(header) & 0x1F
+    return Rule(
+        kind="T",
+        lead=(Word((header,)),),
+        begin=(Word(prefixes), Some(f"[{chars}]", _SEEN, _SEEN)),
+        end=run(f"{chars}_", size),
+        real=lambda _data, _lead, start, stop: stop - start == size,
+        bounded=False,
+        apart=True,
+    )
 
 
 _OTHER_TOKENS = (
@@ -243,12 +113,9 @@ _OTHER_TOKENS = (
         apart=True,
     ),
     Rule(kind="T", begin=(Word(("eyJ",)), Some(f"[{_WORD}]", _SEEN, _SEEN)), end=run("A-Za-z0-9_.=\\-"), real=_is_jose),
-    Rule(
-        kind="T",  # Telegram
-        begin=(Some("[0-9]", 8, 10), Word((":AA",)), Some(f"[{_WORD}]", _SEEN, _SEEN)),
-        end=run(f":{_WORD}"),
-        real=_long(1),
-    ),
+    # In CBOR the header of so short a string is a letter.
+    _short_in_cbor("t", ("AKIA", "ASIA", "ABIA", "ACCA"), "A-Z0-9"),
+    _short_in_cbor("w", ("sm_aat_", "sm_pat_", "sm_sat_"), _ALNUM),
     Rule(
         kind="P",
         lead=(
@@ -259,6 +126,138 @@ _OTHER_TOKENS = (
         end=lambda _data, _at: _pem_end,
         real=_is_pem,
         bounded=False,
+    ),
+)
+
+
+def _shape_rule(
+    begin: tuple[Part, ...], chars: str, shape: bytes, *, lead: tuple[Part, ...] = (), bounded: bool = False
+) -> Rule:
+    """A family whose tokens have their mark in the middle, or so short a prefix that their whole shape must be looked at."""
+    match = re.compile(shape).match
+
+    def real(data: bytes, _lead: int, start: int, stop: int) -> bool:
+        return match(data, start, stop) is not None and _DIGIT.search(data, start, stop) is not None
+
+    return Rule(kind="T", lead=lead, begin=begin, end=run(chars), real=real, bounded=bounded or not lead, apart=True)
+
+
+def _some(chars: str, count: int, most: int | None = None) -> Some:
+    return Some(f"[{chars}]", count, most or count)
+
+
+def _is_exactly(shape: str) -> Real:
+    fullmatch, is_no_word = re.compile(shape.encode()).fullmatch, is_random(0)
+
+    def real(data: bytes, lead: int, start: int, stop: int) -> bool:
+        return fullmatch(data, start, stop) is not None and is_no_word(data, lead, start, stop)
+
+    return real
+
+
+# What base64 adds belongs to the word, so that a piece of base64 is none; but in a path a slash ends it.
+_BLOB_END = run("A-Za-z0-9+/=_\\-", 500)
+_PART_END = run("A-Za-z0-9+=_\\-", 500)
+
+
+def _exact_end(data: bytes, at: int) -> End:
+    return (_PART_END if data[at - 1 : at] == b"/" else _BLOB_END)(data, at)
+
+
+def _exact_rules() -> Iterator[Rule]:
+    for prefix, rest in EXACT:
+        begin = (Word((prefix,)), _some(_WORD, _SEEN))
+        yield Rule(kind="T", begin=begin, end=_exact_end, real=_is_exactly(prefix + rest), apart=True)
+
+
+_SHAPED = (
+    *_exact_rules(),
+    # Mailchimp: all but the first four of 32 hexadecimal digits, for words begin with so many, and the data centre
+    _shape_rule(
+        (_some("a-f0-9", 28), Word(("-us",)), _some("0-9", 1)),
+        "a-z0-9\\-",
+        rb"[a-f0-9]{28}-us\d{1,2}\b",
+        lead=(_some("a-f0-9", 4),),
+        bounded=True,
+    ),
+    # Terraform Cloud, behind the token's id; ClickUp
+    _shape_rule((_some(_WORD, 6),), "A-Za-z0-9_=\\-", rb"[\w=-]{50}", lead=(Word((".atlasv1.",)),)),
+    _shape_rule(
+        (Word(("pk_",)), _some("0-9", 6, 10), Word(("_",)), _some("A-Z0-9", 6)), "A-Z0-9_pk", rb"pk_\d+_[A-Z0-9]{30}"
+    ),
+    # OpenShift
+    _shape_rule((Word(("sha256",)), _some("~", 1), _some(_WORD, 6)), "A-Za-z0-9_~\\-", rb"sha256~[\w-]{40}"),
+    # Vault's old service tokens; Harness
+    _shape_rule(
+        (Word(("s.",)), _some(_ALNUM, 6)), _ALNUM + ".", rb"s\.(?=[a-z0-9]*[A-Z])(?=[A-Z0-9]*[a-z])[A-Za-z0-9]{24}\b"
+    ),
+    _shape_rule(
+        (Word(("pat.", "sat.")), _some(_WORD, 22), Word((".",)), _some(_ALNUM, 6)),
+        "A-Za-z0-9_.\\-",
+        rb"[ps]at\.[\w-]{22}\.\w{24}\.\w{20}",
+    ),
+    # Authress
+    _shape_rule(
+        (Word(("sc_", "ext_", "scauth_", "authress_")), _some("a-z0-9", 5, 30), Word((".",)), _some("a-z0-9", 4)),
+        "A-Za-z0-9_.+/=\\-",
+        rb"\w+\.[a-z0-9]{4,6}\.acc[_-][a-z0-9-]{10,32}\.[\w+/=-]{30}",
+    ),
+)
+
+
+def _behind(lead: tuple[Part, ...], chars: str, shape: bytes, *, before: bytes = b"") -> Rule:
+    """A family whose tokens begin with what is no secret: the id of a user, a bot or the token itself.
+
+    That stays. Were it replaced as well, every word and number that a stream ends with might begin a token, and would have to wait
+    in the record. `shape` is the secret's, `before` that of what stands before it where a word does not begin with the lead.
+    """
+    is_led, is_shaped = re.compile(before + rb"\Z").search, re.compile(shape).match
+
+    def real(data: bytes, _lead: int, start: int, stop: int) -> bool:
+        return is_shaped(data, start, stop) is not None and is_led(data, max(0, start - AROUND), start) is not None
+
+    return Rule(
+        kind="T",
+        lead=lead,
+        begin=(_some(chars, _SEEN),),
+        end=run(chars),
+        real=reject_replaced(real),
+        bounded=not before,
+        apart=True,
+    )
+
+
+_ASANA_USER = (Word(("/",)), _some("0-9", 12, 20))
+_BEHIND_IDS = (
+    # Airtable: the token's id, 64 hexadecimal digits
+    _behind((Word(("pat",)), _some(_ALNUM, 14), Word((".",))), "a-f0-9", rb"[a-f0-9]{64}"),
+    # Asana: a version, one or two users, 32 hexadecimal digits
+    _behind(
+        (_some("12", 1), *_ASANA_USER, Either(((Word((":",)),), (*_ASANA_USER, Word((":",)))))),
+        "a-f0-9",
+        rb"[a-f0-9]{32}\b",
+    ),
+    # Discord: a user's id in base64, a time, a signature
+    _behind(
+        (Word((".",)), _some(_WORD, 6), Word((".",))),
+        _WORD,
+        rb"[\w-]{25}",
+        before=rb"[MNO][\w-]{22,27}\.[\w-]{6}\.",
+    ),
+    # Telegram: a bot's id
+    _behind((_some("0-9", 8, 10), Word((":AA",))), ":" + _WORD, rb"[\w-]{33}"),
+    # Zhipu: the key's id
+    _behind(
+        (_some("a-f0-9", 32), Word((".",))),
+        _ALNUM,
+        rb"(?=[a-z0-9]*[A-Z])(?=[A-Z0-9]*[a-z])[A-Za-z0-9]{16}\b",
+    ),
+    # Azure AD: three characters, which Microsoft itself shows as the secret's hint, a digit and a mark
+    _behind(
+        (_some("0-9", 1), Word(("Q",)), _some("~", 1)),
+        "A-Za-z0-9_~.\\-",
+        rb"[\w~.-]{31}",
+        before=rb"(?:\A|[^\w~.]|%s)[\w~.]{3}\dQ~" % ESCAPE.encode("latin-1"),
     ),
 )
 
@@ -277,144 +276,8 @@ _HOOK = Rule(
     lead=(Word(_HOOKS + tuple(hook.replace("/", "\\/") for hook in _HOOKS)),),
     begin=(Some(f"[{_WORD}/\\\\:]", _SEEN, _SEEN),),
     end=run(f"{_WORD}/\\\\:@"),
-    real=_unreplaced(_long(16)),
+    real=reject_replaced(is_long(16)),
 )
-
-SECRET_NAMES = (
-    "password",
-    "passwd",
-    "passphrase",
-    "api~key",
-    "api~token",
-    "access~token",
-    "refresh~token",
-    "auth~token",
-    "authorization~token",
-    "bearer~token",
-    "session~token",
-    "security~token",
-    "bot~token",
-    "private~token",
-    "secret~key",
-    "secret~access~key",
-    "secret~value",
-    "client~secret",
-    "app~secret",
-    "consumer~secret",
-    "shared~secret",
-    "signing~secret",
-    "webhook~secret",
-    "private~key",
-    "subscription~key",
-)
-"""Names that mean a secret, also at the end of a longer name: `openai_api_key`, `userPassword`."""
-
-BARE_NAMES = ("secret", "pwd", "id~token", "authorization", "proxy-authorization", "cookie", "set-cookie")
-"""Names that mean a secret only when they stand alone. `token` is none: the log probabilities of a model hold nothing else."""
-
-_GAP = Some("\\s", 0, 4)
-_QUOTE = (Some("\\\\", 0, 7), Some("[\"']", 1, 1))
-_IS = (_GAP, Some("[:=]", 1, 1), _GAP)
-_PART_OF_A_FORM = (Word(('"\r\n\r\n',)),)
-_ELEMENT = (Some("[>]", 1, 1),)
-
-
-def _named_end(data: bytes, at: int) -> End:
-    """A value in quotes ends with them, one in a multipart form with its line, one in XML with its element, any other with
-    its word."""
-    match data[at - 1 : at]:
-        case b'"' | b"'":
-            return quoted(data, at)
-        case b"\n":
-            return _LINE(data, at)
-        case b">":
-            return _CONTENT(data, at)
-        case _:
-            return _VALUE(data, at)
-
-
-def _named(data: bytes, lead: int, start: int, stop: int) -> bool:
-    """Behind `"name":`, in a form and in `<name>` whatever there is; in prose and code (`name = …`) what looks like a key.
-
-    A private key's first line is none of it: its own rule knows where it ends.
-    """
-    if data.startswith(b"-----BEGIN ", start) and data[start - 1] not in b"\"'":
-        return False
-    if data[start - 1 : start] == b">":
-        return _in_element(data, lead, start, stop) and _plain(data, lead, start, stop)
-    named = _QUOTED_NAME.search(data, lead, start) or _in_query(data, lead)
-    return _plain(data, lead, start, stop) if named else _assigned(data, lead, start, stop)
-
-
-_QUOTED_NAME = re.compile(rb"[\"'](?:\s*[:=]\s*\\*[\"']|\r\n\r\n)\Z")
-
-
-@_unreplaced
-def _in_element(data: bytes, lead: int, start: int, stop: int) -> bool:
-    """Whether the name is a tag's (`<SessionToken>`, `<ns:Password>`) and the value all of its element: prose has tags too."""
-    opened = _OPENED.search(data, max(0, lead - AROUND), lead) is not None
-    if _NEXT_FIELD.fullmatch(data, start, stop):
-        return False
-    return opened and not data[start : start + 1].isspace() and data[stop : stop + 1] == b"<"
-
-
-_OPENED = re.compile(rb"<[\w:.-]*\Z")
-_NEXT_FIELD = re.compile(rb"&\w+=")
-"""Between two blanks of a form, as in `password=<PASSWORD>&username=<USER>`."""
-
-_LINE = run("^\\r\\n")
-_CONTENT = run('^<\\r\\n"\\\\')
-_VALUE_CHARS = r"^&\s\"'<>\\#;,`(){}|"
-_VALUE = run(_VALUE_CHARS)
-
-
-def _names(names: tuple[str, ...], *, bounded: bool) -> Rule:
-    ways = ((*_QUOTE, *_IS, *_QUOTE), (*_IS, *_QUOTE), _IS, _PART_OF_A_FORM, _ELEMENT)
-    return Rule(kind="J", lead=(Word(names, nocase=True), Either(ways)), end=_named_end, real=_named, bounded=bounded)
-
-
-_NAMED = (
-    _names(SECRET_NAMES, bounded=False),
-    _names(BARE_NAMES, bounded=True),
-    Rule(
-        kind="J",  # Azure, for a search in one's own data: {"type": "api_key", "key": …}
-        lead=(Word(("api_key",)), *_QUOTE, _GAP, Word((",",)), _GAP, *_QUOTE, Word(("key",)), *_QUOTE, *_IS, *_QUOTE),
-        end=_named_end,
-        real=_plain,
-    ),
-    Rule(
-        kind="J",
-        # Of a shell, a .env file or a connection string
-        lead=(Word(("ACCESS_KEY=", "SECRET=", "TOKEN=", "AccountKey=", "SharedAccessKey=")),),
-        end=_named_end,
-        real=_assigned,
-        bounded=False,
-    ),
-)
-
-SECRET_PARAMETERS = (
-    *("sig", "signature", "x-amz-signature", "x-amz-credential", "x-amz-security-token", "x-goog-signature"),
-    *("x-goog-credential", "assertion", "client_assertion", "code_verifier", "hapikey", "jwt"),
-)
-LIKELY_PARAMETERS = ("key", "token", "auth", "appid")
-"""Names that are also given to harmless things: their values count when they look like keys."""
-
-
-def _in_query(data: bytes, lead: int) -> bool:
-    # An escape before the name, as in `\\u0026sig=`, is part of the lead.
-    return data[lead - 1 : lead] in (b"?", b"&", b";") or data[lead : lead + 6] == rb"\u0026"
-
-
-def _parameter(names: tuple[str, ...], real: Real) -> Rule:
-    return Rule(
-        kind="Q",
-        lead=(Word(names, nocase=True), Word(("=",))),
-        end=_VALUE,
-        real=lambda data, lead, start, stop: _in_query(data, lead) and real(data, lead, start, stop),
-    )
-
-
-_PARAMETERS = (_parameter(SECRET_PARAMETERS, _plain), _parameter(LIKELY_PARAMETERS, _unreplaced(_long(12))))
 
 _HEADER_CHARS = "A-Za-z0-9._~+/=\\-"
 _SCHEMES = (
@@ -423,7 +286,7 @@ _SCHEMES = (
         lead=(Word(("bearer",), nocase=True), Some("[ +]", 1, 4)),
         begin=(Some(f"[{_HEADER_CHARS}]", _SEEN, _SEEN),),
         end=run(_HEADER_CHARS),
-        real=_unreplaced(_long(12)),
+        real=reject_replaced(is_long(12)),
     ),
     Rule(
         kind="A",
@@ -443,4 +306,27 @@ _USERINFO = Rule(
     bounded=False,
 )
 
-RULES: tuple[Rule, ...] = (*_prefixed(), *_OTHER_TOKENS, _HOOK, *_NAMED, *_PARAMETERS, *_SCHEMES, _USERINFO)
+_UNKNOWN_SCHEME = Rule(
+    kind="A",  # of no scheme that we know, or of none: `Authorization: Token …`, `Authorization: ApiKey …`
+    lead=(
+        Word(("authorization",), nocase=True),
+        Some("[:= ]", 1, 3),
+        Some("[A-Za-z0-9-]", 3, 20),
+        Some(" ", 1, 1),
+    ),
+    begin=(Some(f"[{_HEADER_CHARS}]", _SEEN, _SEEN),),
+    end=run(_HEADER_CHARS),
+    real=reject_replaced(is_long(12)),
+)
+
+RULES: tuple[Rule, ...] = (
+    *_prefix_rules(),
+    *_OTHER_TOKENS,
+    *_SHAPED,
+    *_BEHIND_IDS,
+    _HOOK,
+    _UNKNOWN_SCHEME,
+    *NAMED,
+    *_SCHEMES,
+    _USERINFO,
+)

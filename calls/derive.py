@@ -15,8 +15,11 @@ from calls.model import Call, Exchange, Json, Response, Usage, header
 from calls.profile import Profiles
 from calls.shape import elements, members, text
 
-LIMIT: Final = 256 * 1024 * 1024
+LIMIT: Final = 64 * 1024 * 1024
 """A compressed answer that opens to more than this is not read."""
+
+_STEP: Final = 1 << 20
+"""Bytes of an answer that are taken at a time."""
 
 _SCALAR: Final = (str, int, float, Decimal)
 
@@ -24,6 +27,7 @@ _NO_PARAMETERS: Final = frozenset(("model", "input", "prompt", "instructions", "
 """Scalars of a request that say what is asked, and not how it is to be answered."""
 
 _SWITCHING: Final = 101
+_OK: Final = 200
 _GZIP: Final = b"\x1f\x8b\x08"
 
 
@@ -36,18 +40,20 @@ def derived(exchange: Exchange, key: Keyed) -> Call:
     """The call that an exchange means, where its request's key is known already."""
     dialect = BY_NAME[key.dialect]
     asked = dialect.asked(key.request)
-    assembly = _assembled(exchange.response, key.dialect)
-    told = dialect.told(assembly.answer) if assembly else Told()
-    return _call(exchange, key, asked, assembly, told)
+    assembly = assembled(exchange.response, key.dialect)
+    # Asked for once: some assemblies put their answer together anew each time.
+    answer = assembly.answer if assembly else None
+    told = dialect.told(answer) if assembly else Told()
+    return _call(exchange, key, asked, assembly, answer, told)
 
 
 def answered(response: Response | None, dialect: str) -> Told:
     """What an answer says, without what it was asked."""
-    assembly = _assembled(response, dialect) if dialect in BY_NAME else None
+    assembly = assembled(response, dialect) if dialect in BY_NAME else None
     return BY_NAME[dialect].told(assembly.answer) if assembly else Told()
 
 
-def _call(exchange: Exchange, key: Keyed, asked: Asked, assembly: Assembly | None, told: Told) -> Call:
+def _call(exchange: Exchange, key: Keyed, asked: Asked, assembly: Assembly | None, answer: Json, told: Told) -> Call:
     pending = told.pending or (key.route.polls if told.going_on else None)
     return Call(
         exchanges=(exchange.id,),
@@ -63,20 +69,21 @@ def _call(exchange: Exchange, key: Keyed, asked: Asked, assembly: Assembly | Non
         system_fingerprint=told.fingerprint,
         params=_params(key),
         request=key.request,
-        answer=assembly.answer if assembly else None,
+        answer=answer,
         text=told.text,
         tool_calls=(*asked.tool_calls, *told.tool_calls),
         tool_results=(*asked.tool_results, *told.results),
         finish_reason=told.finish_reason,
         usage=_usage(exchange.response, told),
         streamed=assembly.streamed if assembly else False,
-        complete=_complete(exchange, assembly) and pending is None,
+        complete=_complete(exchange, assembly, answer) and pending is None,
         polls=key.route.polls,
         pending=pending,
     )
 
 
-def _assembled(response: Response | None, dialect: str) -> Assembly | None:
+def assembled(response: Response | None, dialect: str) -> Assembly | None:
+    """A response put together; None where there is none, or it cannot be opened."""
     if response is None:
         return None
     socket = spoken(response.body) or response.status == _SWITCHING
@@ -85,7 +92,9 @@ def _assembled(response: Response | None, dialect: str) -> Assembly | None:
     data = websocket.framed(response.body) if socket else opened(response)
     if data is None:
         return None
-    assembly.feed(data)
+    # In steps, so that what a long stream is cut into need not be held all at once.
+    for start in range(0, len(data), _STEP):
+        assembly.feed(data[start : start + _STEP])
     assembly.finish()
     return assembly
 
@@ -113,12 +122,14 @@ def _usage(response: Response | None, told: Told) -> Usage:
     return Usage(**{name: getattr(others, name) if value is None else value for name, value in pairs})
 
 
-def _complete(exchange: Exchange, assembly: Assembly | None) -> bool:
+def _complete(exchange: Exchange, assembly: Assembly | None, answer: Json) -> bool:
     """A stream by its own end mark, all else by HTTP's, for which its client waits; never with bytes missing."""
     if assembly is None or exchange.truncated:
         return False
     if assembly.streamed and assembly.complete is not None:
         return assembly.complete
+    if assembly.streamed and answer is None and exchange.response and exchange.response.status == _OK:
+        return False  # a stream without an event answers nothing
     return assembly.complete is not False and exchange.outcome in ("completed", "refused")
 
 

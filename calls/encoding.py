@@ -18,7 +18,17 @@ except ImportError:  # the keeper's image leaves it out with the rest of the wir
 DEPTH: Final = 3
 """More codings around each other than this are an attack or an error."""
 
-LIMIT: Final = 256 << 20
+LIMIT: Final = 64 << 20
+"""Bytes to which a body may open at most."""
+
+RATIO: Final = 100
+"""How many times larger a body may be when it is opened, in all its codings together."""
+
+FREE: Final = 1 << 20
+"""Bytes to which a body may open whatever the ratio is: short ones that repeat themselves compress well."""
+
+STEP: Final = 256 << 10
+"""Bytes that are opened at a time, where the library can be told."""
 
 _ALIASES: Final = {"x-gzip": "gzip"}
 _NO_CODING: Final = ("", "identity", "none")
@@ -60,7 +70,9 @@ class Decoder:
 
     def __init__(self, names: tuple[str, ...], limit: int = LIMIT) -> None:
         self._layers: list[_Layer] = [_DECODERS[name]() for name in reversed(names)]
-        self._room = [limit] * len(self._layers)
+        self._limit = limit
+        self._taken = 0
+        self._opened = [0] * len(self._layers)
 
     @property
     def complete(self) -> bool:
@@ -74,9 +86,11 @@ class Decoder:
 
     def feed(self, data: bytes) -> bytes:
         """What the next piece opens to."""
+        self._taken += len(data)
+        most = min(self._limit, max(FREE, RATIO * self._taken))
         for number, layer in enumerate(self._layers):
-            data = layer.feed(data, self._room[number])
-            self._room[number] -= len(data)
+            data = layer.feed(data, most - self._opened[number])
+            self._opened[number] += len(data)
         return data
 
 
@@ -213,14 +227,14 @@ class _Brotli:
             return b""
         out: list[bytes] = []
         try:
-            opened = self._stream.process(data, output_buffer_limit=room + 1)
+            opened = self._stream.process(data, output_buffer_limit=min(room + 1, STEP))
             # It may hold output back although it says that it wants more input (1.2.0).
             while opened:
                 out.append(opened)
                 room -= len(opened)
                 if room < 0:
                     raise TooLarge
-                opened = self._stream.process(b"", output_buffer_limit=room + 1)
+                opened = self._stream.process(b"", output_buffer_limit=min(room + 1, STEP))
         except brotli.error as error:
             raise Undecodable(str(error)) from error
         self.complete = self._stream.is_finished()

@@ -85,6 +85,8 @@ class Gap(msgspec.Struct, frozen=True, array_like=True, tag="gap"):
     happened_at: int
     reason: str
     exchange: str | None = None
+    count: int = 1
+    """How often: gaps of one run and reason that had to wait become one."""
 
 
 class ReplayNoted(msgspec.Struct, frozen=True, array_like=True, tag="replay"):
@@ -103,14 +105,41 @@ encode: Final[Callable[[Record | Sequence[Record]], bytes]] = msgspec.msgpack.En
 _decoder = msgspec.msgpack.Decoder(Record)
 _decoder_of_several = msgspec.msgpack.Decoder(list[Record])
 
-_STRINGS: Final = 0xA0
+SEVERAL_BELOW: Final = 0xA0
 """What a record begins with, behind its length, is its tag; several begin with the first one's length, which is below."""
 
 
-def decode(data: bytes) -> list[Record]:
+def decode(data: bytes | memoryview) -> list[Record]:
     """The records that `encode` made bytes of. Raises `msgspec.ValidationError` on anything else."""
-    if len(data) > 1 and data[1] < _STRINGS:
+    if len(data) > 1 and data[1] < SEVERAL_BELOW:
         several: list[Record] = _decoder_of_several.decode(data)
         return several
     record: Record = _decoder.decode(data)
+    return [record]
+
+
+class DataHead(Event, frozen=True, tag="data"):
+    """A `Data` whose bytes were not opened."""
+
+    at: int
+    side: Side
+    data: msgspec.Raw
+    kind: ChunkKind = "data"
+    size: int | None = None
+    redactions: int = 0
+    reencoded: bool = False
+
+
+type RecordHead = RequestStarted | ResponseStarted | DataHead | Ended | Closed
+
+_head_decoder = msgspec.msgpack.Decoder(RecordHead)
+_head_decoder_of_several = msgspec.msgpack.Decoder(list[RecordHead])
+
+
+def decode_heads(data: bytes | memoryview) -> list[RecordHead]:
+    """The same events without a copy of their bodies. Raises `msgspec.ValidationError`, also for a gap or a report."""
+    if len(data) > 1 and data[1] < SEVERAL_BELOW:
+        several: list[RecordHead] = _head_decoder_of_several.decode(data)
+        return several
+    record: RecordHead = _head_decoder.decode(data)
     return [record]

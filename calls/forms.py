@@ -6,8 +6,10 @@ The form is not part of a request's key, because the answer is the same. Whoever
 from typing import Final, Literal
 from urllib.parse import parse_qs
 
+from calls.derive import opened
+from calls.framing import Framing, eventstream, json_array, ndjson, sse
 from calls.key import Keyed
-from calls.model import Json, Request, Response, header
+from calls.model import Call, Request, Response, header
 from calls.route import target
 from calls.shape import members
 
@@ -18,6 +20,14 @@ _LABELS: Final[tuple[tuple[str, Form], ...]] = (
     ("amazon.eventstream", "eventstream"),
     ("ndjson", "ndjson"),
     ("stream+json", "ndjson"),
+)
+
+
+_FRAMINGS: Final[tuple[tuple[Form, Framing], ...]] = (
+    ("sse", sse),
+    ("eventstream", eventstream),
+    ("array", json_array),
+    ("ndjson", ndjson),
 )
 
 
@@ -42,12 +52,17 @@ def _google(request: Request) -> Form:
     return "sse" if parse_qs(query).get("alt") == ["sse"] else "array"
 
 
-def given(response: Response, answer: Json = None) -> Form:
-    """The form in which this answer came. Gemini's array is labelled as any JSON, and is one by what it became."""
+def given(response: Response, call: Call | None = None) -> Form:
+    """The form in which this answer, which means this call, came.
+
+    Many a recording has no content type, and Gemini's array is labelled as any JSON: then the bytes tell. Without a call,
+    only a label and a stream of events do.
+    """
     media = (header(response.headers, "content-type") or "").lower()
     labelled = next((form for label, form in _LABELS if label in media), None)
+    head = (opened(response) or b"").lstrip()
     if labelled:
-        return labelled
-    if not media and response.body.data.lstrip().startswith((b"event:", b"data:")):
-        return "sse"  # LangChain's cassettes keep no headers
-    return "array" if response.body.data.lstrip()[:1] == b"[" and isinstance(answer, dict) else "whole"
+        # Errors are plain JSON, whatever they are labelled.
+        return "whole" if call and not call.streamed and head[:1] in (b"{", b"[") else labelled
+    framings = _FRAMINGS if call and call.streamed else _FRAMINGS[:1]
+    return next((form for form, framing in framings if framing.begins(head, media, ended=True)), "whole")

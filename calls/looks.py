@@ -53,6 +53,10 @@ _TRANSIENTS: Final = re.compile(
     r"(.*_)?(nonce|salt|timestamp|(request|correlation|trace|span|invocation|event|message)_?(id|uuid)|traceparent"
     r"|idempotency_key|sent_at|created(_at)?|updated_at|requested_at|issued_at|(local|client|current)_(time|date)|cache_?buster)|now|ts"
 )
+_DURATIONS: Final = re.compile(
+    r"(.*_)?(took|elapsed|duration|latency|uptime|age|remaining|processing_time|query_time)(_?(ms|us|ns|s|secs?|seconds|millis))?"
+    r"|.*_(ms|us|ns|secs|seconds|millis)"
+)
 _MODELS: Final = re.compile(r"(.*_)?model(_?(id|name))?|deployment")
 _COUNTERS: Final = re.compile(r"(.*_)?(id|seq|sequence|counter|serial|attempt|revision)")
 
@@ -86,6 +90,24 @@ def guess(name: str, one: Json | Absent, other: Json | Absent) -> Guess:
     if _TRANSIENTS.fullmatch(called):
         return Guess("transient", "its name says that it is made for one sending", named=True)
     return Guess("key", "nothing says that it does not matter")
+
+
+def guess_of_answer(name: str, one: Json | Absent, other: Json | Absent) -> Guess | None:
+    """Why a field of answers may be ignored that held these two values; None where nothing says so."""
+    if isinstance(one, Absent) or isinstance(other, Absent):
+        return None
+    shape = looks(one)
+    if shape is not None and shape == looks(other):
+        return Guess("transient", f"looks like {shape}")
+    numbers = all(isinstance(value, int | float | Decimal) and not isinstance(value, bool) for value in (one, other))
+    if numbers and _DURATIONS.fullmatch(_snake(name)):
+        return Guess("transient", "its name says that it is measured anew", named=True)
+    return None
+
+
+def names_a_sending(name: str) -> bool:
+    """Whether a field of this name is made for one sending: `request_id`, `created_at`."""
+    return _TRANSIENTS.fullmatch(_snake(name)) is not None
 
 
 def looks(value: Json) -> str | None:

@@ -2,12 +2,15 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
+from calls.answer_volatile import ignored as ignored_values
+from calls.answer_volatile import without_ignored
 from calls.canonical import digest
 from calls.json import NotLossless, parse
 from calls.model import Call, Exchange, Json, concluded, ended
+from calls.rules import Plan
 from calls.shape import members
 
 DOMAIN: Final = "answer/1"
@@ -37,22 +40,31 @@ _encoder: Final = json.JSONEncoder(check_circular=False, default=str, separators
 _WORD: Final = re.compile(r"\w+")
 
 
-def meaning(call: Call) -> Json:
-    """What the answer of a call says."""
+def meaning(call: Call, ignored: Plan | None = None) -> Json:
+    """What the answer of a call says, but for what its profile says to ignore."""
     if call.kind == "model" and (call.text is not None or call.tool_calls):
-        asked: list[Json] = [{"name": tool.name, "arguments": tool.arguments} for tool in call.tool_calls]
-        said: dict[str, Json] = {"text": call.text, "tool_calls": asked, "finish_reason": call.finish_reason}
-        said["thoughts"] = list(_thoughts(call.answer))
+        without = _without(call.answer, ignored)
+        asked: list[Json] = [{"name": tool.name, "arguments": without(tool.arguments)} for tool in call.tool_calls]
+        said: dict[str, Json] = {"text": without(call.text), "tool_calls": asked, "finish_reason": call.finish_reason}
+        said["thoughts"] = list(_thoughts(without_ignored(call.answer, ignored)))
         return {name: value for name, value in said.items() if value not in (None, [])}
     return _without_ids(
-        call.answer, anew=_ANEW if call.kind == "model" else _BY_PROTOCOL.get(call.dialect, frozenset())
+        without_ignored(call.answer, ignored),
+        anew=_ANEW if call.kind == "model" else _BY_PROTOCOL.get(call.dialect, frozenset()),
     )
 
 
-def meaning_digest(exchange: Exchange, call: Call) -> str:
+def _without(answer: Json, plan: Plan | None) -> Callable[[Json], Json]:
+    """Nothing in place of a text or arguments that the profile says to ignore where they stand in the answer."""
+    found = [value for _, value in ignored_values(answer, plan)]
+    gone = [*found, *(inner for value in found if isinstance(value, str) and (inner := _json_in(value)) is not None)]
+    return lambda value: None if value in gone else value
+
+
+def meaning_digest(exchange: Exchange, call: Call, ignored: Plan | None = None) -> str:
     """The digest of an answer's meaning, its status, and whether it is whole. Bytes that are no text count as they are."""
     response = exchange.response
-    said = meaning(call)
+    said = meaning(call, ignored)
     if said is None and response is not None:
         said = {"bytes": digest(DOMAIN, response.body.data)}
     status = response.status if response else None

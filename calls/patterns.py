@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import reduce
 
 JOINT = "~"
-"""Stands in a `Word` for what joins the words of a name, if anything does: `api~key` is apikey, api_key and api-key."""
+"""Stands in a `Word` for what joins the words of a name, if anything does: `api~key` is apikey, api_key, api-key and "api key"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,14 +20,14 @@ class Word:
 
     @property
     def full(self) -> str:
-        return self._cased("|".join("".join(map(_char, text)) for text in self.texts))
+        return self._with_case("|".join("".join(map(_char, text)) for text in self.texts))
 
     @property
     def part(self) -> str:
         """Its proper beginnings; `a(?:b)?` for `abc`."""
-        return self._cased("|".join(_beginnings(text) for text in self.texts if len(text) > 1))
+        return self._with_case("|".join(_beginnings(text) for text in self.texts if len(text) > 1))
 
-    def _cased(self, inner: str) -> str:
+    def _with_case(self, inner: str) -> str:
         return f"(?i:{inner})" if self.nocase else f"(?:{inner})" if inner else ""
 
 
@@ -60,7 +60,7 @@ class Either:
 
     @property
     def part(self) -> str:
-        return f"(?:{'|'.join(begun(way) for way in self.ways)})"
+        return f"(?:{'|'.join(beginnings(way) for way in self.ways)})"
 
 
 type Part = Word | Some | Either
@@ -71,23 +71,23 @@ def full(parts: tuple[Part, ...]) -> str:
     return "".join(part.full for part in parts)
 
 
-def begun(parts: tuple[Part, ...]) -> str:
+def beginnings(parts: tuple[Part, ...]) -> str:
     """The expression for every beginning of the pattern, up to the whole.
 
     Of parts that may be empty it also matches nothing at all; so the first part must not be one. The rest is written
     once for each part: the size of the automaton is what a scan costs.
     """
-    return reduce(lambda rest, part: _begun(part, rest), reversed(parts), "")
+    return reduce(lambda rest, part: _part_beginnings(part, rest), reversed(parts), "")
 
 
-def _begun(part: Part, rest: str) -> str:
+def _part_beginnings(part: Part, rest: str) -> str:
     ways = [part.full + (f"(?:{rest})?" if rest else ""), part.part]
     return "|".join(way for way in ways if way)
 
 
 def _char(char: str) -> str:
     if char == JOINT:
-        return r"[_\-]?"
+        return r"[_\- ]?"
     return char if char.isalnum() or char == "_" else f"\\x{ord(char):02x}"
 
 

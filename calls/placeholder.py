@@ -33,6 +33,14 @@ def make(secret: bytes, kind: str, key: bytes) -> bytes:
     return MARK + kind.encode() + hashlib.shake_256(seed).digest(room).translate(_BASE32)
 
 
+def stretch_placeholder(placeholder: bytes, size: int, block: int) -> bytes:
+    """The placeholder of a secret that is written in more bytes than it reads, in blocks of at most so many bytes."""
+    if not placeholder.startswith(MARK):
+        return b"*" * size
+    more = min(size, block) - len(placeholder)
+    return (placeholder + hashlib.shake_256(placeholder).digest(max(0, more)).translate(_BASE32)).ljust(size, b"*")
+
+
 def is_placeholder(value: bytes) -> bool:
     """Whether this is nothing but what `make` made, so that it must pass unchanged."""
     return value[:1] in (b"P", b"*") and _WHOLE.fullmatch(value) is not None

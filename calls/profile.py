@@ -122,6 +122,14 @@ class Folds:
     nonces: tuple[Nonce, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerRules:
+    """What does not count when two answers are compared. No part of a key."""
+
+    ignore: tuple[str, ...] = ()
+    """Paths into the body of an answer."""
+
+
 PLAIN_FOLDS: Final = (
     "null",
     "text",
@@ -153,6 +161,7 @@ class Profile:
     query: Query = Query()
     headers: HeaderRules = HeaderRules()
     folds: Folds = Folds()
+    answer: AnswerRules = AnswerRules()
     unknown: Unknown = "key"
     told: bool = False
     """What is sent there is only told: it is not in the key, the last answer does for all that comes after, and none is missed."""
@@ -190,6 +199,7 @@ class Profiles:
     profiles: tuple[Profile, ...]
     digest: str = field(init=False)
     _found: dict[Route, Profile] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _ignored: dict[str, Plan | None] = field(init=False, repr=False, compare=False, default_factory=dict)
     """Which profile rules on what went these ways before: agents ask the same few places again and again."""
 
     def __post_init__(self) -> None:
@@ -207,6 +217,14 @@ class Profiles:
         """The profiles of what is only told."""
         return frozenset(profile.name for profile in self.profiles if profile.told)
 
+    def ignored(self, name: str) -> Plan | None:
+        """What does not count in the answers to requests of the profile of this name."""
+        if name not in self._ignored:
+            paths = next((profile.answer.ignore for profile in self.profiles if profile.name == name), ())
+            rulings = [Ruling(path=path, rule="transient") for path in paths]
+            self._ignored[name] = compiled(rulings) if rulings else None
+        return self._ignored[name]
+
     def match(self, request: Request) -> Profile:
         """The profile that rules on this request."""
         return self.find(route_of(request))
@@ -221,11 +239,15 @@ class Profiles:
         return found
 
 
+_NO_KEY: Final = ("_plan", "answer")
+"""Fields of a profile that change no key, and so not the digest by which recordings are keyed anew."""
+
+
 def _plain(value: Any) -> Any:
     """A dataclass as JSON."""
     if not hasattr(value, "__dataclass_fields__"):
         return [_plain(item) for item in value] if isinstance(value, tuple) else value
-    return {part.name: _plain(getattr(value, part.name)) for part in fields(value) if part.name != "_plan"}
+    return {part.name: _plain(getattr(value, part.name)) for part in fields(value) if part.name not in _NO_KEY}
 
 
 def _matches(match: Match, route: Route) -> bool:

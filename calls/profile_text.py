@@ -13,6 +13,7 @@ from typing import Any, get_args
 from calls.profile import (
     NEVER_KEYS,
     PLAIN_FOLDS,
+    AnswerRules,
     BadProfile,
     Default,
     Folds,
@@ -79,6 +80,7 @@ def extended(base: Profile, own: Profile, says: Container[str], dropped: Contain
         query=_laid(Query, base.query, own.query),
         headers=_laid(HeaderRules, base.headers, own.headers, dropped),
         folds=_joined(base.folds, own.folds),
+        answer=AnswerRules(ignore=tuple(dict.fromkeys((*own.answer.ignore, *base.answer.ignore)))),
         unknown=own.unknown if "unknown" in says else base.unknown,
         told=own.told if "told" in says else base.told,
     )
@@ -135,6 +137,7 @@ class _Table:
             query=Query(**self._lists(table.get("query", {}), Query, "query")),
             headers=self._headers(table.get("headers", {})),
             folds=self._folds(table.get("fold", {})),
+            answer=self._answer(table.get("answer", {})),
             unknown=self._unknown(table.get("unknown", "key")),
             told=self._told(table.get("told", False)),
         )
@@ -178,6 +181,11 @@ class _Table:
         for name in (name for names in lists.values() for name in names if NEVER_KEYS.fullmatch(name)):
             raise self.bad(f"the header {name} changes with every sending and cannot be in a key: take it out", name)
         return HeaderRules(**lists)
+
+    def _answer(self, table: Any) -> AnswerRules:
+        rules = AnswerRules(**self._lists(table, AnswerRules, "answer"))
+        self._check_paths(rules.ignore)
+        return rules
 
     def _folds(self, table: Any) -> Folds:
         if not isinstance(table, dict):

@@ -72,7 +72,8 @@ def _rule(found: Finding) -> Rule:
     if kind == "nonces":
         entry = f"{{ path = {entry}, starts = {_text(found.guess.starts)} }}"
     folded = kind in ("id", "nonces")
-    key = {"body": f"fold.{kind}" if folded else kind, "query": f"query.{kind}"}.get(found.part, "headers.transient")
+    lists = {"body": f"fold.{kind}" if folded else kind, "query": f"query.{kind}", "answer": "answer.ignore"}
+    key = lists.get(found.part, "headers.transient")
     return Rule(key, entry, f"{found.guess.reason}; differed in {found.times} of {found.of} calls")
 
 

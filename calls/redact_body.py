@@ -11,8 +11,11 @@ from functools import lru_cache
 from typing import Final, NamedTuple, Protocol
 
 from calls.encoding import LIMIT, Decoder, Encoder, TooLarge, Undecodable, codings
-from calls.redact_declared import Declared, Unreadable
-from calls.scanner import Edit, Scanner, Table
+from calls.layered_scanner import LayeredScanner
+from calls.redact_declared import DeclaredSecrets, Unreadable
+from calls.redaction.streamed_body import StreamedBody
+from calls.redaction.streamed_text import StreamedText
+from calls.scanner import Edit, Table
 
 _STEP: Final = 4096
 
@@ -57,13 +60,26 @@ def redactor_of(
     key: bytes,
     content_type: str | None,
     content_encoding: str | None,
-    declared: Declared | None = None,
+    declared: DeclaredSecrets | None = None,
 ) -> BodyRedactor:
     """What redacts a body of this kind; `declared` are secrets in it that a profile names."""
     essence, names = _kind(content_type, content_encoding)
     if names or declared:
         return HeldBody(table, key, essence, names, declared)
-    return PlainBody(table, key, essence)
+    return plain_body(table, key, essence)
+
+
+def plain_body(table: Table, key: bytes, essence: str = "") -> BodyRedactor:
+    """What redacts a body that is not compressed: each message of a stream, and what its messages spell out together."""
+    plain = PlainBody(table, key, essence)
+    if essence == _FORM:
+        return plain
+    mend = EventStream().mend if essence == EventStream.MEDIA else None
+    return StreamedBody(StreamedText(table, key, essence), plain, _as_it_is, mend)
+
+
+def _as_it_is(at: int, data: bytes) -> Piece:
+    return Piece(at, data, 0, len(data))
 
 
 _FORM: Final = "application/x-www-form-urlencoded"
@@ -74,6 +90,11 @@ def is_plain(content_type: str | None, content_encoding: str | None) -> bool:
     """Whether a body of this kind is searched as the bytes that it is, from its first to its last."""
     essence, names = _kind(content_type, content_encoding)
     return not names and essence != _FORM
+
+
+def _is_json(essence: str) -> bool:
+    """Whether a body of this kind is JSON texts, as far as its label tells."""
+    return "json" in essence or essence in ("text/event-stream", EventStream.MEDIA)
 
 
 @lru_cache(256)
@@ -97,18 +118,27 @@ class PlainBody:
     def __init__(self, table: Table, key: bytes, essence: str = "") -> None:
         # The first field of a form has no separator before its name.
         form = essence == _FORM
-        self._scanner = Scanner(table, key, before=b"&" if form else b"\n")
-        self._mend = EventStream() if essence == "application/vnd.amazon.eventstream" else None
+        self._scanner = LayeredScanner(table, key, before=b"&" if form else b"\n", is_json=_is_json(essence))
+        self._mend = EventStream() if essence == EventStream.MEDIA else None
         self._waiting: list[tuple[int, bytes]] = []
         self._start = 0
         self._edits: list[Edit] = []
+
+    @property
+    def is_json(self) -> bool:
+        """Whether the bytes are JSON texts, one or many."""
+        return self._scanner.is_json
+
+    @is_json.setter
+    def is_json(self, is_json: bool) -> None:
+        self._scanner.is_json = is_json
 
     def passes(self, data: bytes) -> bool:
         return not (self._waiting or self._mend) and self._scanner.passes(data)
 
     def feed(self, data: bytes, at: int) -> list[Piece]:
         if not self._waiting:
-            self._start = self._scanner.decided
+            self._start = self._scanner.decided_to
         self._waiting.append((at, data))
         return self._release(self._scanner.feed(data))
 
@@ -123,16 +153,16 @@ class PlainBody:
         """The pieces in which nothing will change any more, changed."""
         self._edits.extend(edits)
         out: list[Piece] = []
-        while self._waiting and self._start + len(self._waiting[0][1]) <= self._scanner.decided:
+        while self._waiting and self._start + len(self._waiting[0][1]) <= self._scanner.decided_to:
             at, data = self._waiting.pop(0)
-            out.append(self._edited(at, data))
+            out.append(self._edit_piece(at, data))
             self._start += len(data)
         return out
 
-    def _edited(self, at: int, data: bytes) -> Piece:
+    def _edit_piece(self, at: int, data: bytes) -> Piece:
         end = self._start + len(data)
         mine = [edit for edit in self._edits if edit.at < end]
-        new = overwritten(data, self._start, mine) if mine else data
+        new = apply_edits(data, self._start, mine) if mine else data
         self._edits = [edit for edit in self._edits if edit.at + len(edit.data) > end]
         count = sum(edit.at >= self._start for edit in mine)
         if self._mend:
@@ -140,7 +170,7 @@ class PlainBody:
         return Piece(at, new, count, len(data))
 
 
-def overwritten(data: bytes, start: int, edits: Iterable[Edit]) -> bytes:
+def apply_edits(data: bytes, start: int, edits: Iterable[Edit]) -> bytes:
     out = bytearray(data)
     for at, new in edits:
         low, high = max(at, start), min(at + len(new), start + len(data))
@@ -152,7 +182,7 @@ class HeldBody:
     """A body that is compressed, or has to be parsed: held until its end."""
 
     def __init__(
-        self, table: Table, key: bytes, essence: str, names: tuple[str, ...], declared: Declared | None = None
+        self, table: Table, key: bytes, essence: str, names: tuple[str, ...], declared: DeclaredSecrets | None = None
     ) -> None:
         self._table, self._key, self._essence = table, key, essence
         self._names, self._declared = names, declared
@@ -183,16 +213,16 @@ class HeldBody:
     def _finish(self, limit: int) -> list[Piece]:
         """Give the rest. Raises TooLarge."""
         try:
-            return self._opened(limit) if self._names else self._parsed(limit)
+            return self._redact_opened(limit) if self._names else self._redact_parsed(limit)
         except Unreadable as error:
             return self._withhold(error)
 
-    def _parsed(self, limit: int) -> list[Piece]:
+    def _redact_parsed(self, limit: int) -> list[Piece]:
         if sum(len(data) for _, data in self._held) > limit:
             raise TooLarge
         return list(self._plain(Decoder(())))
 
-    def _opened(self, limit: int) -> list[Piece]:
+    def _redact_opened(self, limit: int) -> list[Piece]:
         decoder, found = Decoder(self._names, limit), 0
         try:
             # Twice through, since nearly all bodies hold nothing secret, and the plain one is never held as a whole.
@@ -204,19 +234,19 @@ class HeldBody:
             return self._withhold(error) if self._shows_a_secret() else self._as_seen()
         if decoder.surplus:
             return self._withhold("bytes follow its end") if found else self._as_seen()
-        return list(self._recompressed(complete=decoder.complete)) if found else self._as_it_came()
+        return list(self._recompress(complete=decoder.complete)) if found else self._as_it_came()
 
     def _plain(self, decoder: Decoder) -> Iterator[Piece]:
-        body = PlainBody(self._table, self._key, self._essence)
+        body = plain_body(self._table, self._key, self._essence)
         pieces = ((at, decoder.feed(data)) for at, data in self._held)
         if self._declared is None:
             for at, data in pieces:
                 yield from body.feed(data, at)
             yield from body.finish()
         else:
-            yield from self._undeclared(list(pieces), body)
+            yield from self._without_declared(list(pieces), body)
 
-    def _undeclared(self, pieces: list[tuple[int, bytes]], body: PlainBody) -> Iterator[Piece]:
+    def _without_declared(self, pieces: list[tuple[int, bytes]], body: BodyRedactor) -> Iterator[Piece]:
         """The plain pieces without the secrets that the profile names, then without all others."""
         assert self._declared
         edits = self._declared.edits(b"".join(data for _, data in pieces), self._key)
@@ -224,7 +254,7 @@ class HeldBody:
         start = 0
         for at, data in pieces:
             mine = [edit for edit in edits if edit.at < start + len(data) and edit.at + len(edit.data) > start]
-            out += body.feed(overwritten(data, start, mine), at)
+            out += body.feed(apply_edits(data, start, mine), at)
             start += len(data)
         out += body.finish()
         # All are counted where the first piece is: who asks wants to know whether there were any.
@@ -233,17 +263,21 @@ class HeldBody:
 
     def _shows_a_secret(self) -> bool:
         """Whether there is one before the damage."""
-        body = PlainBody(self._table, self._key, self._essence)
+        body = plain_body(self._table, self._key, self._essence)
         pieces = [piece for opened in self._before_damage() for piece in body.feed(opened, 0)] + body.finish()
         return any(piece.redactions for piece in pieces)
 
     def _before_damage(self) -> Iterator[bytes]:
         # What a piece opens to is lost with a fault in it: so find the piece, and go through that one byte by byte.
         data = b"".join(piece for _, piece in self._held)
-        bad = sum(_STEP for _ in _opened(self._names, (data[at : at + _STEP] for at in range(0, len(data), _STEP))))
-        yield from _opened(self._names, (data[at : at + _STEP] for at in range(0, bad, _STEP)), data[bad : bad + _STEP])
+        bad = sum(
+            _STEP for _ in _open_pieces(self._names, (data[at : at + _STEP] for at in range(0, len(data), _STEP)))
+        )
+        yield from _open_pieces(
+            self._names, (data[at : at + _STEP] for at in range(0, bad, _STEP)), data[bad : bad + _STEP]
+        )
 
-    def _recompressed(self, *, complete: bool) -> Iterator[Piece]:
+    def _recompress(self, *, complete: bool) -> Iterator[Piece]:
         """The same pieces at the same times: each ends with a flush."""
         self.reencoded = True
         encoder = Encoder(self._names)
@@ -259,7 +293,7 @@ class HeldBody:
 
     def _as_seen(self) -> list[Piece]:
         """Mislabelled or damaged, and nothing secret as far as it opens: redacted as what it is, bytes."""
-        body = PlainBody(self._table, self._key, self._essence)
+        body = plain_body(self._table, self._key, self._essence)
         return [piece for at, data in self._held for piece in body.feed(data, at)] + body.finish()
 
     def _withhold(self, fault: object) -> list[Piece]:
@@ -268,7 +302,7 @@ class HeldBody:
         return []
 
 
-def _opened(names: tuple[str, ...], pieces: Iterable[bytes], last: bytes = b"") -> Iterator[bytes]:
+def _open_pieces(names: tuple[str, ...], pieces: Iterable[bytes], last: bytes = b"") -> Iterator[bytes]:
     """What the pieces open to, and then every byte of the last one, up to the damage."""
     decoder = Decoder(names)
     try:
@@ -286,6 +320,7 @@ class EventStream:
     A frame is its length, the length of its headers, the CRC of both; headers; payload; the CRC of all before.
     """
 
+    MEDIA: Final = "application/vnd.amazon.eventstream"
     _TRAILER: Final = 4
     _SHORTEST: Final = 16
 
@@ -296,6 +331,10 @@ class EventStream:
         self._trailer = 0
         self._changed = False
         self._lost = False
+
+    def mend(self, data: bytes, changed: bool) -> bytes:
+        """The next piece, right again."""
+        return self.feed(data, changed=changed)
 
     def feed(self, data: bytes, *, changed: bool) -> bytes:
         """The next piece, right again; `changed` says that it is not what was sent."""

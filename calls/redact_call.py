@@ -13,7 +13,7 @@ type Clean = Callable[[str], str]
 """Puts a placeholder in place of each secret in a text."""
 
 
-def cleaned(call: Call, clean: Clean) -> Call:
+def clean_call(call: Call, clean: Clean) -> Call:
     """The call without such secrets. One that came in one piece has none: it was searched as it passed."""
     if not call.streamed:
         return call

@@ -28,7 +28,7 @@ class Unreadable(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class DeclaredSecrets:
     """The secret paths of a profile."""
 
     paths: tuple[str, ...]
@@ -36,7 +36,7 @@ class Declared:
     """A part of each path that a body must hold: where it holds none of them, there is nothing to find."""
 
     @classmethod
-    def of(cls, paths: Iterable[str]) -> "Declared":
+    def of(cls, paths: Iterable[str]) -> "DeclaredSecrets":
         """The paths, as a profile writes them."""
         paths = tuple(paths)
         return cls(paths, tuple(map(_name, paths)))
@@ -82,12 +82,12 @@ def _name(path: str) -> bytes:
 def _edits(data: bytes, found: "set[Location]", key: bytes) -> Iterator[Edit]:
     for location, start, stop in _leaves(data):
         if any(location[:depth] in found for depth in range(len(location) + 1)):
-            at, new = _replaced(data, start, stop, key)
+            at, new = _replacement(data, start, stop, key)
             if new != data[at : at + len(new)]:
                 yield Edit(at, new)
 
 
-def _replaced(data: bytes, start: int, stop: int, key: bytes) -> tuple[int, bytes]:
+def _replacement(data: bytes, start: int, stop: int, key: bytes) -> tuple[int, bytes]:
     if data[start : start + 1] == b'"':
         return start + 1, make(data[start + 1 : stop - 1], "J", key)
     return start, data[start:stop] if data[start:stop].isalpha() else b"9" * (stop - start)

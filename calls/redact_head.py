@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Final, Literal
 from urllib.parse import unquote_plus
 
-from calls.credentials import BARE_NAMES, LIKELY_PARAMETERS, SECRET_NAMES, SECRET_PARAMETERS
+from calls.secret_names import BARE_NAMES, LIKELY_PARAMETERS, SECRET_NAMES, SECRET_PARAMETERS
 
 type Treatment = Literal["seen", "address", "scheme", "cookies", "set-cookie", "secret"]
 type Replace = Callable[[str, str], str]
@@ -119,12 +119,14 @@ RESPONSE: Final[dict[str, Treatment]] = {
 }
 
 _LOOKS_SECRET: Final = re.compile(
-    r"(?:^|[-_.])(?:token|secret|password|passwd|api-?key|credentials?|authorization|auth|cookie|signature|jwt)$"
+    r"(?:^|[-_.])(?:token|secret|credentials?|auth|cookie|signature|jwt|pwd)$"
+    rf"|(?:{'|'.join(name.replace('~', '[-_]?') for name in (*SECRET_NAMES, *BARE_NAMES))})$"
 )
+"""Names of a response's headers whose values are secret: those of a body's members, and some that only headers have."""
 
 
 @lru_cache(2048)
-def asked(name: str) -> Treatment:
+def request_treatment(name: str) -> Treatment:
     """How to treat a header of a request, by its name."""
     name = name.lower()
     known = REQUEST.get(name)
@@ -134,7 +136,7 @@ def asked(name: str) -> Treatment:
 
 
 @lru_cache(2048)
-def answered(name: str) -> Treatment:
+def response_treatment(name: str) -> Treatment:
     """How to treat a header of a response."""
     name = name.lower()
     known = RESPONSE.get(name)
@@ -152,7 +154,7 @@ _SCHEMES: Final = frozenset(
 )
 
 
-def scheme_kept(value: str, replace: Replace) -> str:
+def keep_scheme(value: str, replace: Replace) -> str:
     """`Bearer …`: the word says what kind of client this is, the rest is secret. What is no known scheme is secret."""
     scheme, space, rest = value.partition(" ")
     if space and scheme.lower() in _SCHEMES:
@@ -193,7 +195,7 @@ _KEY_LIKE: Final = 12
 _PARTS: Final = re.compile(r"^[^?#]+|[?&#;][^&#;]*")
 
 
-type Declared = Callable[[str], bool]
+type IsDeclared = Callable[[str], bool]
 """Whether a profile declares a parameter of this name secret."""
 
 
@@ -201,7 +203,7 @@ def _none(_name: str) -> bool:
     return False
 
 
-def address(url: str, replace: Replace, declared: Declared = _none) -> str:
+def address(url: str, replace: Replace, declared: IsDeclared = _none) -> str:
     """A URL without what names or proves who asks: userinfo, and parameters (also behind `#`) that are secret."""
     if "@" in url:
         url = _without_userinfo(url, replace)
@@ -226,7 +228,7 @@ def _split(url: str) -> Iterator[str]:
     return (match.group() for match in _PARTS.finditer(url))
 
 
-def _parameter(part: str, replace: Replace, declared: Declared) -> str:
+def _parameter(part: str, replace: Replace, declared: IsDeclared) -> str:
     if part[0] not in "?&#;":
         return part
     written, equals, value = part.partition("=")

@@ -21,7 +21,9 @@ _PLACES: Final = re.compile(
     | app\.crewai\.com/crewai_plus/api/v1/tracing/.*
     | (.+\.)?comet\.com/opik/api/v1/private/(traces|spans)(/batch)?
     | trace\.wandb\.ai/(calls?/(start|end|batch|upsert_batch|start_batch|complete)|otel/v1/traces)
-    | (api|otlp)\.agentops\.ai/(v\d/(create_events|create_session|update_session|reauthorize_jwt|logs/upload)|v1/(traces|metrics))
+    | (api|otlp)\.agentops\.ai/(v\d/(create_\w+|update_\w+|reauthorize_jwt|developer_errors|auth/token|logs/upload/?)|v1/(traces|metrics))
+    | os-api\.agno\.com/telemetry/.*
+    | api\.(agno|phidata)\.com/v\d/telemetry/.*
     | api\.lunary\.ai/v1/runs/ingest
     | api\.mixpanel\.com/.*
     | api\.anthropic\.com/api/(claude_code/metrics|event_logging/(v\d/)?batch)
@@ -35,12 +37,17 @@ _PLACES: Final = re.compile(
 )
 """Host and path. Of a service that is asked as well, only where it is told."""
 
+_PIXELS: Final = re.compile(r"(static|api|.+\.gateway)\.scarf\.sh/.*")
+"""Who counts an installation by a GET: CrewAI at each import."""
+
 _OTLP: Final = re.compile(r"(/.*)?/v1/(traces|metrics|logs)")
 _ID: Final = re.compile(r"(?<=/)([0-9a-f]{8}-[0-9a-f-]{27}|\d+)(?=/|$)")
 
 
 def place(method: str, host: str, path: str, headers: Headers) -> str | None:
     """The path as it counts, ids left out, where this is a report; else None."""
+    if method in ("GET", "HEAD") and _PIXELS.fullmatch(f"{host}{path}"):
+        return path
     if method not in ("POST", "PUT", "PATCH"):
         return None
     # OpenTelemetry's exporters say who they are, and may be sent anywhere (OTLP/HTTP 1.x: the paths; "User Agent": the name).

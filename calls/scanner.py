@@ -5,15 +5,18 @@ beginning of one? Only such a tail waits. A secret that has begun is followed to
 time, so that memory is bounded and nothing leaks, however long it is.
 """
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any, Final, NamedTuple
 
-import re2
-
-from calls.credentials import AROUND, RULES, End, Rule, in_blob
-from calls.patterns import begun, full
+from calls.credentials import RULES, in_blob
+from calls.encoded_text import IN_PIECE, IN_SPELLED_TEXT, IN_WHOLE, TEXT_GROUP_BEGINNING, TEXT_RUN_BEGINNING
+from calls.expression import ANYWHERE, HERE, compile_expression
+from calls.patterns import beginnings, full
 from calls.placeholder import MARK, is_placeholder, make
+from calls.secret_rule import AROUND, ESCAPE, End, Rule
 
 LONGEST: Final = 8192
 """A longer secret is replaced in blocks of this size. Divisible by 8, so that runs of backslashes keep their meaning."""
@@ -24,13 +27,22 @@ _AHEAD: Final = 16
 _PREFIX: Final = 8
 """Letters that are no secret beside a placeholder."""
 
-# A word may start right after an escape of JSON or of a URL, though the escape's last character is a letter.
-_ESCAPE = r"\\[bfnrt]|\\u[0-9A-Fa-f]{4}|%[0-9A-Fa-f]{2}"
-_ESCAPE_BEGUN = r"\\(?:[bfnrt]|u[0-9A-Fa-f]{0,4})?|%[0-9A-Fa-f]{0,2}"
+_WORD: Final = 32
+_WORDS: Final = 8192
+"""How many pieces of text are remembered, of so many bytes at most."""
 
-_ANYWHERE = re2._Anchor.UNANCHORED
-_HERE = re2._Anchor.ANCHOR_START
+CHANGEABLE: Final = -2
+"""In place of an offset: more than a name, or something to decode, is or may begin in a text."""
+
+CONTEXT: Final = -3
+"""Of base64 no more than a part of the first group may begin at its end: it stays, and is needed to read what follows."""
+
+_ESCAPE_BEGINNING = r"\\(?:[bfnrt]|u[0-9A-Fa-f]{0,4})?|%[0-9A-Fa-f]{0,2}|\[[0-9;]{0,12}m?|[\x12\x1a\xc4\xd9][ -~]?|[\xda\xc5](?:[\x00-\xff][ -~]?)?|x\w?"
+
 _NOTHING = [(-1, -1)]
+_SPELLED = compile_expression(IN_SPELLED_TEXT).Match
+_BEGINNING = compile_expression(TEXT_RUN_BEGINNING).Match
+_GROUP_BEGINNING = compile_expression(TEXT_GROUP_BEGINNING).Match
 
 
 class Edit(NamedTuple):
@@ -61,41 +73,91 @@ class Table:
         self._rules = (*bounded, *free)
 
         def join(expression: Callable[[Rule], str]) -> str:
-            return "|".join([rf"(?:\b|{_ESCAPE})(?:{'|'.join(map(expression, bounded))})", *map(expression, free)])
+            return "|".join([rf"(?:\b|{ESCAPE})(?:{'|'.join(map(expression, bounded))})", *map(expression, free)])
 
         starts = join(lambda rule: full(rule.lead + rule.begin))
-        tails = join(lambda rule: begun(rule.lead + rule.begin))
-        self.open = _compiled(rf"(?:{tails}|{_ESCAPE_BEGUN})\z|{starts}").Match
-        self._last = _compiled(starts).Match
-        self._which = _compiled(join(lambda rule: f"{full(rule.lead)}({full(rule.begin)})")).Match
+        tails = join(lambda rule: beginnings(rule.lead + rule.begin))
+        self.open = compile_expression(rf"(?:{tails}|{_ESCAPE_BEGINNING})\z|{starts}").Match
+        self._last = compile_expression(starts).Match
+        self._anything = compile_expression(rf"(?:{tails}|{_ESCAPE_BEGINNING})\z|{starts}|{IN_PIECE}").Match
+        self._anything_last = compile_expression(f"{starts}|{IN_WHOLE}").Match
+        # A model's pieces of text are words, which are said again and again.
+        self._name_in_word = lru_cache(_WORDS)(self._spelled_in)
+        self._which = compile_expression(join(lambda rule: f"{full(rule.lead)}({full(rule.begin)})")).Match
 
     def first(self, data: bytes, at: int, *, last: bool) -> tuple[int, int]:
         """Where a secret starts, or, unless this is the last piece, may have started: then it reaches the end."""
-        (span,) = (self._last if last else self.open)(_ANYWHERE, data, at, len(data))
+        (span,) = (self._last if last else self.open)(ANYWHERE, data, at, len(data))
         return span  # type: ignore[no-any-return]
+
+    def passes(self, data: bytes) -> bool:
+        """Whether nothing in a piece is a secret or encoded, or the beginning of that."""
+        return self._anything(ANYWHERE, data, 0, len(data)) == _NOTHING  # type: ignore[no-any-return]
+
+    def is_clean(self, data: bytes) -> bool:
+        """Whether nothing in a whole text is a secret or encoded."""
+        return self._anything_last(ANYWHERE, data, 0, len(data)) == _NOTHING  # type: ignore[no-any-return]
+
+    def changeable(self, data: bytes, at: int) -> int:
+        """Where the first byte may stand that is, or begins, a secret or what announces one whole; -1 where none does.
+
+        What may only be the beginning of a name stays as it is, whatever follows it.
+        """
+        while data[-2:-1] == b"\\" and data[-1:] in b"bfnrt" and data[-3:-2] != b"\\":
+            data = data[:-2]  # the letter of an escape begins no word
+        ((start, _),) = self._changeable(ANYWHERE, data, at, len(data))
+        return start  # type: ignore[no-any-return]
+
+    def name_in(self, text: bytes) -> int:
+        """Where a name may begin in a spelled text behind the first byte; -1 where none does, or what else there is."""
+        return self._name_in_word(text) if len(text) <= _WORD else self._spelled_in(text)
+
+    def _name_in(self, text: bytes) -> int:
+        ((start, _),) = self.open(ANYWHERE, text, 1, len(text))
+        return CHANGEABLE if start >= 0 and self.changeable(text, 1) >= 0 else int(start)
+
+    def may_begin_encoded(self, text: bytes) -> bool:
+        """Whether in a piece of a spelled text there is nothing to decode but what may begin at its end."""
+        size = len(text)
+        return bool(_SPELLED(ANYWHERE, text, 0, size) == _NOTHING) and any(
+            match(ANYWHERE, text, 0, size) != _NOTHING for match in (_BEGINNING, _GROUP_BEGINNING)
+        )
+
+    def _spelled_in(self, text: bytes) -> int:
+        size = len(text)
+        if any(match(ANYWHERE, text, 0, size) != _NOTHING for match in (_SPELLED, _BEGINNING)):
+            return CHANGEABLE
+        start = self._name_in(text)
+        return start if start == CHANGEABLE or _GROUP_BEGINNING(ANYWHERE, text, 0, size) == _NOTHING else CONTEXT
+
+    @cached_property
+    def _changeable(self) -> Any:
+        def part(rule: Rule) -> str:
+            lead, begin = full(rule.lead), full(rule.begin)
+            return rf"{lead}(?:{begin}|(?:{beginnings(rule.begin)})\z)" if rule.begin else lead
+
+        bounded, free = ([rule for rule in self._rules if rule.bounded is is_bounded] for is_bounded in (True, False))
+        return compile_expression(
+            "|".join([rf"(?:\b|{ESCAPE})(?:{'|'.join(map(part, bounded))})", *map(part, free)])
+        ).Match
 
     def which(self, data: bytes, at: int) -> _Found:
         """The rule by which a secret starts here, and where the secret itself starts and how it ends."""
-        spans = self._which(_HERE, data, at, len(data))
+        spans = self._which(HERE, data, at, len(data))
         group = next(n for n, (start, _) in enumerate(spans) if n and start >= 0)
         rule, (start, seen) = self._rules[group - 1], spans[group]
         return _Found(rule, at, start, seen, rule.end(data, start))
 
 
-def _compiled(expression: str) -> Any:
-    options = re2.Options()
-    options.encoding = re2.Options.Encoding.LATIN1
-    options.max_mem = 64 << 20
-    options.log_errors = False
-    return re2.compile(expression.encode("latin-1"), options)._regexp
-
-
 class Scanner:
-    """One stream. `feed` says what to change, `decided` up to which offset nothing will change any more."""
+    """One stream. `feed` says what to change, `decided_to` up to which offset nothing will change any more."""
 
-    __slots__ = ("_after", "_before", "_inside", "_key", "_match", "_rest", "_table", "decided")
+    __slots__ = ("_after", "_before", "_inside", "_key", "_match", "_rest", "_table", "decided_to", "is_json")
 
-    def __init__(self, table: Table, key: bytes, *, before: bytes = b"\n") -> None:
+    def __init__(self, table: Table, key: bytes, *, before: bytes = b"\n", is_json: bool = False) -> None:
+        self.is_json = is_json
+        """Whether the stream is of JSON texts: a quote that nothing escapes begins or ends a string."""
+
         self._table = table
         self._match = table.open
         self._key = key
@@ -104,20 +166,60 @@ class Scanner:
         self._inside: _Found | None = None
         self._after = 0
         """Where the last secret ended. What it was must decide nothing: it will be read as what stands in its place."""
-        self.decided = 0
+        self.decided_to = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits."""
+        return not self._rest and not self._inside
+
+    def may_begin_encoded(self, data: bytes) -> bool:
+        """Whether of the next piece of a spelled text only the end may be, or begin, something to decode."""
+        return not self._inside and self._table.may_begin_encoded(self._before[-1:] + self._rest + data)
 
     def passes(self, data: bytes) -> bool:
         """Take the next piece if it is decided at once that nothing of it changes, as with nearly all of a stream of events."""
-        if (
-            self._before[-1:] != b"\n"
-            or self._rest
-            or self._inside
-            or self._match(_ANYWHERE, data, 0, len(data)) != _NOTHING
-        ):
+        if not self.is_idle:
             return False
-        self.decided += len(data)
-        self._before = data[-AROUND:] or b"\n"
+        # A word may have begun in the piece before: show the expression that piece's last byte.
+        before = self._before
+        new_line = before[-1:] == b"\n"
+        text, at = (data, 0) if new_line else (before[-1:] + data, 1)
+        if self._match(ANYWHERE, text, at, len(text)) != _NOTHING:
+            return False
+        self.skip(data)
         return True
+
+    def with_context(self, data: bytes) -> bytes:
+        """The next piece behind the byte before it, in which a word may have begun."""
+        return data if self._before[-1:] == b"\n" else self._before[-1:] + data
+
+    def skip(self, data: bytes) -> None:
+        """Take a piece of which is known that nothing of it changes."""
+        self.decided_to += len(data)
+        before = self._before
+        keeps = before[-1:] == b"\n" or len(data) >= AROUND
+        self._before = (data if keeps else before + data)[-AROUND:] or b"\n"
+
+    def name_in(self, data: bytes) -> int:
+        """What may begin in the next piece of a spelled text, of which what waits is a part: see `Table.name_in`."""
+        return CHANGEABLE if self._inside else self._table.name_in(self._before[-1:] + self._rest + data)
+
+    def pass_on(self, data: bytes, name: int) -> None:
+        """Take the next piece, in which no more than a name begins."""
+        text = self._before[-1:] + self._rest + data
+        end = len(text) if name < 0 else name
+        self.decided_to += end - 1
+        self._rest = text[end:]
+        self._before = (self._before[-AROUND:] + text[1:end])[-AROUND:]
+
+    @property
+    def unchanged(self) -> int:
+        """Up to which offset no byte will change: further than `decided_to` where what waits is a name, and no secret yet."""
+        if self._inside or not self._rest:
+            return self.decided_to
+        start = self._table.changeable(self._before[-1:] + self._rest, 1)
+        return self.decided_to + (len(self._rest) if start < 0 else max(0, start - 1))
 
     def feed(self, data: bytes, *, last: bool = False) -> Sequence[Edit]:
         """Take the next piece and tell what is to be replaced, in order; with `last` nothing stays undecided."""
@@ -130,23 +232,27 @@ class Scanner:
         # A word may have begun in the piece before: show the expression that piece's last bytes.
         text, at = (rest, 0) if self._before[-1:] == b"\n" else (self._before + rest, len(self._before))
         edits: list[Edit] = []
-        done = self._scan(text, at, edits, last=last)
-        self.decided += done - at
+        text, done = self._scan(text, at, edits, last=last)
+        self.decided_to += done - at
         self._rest = text[done:]
         self._before = text[max(0, done - AROUND) : done] or self._before
         return edits
 
-    def _scan(self, text: bytes, at: int, edits: list[Edit], *, last: bool) -> int:
-        """Decide as much of the text from `at` on as can be; return up to where."""
-        offset = self.decided - at
+    def _scan(self, text: bytes, at: int, edits: list[Edit], *, last: bool) -> tuple[bytes, int]:
+        """Decide as much of the text from `at` on as can be; return up to where, and the text as it is to be read from there."""
+        offset = self.decided_to - at
         while True:
             found = self._going_on(at) or self._next(text, at, last=last)
             if isinstance(found, int):
-                return found
+                return text, found
             stop = found.end(text, found.seen)
-            if stop == len(text) and not last and stop - found.start < LONGEST + _AHEAD:
-                return found.lead
-            at = self._settle(text, found, stop, edits, offset)
+            if stop + found.rule.ahead >= len(text) and not last and stop - found.start < LONGEST + _AHEAD:
+                return text, found.lead
+            if found.rule.inner:
+                text = self._settle_inner(text, found, min(stop, found.start + LONGEST), edits, offset)
+                at = found.start  # all other rules look at what is left in it
+            else:
+                at = self._settle(text, found, stop, edits, offset)
 
     def _going_on(self, at: int) -> _Found | None:
         """The secret that we are inside of, longer than a block."""
@@ -163,25 +269,72 @@ class Scanner:
         """Replace a secret, or a block of a long one, unless it is none; return where to go on."""
         cut = _block(text, found.start, stop)
         secret = text[found.start : cut]
-        replaced = is_placeholder(secret) or _follows_its_prefix(secret)
+        replaced = is_placeholder(secret) or _follows_its_prefix(secret) or (self.is_json and _begins_one(secret))
         if not (self._inside or (replaced and cut == stop) or self._real(text, found, stop, offset)):
-            return found.start if found.rule.lead else cut
+            # A shorter name may begin inside of the lead.
+            return found.lead + 1 if found.rule.lead or _is_behind_length(text, found) else max(cut, found.lead + 1)
         self._after = offset + cut
         if secret and not replaced:
             edits.append(Edit(offset + found.start, make(secret, found.rule.kind, self._key)))
         self._inside = found if cut < stop else None
         return cut
 
+    def _settle_inner(self, text: bytes, found: _Found, stop: int, edits: list[Edit], offset: int) -> bytes:
+        """Replace the secrets among several values; return the text without them."""
+        assert found.rule.inner
+        new = bytearray(text)
+        for low, high in found.rule.inner(text, found.start, stop):
+            secret = text[low:high]
+            if MARK in secret or is_placeholder(secret):
+                continue
+            new[low:high] = make(secret, found.rule.kind, self._key)
+            edits.append(Edit(offset + low, bytes(new[low:high])))
+            self._after = offset + high
+        return bytes(new)
+
     def _real(self, text: bytes, found: _Found, stop: int, offset: int) -> bool:
+        if self.is_json and _ends_a_string(text, found):
+            return False
+        if _is_behind_length(text, found) and text[found.lead + 1] != stop - found.lead - 2:
+            return False
         if found.rule.apart and in_blob(text[max(0, self._after - offset, found.start - AROUND) : found.start]):
             return False
         return found.rule.real(text, found.lead, found.start, min(stop, found.start + LONGEST))
+
+
+def _is_behind_length(text: bytes, found: _Found) -> bool:
+    """Whether all that separates this from the word before it is a header of CBOR (`x`) with a length that is a letter."""
+    first = text[found.lead : found.lead + 2]
+    if not found.rule.bounded or first[:1] != b"x" or not (first[1:].isalnum() or first[1:] == b"_"):
+        return False
+    # No lead begins with such an `x`.
+    return found.rule.lead != () or found.start - found.lead == 2
+
+
+def _ends_a_string(text: bytes, found: _Found) -> bool:
+    """Whether the quote before a value ends the JSON string that its name stands in, and what follows is no value at all.
+
+    So it is where a model's piece of text ends behind `\\"password\\": `: in JSON a value in quotes has a name in quotes.
+    """
+    lead = text[found.lead : found.start]
+    if lead[-1:] != b'"' or lead[-2:-1] == b"\\":
+        return False
+    name = lead[:-1].rstrip().rstrip(b":=,").rstrip()
+    return name[-1:] != b'"' or name[-2:-1] == b"\\"
 
 
 def _follows_its_prefix(secret: bytes) -> bool:
     """Whether all but a few letters was replaced before: `sk-` and a placeholder may look like a token that the text was not."""
     at = secret.find(MARK)
     return 0 < at <= _PREFIX and is_placeholder(secret[at:])
+
+
+_BEGUN: Final = re.compile(rb"%s(?:[A-Z][A-Z2-7]?)?" % MARK)
+
+
+def _begins_one(secret: bytes) -> bool:
+    """Whether a placeholder begins here that goes on in the next piece of a text."""
+    return secret != b"" and (MARK.startswith(secret) or _BEGUN.fullmatch(secret) is not None)
 
 
 def _block(text: bytes, start: int, stop: int) -> int:

@@ -21,6 +21,7 @@ DOORS: Final = (
         "spool_limit",
         "upstream_proxy",
         "upstream_ca",
+        "redact_personal_data",
     ),
     *("connect_ports", "allow_private", "upstreams", "modes", "allowed_hosts", "tunnel"),
 )

@@ -31,7 +31,7 @@ async def replays(
 ) -> Replays:
     """All that this door answers from. Raises Failure where it cannot."""
     wishes, options = told["replay_options"], _options(told, config)
-    fetch = from_keeper(told["api"], told["token"]) if told["api"] else None
+    fetch = from_keeper(told["api"], told["api_token"]) if told["api"] else None
 
     if not wishes.get("report"):
         notes.inherit()

@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from decimal import Decimal
+from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import quote
 
@@ -35,8 +36,9 @@ class Away(Failure):
 class Api:
     """A client of the keeper's REST interface. As a context manager it closes its connections."""
 
-    def __init__(self, url: str, token: str | None = None) -> None:
+    def __init__(self, url: str, token: str | None = None, token_file: Path | None = None) -> None:
         self.url = url
+        self._token_file = token_file
         headers = {"authorization": f"Bearer {token}"} if token else {}
         # The environment's proxies are not for us: the keeper is our own.
         self._http = httpx2.Client(base_url=url, headers=headers, timeout=30.0, trust_env=False, verify=NOBODY)
@@ -76,7 +78,7 @@ class Api:
         with _sentences(self.url), self._http.stream("GET", f"/v1{path}") as answer:
             if answer.status_code >= 400:
                 answer.read()
-                raise _failure(answer)
+                raise self._failure(answer)
             yield from answer.iter_raw()
 
     def lines(self, path: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -84,7 +86,7 @@ class Api:
         with _sentences(self.url), self._http.stream("POST", f"/v1{path}", json=body) as answer:
             if answer.status_code >= 400:
                 answer.read()
-                raise _failure(answer)
+                raise self._failure(answer)
             for line in answer.iter_lines():
                 yield read_json(line)
 
@@ -104,8 +106,21 @@ class Api:
         with _sentences(self.url):
             answer = self._http.request(method, f"/v1{path}", **what)
         if answer.status_code >= 400:
-            raise _failure(answer)
+            raise self._failure(answer)
         return read_json(answer.content) if answer.content else None
+
+    def _failure(self, answer: httpx2.Response) -> Failure:
+        if answer.status_code == 401:
+            return Failure(
+                f"the keeper at {self.url} does not accept the API token in {self._token_file}; it was started on another"
+                " data directory, or the file was changed since: name that directory with --data, or start `playhead up` again"
+            )
+        try:
+            problem = answer.json()
+            words = str(problem.get("detail") or problem.get("title"))
+        except (ValueError, AttributeError):
+            words = f"the keeper answered {answer.status_code}"
+        return {404: NotFound, 503: Away}.get(answer.status_code, Failure)(words)
 
     def close(self) -> None:
         """Close its connections."""
@@ -127,20 +142,6 @@ def _sentences(url: str) -> Iterator[None]:
         raise Away(f"the keeper at {url} took too long to answer; look at /readyz there") from error
     except httpx2.HTTPError as error:
         raise Failure(f"the keeper at {url} cannot be reached ({error}); is `playhead up` still running?") from error
-
-
-def _failure(answer: httpx2.Response) -> Failure:
-    if answer.status_code == 401:
-        return Failure(
-            "the running keeper asks for a token: set PLAYHEAD_TOKEN, or token in playhead.toml, to the one it was"
-            " started with"
-        )
-    try:
-        problem = answer.json()
-        words = str(problem.get("detail") or problem.get("title"))
-    except (ValueError, AttributeError):
-        words = f"the keeper answered {answer.status_code}"
-    return {404: NotFound, 503: Away}.get(answer.status_code, Failure)(words)
 
 
 def read_json(text: bytes | str) -> Any:

@@ -5,6 +5,7 @@ fewer of BAD's answers to the requests that both runs made; its exit code judges
 it asked for something that neither run has tells nothing, and is skipped.
 """
 
+import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,10 +15,11 @@ from typing import Any, Final, Literal
 import click
 import msgspec
 
+from proxy.capture.command import NO_WISH, IsolationWish, Work, isolation_lines, run_command
+from proxy.environ import replay_roots
 from proxy.errors import Failure
 from proxy.house import House
-from proxy.record import environment
-from proxy.wrap import wrapped
+from proxy.text import printable
 from store.bundle import write
 from store.diff_mixed import Candidate, Mixture
 
@@ -70,11 +72,22 @@ async def bracket(count: int, judge: Callable[[int], Awaitable[Verdict]]) -> tup
     return low, high
 
 
+class Harmless(Failure):
+    """The command succeeds with all answers of BAD."""
+
+
 class Bisection:
     """The trials of one bisection."""
 
-    def __init__(self, house: House, mixture: Mixture, command: Sequence[str]) -> None:
+    def __init__(
+        self,
+        house: House,
+        mixture: Mixture,
+        command: Sequence[str],
+        wish: IsolationWish = NO_WISH,
+    ) -> None:
         self._house = house
+        self._wish = wish
         self._mixture = mixture
         self._command = command
         self._candidates = mixture.candidates
@@ -97,7 +110,8 @@ class Bisection:
         verdict = await self._judged(self._candidates[:count], baseline=True)
         if verdict != wanted:
             why = "it exited with 125, which says that it cannot be judged" if verdict == "skip" else else_
-            raise Failure(f"cannot bisect by {self._command[0]}: {why}; see: playhead diff GOOD BAD")
+            kind = Harmless if (wanted, verdict) == ("bad", "good") else Failure
+            raise kind(f"cannot bisect by {self._command[0]}: {why}; see: playhead diff GOOD BAD")
 
     async def _alone(self, low: int, high: int) -> bool | None:
         if high - low > 1:
@@ -131,13 +145,24 @@ class Bisection:
             options = {"id": name, "report": str(report), "allow_unused": True}
             door = await self._house.door(mode="replay", spooled=False, replay=[str(recording)], replay_options=options)
             place = {"proxy": f"http://127.0.0.1:{door.ready['port']}", **door.ready}
-            around = environment(place, name, self._house.token, api=None, bypass=False)
+            place["roots"] = replay_roots(door.ready, self._house.settings.tunnel.hosts, os.environ)
+            # What the command says is not what we say: it goes where our own progress goes.
+            work = Work(
+                command=self._command,
+                place=place,
+                run=name,
+                token=self._house.run_token(name),
+                passes_other_traffic=False,
+                wish=self._wish,
+                stdout=sys.stderr.fileno(),
+            )
             try:
-                # What the command says is not what we say: it goes where our own progress goes.
-                code = await wrapped(self._command, around, stdout=sys.stderr.fileno())
+                ran = await run_command(work)
             finally:
                 await self._house.close_doors()
-            return code, _missed(report)
+            for line in isolation_lines(ran, is_replay=True) if ran.escaped else ():
+                click.echo(f"playhead: {printable(line)}", err=True)
+            return ran.code, _missed(report)
         finally:
             recording.unlink(missing_ok=True)
             report.unlink(missing_ok=True)
@@ -159,9 +184,10 @@ def sentence(found: Found) -> str:
     """The verdict."""
     first, *others = found.culprits
     if others:
+        named = ", ".join(one.where for one in found.culprits[:-1])
         return (
-            f"between {first.where} and {others[-1].where} the answers of BAD make the command fail;"
-            " which of them does could not be tried"
+            f"{named} and {others[-1].where}: with these answers of BAD the command fails;"
+            " given some of them only, it asks for what neither run has, or exits with 125, so which of them does it cannot be told"
         )
     beside = {True: "", False: " (together with BAD's answers before it)", None: ""}[found.alone]
     return f"{first.where}: with the answer of BAD the command fails{beside}"

@@ -1,7 +1,8 @@
 """Our own certificate authority: made once per data directory, guarded by its file permissions, and the leaves it signs.
 
 `ca.key` never leaves the directory and nobody else may read it. `ca.pem` is what clients trust; `ca-bundle.pem` is the
-same beside the system's roots, for the many variables that replace all roots by one file.
+same beside the system's roots, for the many variables that replace all roots by one file; `ca-certificates` is the same as a
+directory.
 """
 
 import datetime
@@ -11,7 +12,6 @@ import ipaddress
 import os
 import re
 import ssl
-import stat
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -24,7 +24,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from proxy.certificate_directory import write_directory
 from proxy.errors import Failure
+from store.private_file import NotPrivate, read_private, require_unwritable
 
 CA_LIFE = datetime.timedelta(days=730)
 LEAF_LIFE = datetime.timedelta(days=14)
@@ -32,6 +34,8 @@ BACKDATED = datetime.timedelta(days=1)
 """Clients' clocks may be slow."""
 
 LEAVES_KEPT = 1024
+
+RENEWAL = "delete it and ca.pem to get a new CA"
 
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\r?\n?", re.DOTALL)
 
@@ -97,7 +101,10 @@ class Authority:
 def ensure(directory: Path) -> Authority:
     """The CA of this directory; made if there is none. Raises Failure where its key could be read or changed by others."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _refuse_writable(directory)
+    try:
+        require_unwritable(directory, "the directory of the CA")
+    except NotPrivate as error:
+        raise Failure(str(error)) from error
     key_file, certificate, bundle = (directory / name for name in ("ca.key", "ca.pem", "ca-bundle.pem"))
     with _locked(directory):
         if not key_file.exists(follow_symlinks=False):
@@ -105,6 +112,7 @@ def ensure(directory: Path) -> Authority:
         key = _read_key(key_file)
         issuer = _read_certificate(certificate, key)
         _write(bundle, merged([certificate]), 0o644)
+        write_directory(bundle)
     return Authority(certificate, bundle, issuer, key)
 
 
@@ -190,45 +198,16 @@ def _write(path: Path, data: bytes, mode: int) -> None:
 
 def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    except OSError as error:
-        kind = "is a symbolic link" if path.is_symlink() else f"cannot be read ({error.strerror})"
-        raise Failure(
-            f"the CA key {path} {kind}; put the file itself there, or delete it and ca.pem to get a new CA"
-        ) from error
-    with os.fdopen(handle, "rb") as file:
-        _refuse_unsafe(path, os.fstat(file.fileno()))
-        data = file.read()
+        data = read_private(path, "the CA key", RENEWAL)
+    except NotPrivate as error:
+        raise Failure(str(error)) from error
     try:
         key = serialization.load_pem_private_key(data, None)
     except (ValueError, TypeError) as error:
-        raise Failure(
-            f"the CA key {path} is not an unencrypted PEM key; restore it, or delete it and ca.pem to get a new CA"
-        ) from error
+        raise Failure(f"the CA key {path} is not an unencrypted PEM key; restore it, or {RENEWAL}") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise Failure(f"the CA key {path} is no elliptic-curve key; delete it and ca.pem to get a new CA")
+        raise Failure(f"the CA key {path} is no elliptic-curve key; {RENEWAL}")
     return key
-
-
-def _refuse_unsafe(path: Path, found: os.stat_result) -> None:
-    if found.st_uid != os.geteuid():
-        raise Failure(
-            f"the CA key {path} belongs to user {found.st_uid} and we run as {os.geteuid()}; change its owner, "
-            "or use a data directory of your own"
-        )
-    if stat.S_IMODE(found.st_mode) & 0o077:
-        raise Failure(
-            f"the CA key {path} can be read by others (mode {stat.S_IMODE(found.st_mode):04o}); "
-            f"run `chmod 600 {path}`, and if others may have read it, delete it and ca.pem to get a new CA"
-        )
-
-
-def _refuse_writable(directory: Path) -> None:
-    mode = stat.S_IMODE(directory.stat().st_mode)
-    if mode & 0o022:
-        raise Failure(
-            f"others can change the directory of the CA, {directory} (mode {mode:04o}); run `chmod 700 {directory}`"
-        )
 
 
 def _read_certificate(path: Path, key: ec.EllipticCurvePrivateKey) -> x509.Certificate:

@@ -7,7 +7,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,6 +15,9 @@ from proxy.errors import Failure
 
 GRACE = 4.5
 """Seconds that a process may take to stop before it is killed: doors, then the keeper, within the contract's 10 s."""
+
+STOP = b"stop\n"
+"""What a process reads last where it is stopped on purpose. Without it, whoever started it was killed."""
 
 
 class Child:
@@ -66,19 +69,37 @@ class Child:
             )
         return cls(log, process, said)
 
+    async def messages(self) -> AsyncIterator[Mapping[str, Any]]:
+        """What it says on stdout after its first line."""
+        assert self._process.stdout is not None
+        while line := await self._process.stdout.readline():
+            yield _parsed(line)
+
     async def ended(self) -> int:
         """Wait until it ends, for whatever reason; its exit status."""
         return await self._process.wait()
 
     async def stop(self) -> int:
-        """Ask it to stop by closing its stdin, wait, and kill it only when it does not."""
+        """Ask it to stop by a word on its stdin and its end, wait, and kill it only when it does not."""
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        try:
+            self._process.stdin.write(STOP)
+            self._process.stdin.close()
+        except ConnectionError:
+            pass  # it has ended by itself
         try:
             async with asyncio.timeout(GRACE):
                 return await self._process.wait()
         except TimeoutError:
             return await self.killed()
+
+    def leave(self) -> None:
+        """Let it go on without us. It sees that its stdin has ended without the word to stop."""
+        # asyncio kills the process of a transport that is closed or collected, unless it is closed already.
+        transport: Any = vars(self._process)["_transport"]
+        transport._closed = True
+        for number in (0, 1):
+            transport.get_pipe_transport(number).close()
 
     def forget(self) -> None:
         """Leave no log of one that has ended, where it had nothing to say."""

@@ -22,6 +22,8 @@ class Counting:
         self._counts = counts
         self.passed = answerer.passed
         self.unseen = answerer.unseen
+        if (refused := getattr(answerer, "refused", None)) is not None:
+            self.refused = refused
         if (alpn := getattr(answerer, "alpn", None)) is not None:
             self.alpn = alpn
 

@@ -8,20 +8,30 @@ import os
 import re
 import secrets
 import signal
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from proxy.environ import addressed, no_proxy, variables
+from proxy.errors import Failure
 from proxy.probes import PROBES, TRY_FOR, Probe, Tools, kind_of, tools_of
 from proxy.witness import HOST, Echo, tapping
 
-type Verdict = Literal["through", "untrusted", "escapes", "missing", "unclear"]
+type Verdict = Literal["through", "untrusted", "escapes", "missing", "unclear", "impossible"]
 
 NOT_INSTALLED = 42
 AT_ONCE = 2
 RUN = "playhead-doctor"
+
+CAPTIVE = "any client of a captive command"
+CAPTIVE_PROBE = """
+import socket, sys
+with socket.create_connection((sys.argv[1], 80), 10) as connection:
+    connection.sendall(f"GET /{sys.argv[2]} HTTP/1.1\\r\\nHost: {sys.argv[1]}\\r\\nConnection: close\\r\\n\\r\\n".encode())
+    sys.exit(not connection.recv(4096).startswith(b"HTTP/1.1 200"))
+"""
 
 WORDS: Mapping[Verdict, str] = {
     "through": "goes through",
@@ -29,6 +39,7 @@ WORDS: Mapping[Verdict, str] = {
     "escapes": "ESCAPES",
     "missing": "not installed",
     "unclear": "unclear",
+    "impossible": "not possible here",
 }
 
 
@@ -84,6 +95,33 @@ async def examine(
     return tuple(await asyncio.gather(*map(one, probes)))
 
 
+async def examine_captive(place: Mapping[str, Any], echo: Echo, token: str | None) -> Finding:
+    """Run a command captive, which knows of no proxy, and see where its request arrives. `place`: a worker's own words."""
+    # It takes what only commands that run others need.
+    from proxy.capture.command import IsolationWish, Work, run_command
+
+    name = secrets.token_hex(8)
+    work = Work(
+        command=[sys.executable, "-I", "-S", "-c", CAPTIVE_PROBE, HOST, name],
+        place=place,
+        run=RUN,
+        token=token,
+        passes_other_traffic=True,
+        wish=IsolationWish(isolation="require"),
+        stdout=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        async with asyncio.timeout(TRY_FOR):
+            ran = await run_command(work)
+    except Failure as failure:
+        return Finding(client=CAPTIVE, verdict="impossible", fix=str(failure.__cause__ or failure))
+    except TimeoutError:
+        return Finding(client=CAPTIVE, verdict="unclear", said=f"gave no answer within {TRY_FOR:.0f} s")
+    if ran.code == 0 and echo.saw(name):
+        return Finding(client=CAPTIVE, verdict="through", names_run=True)
+    return Finding(client=CAPTIVE, verdict="unclear", said=f"its request did not arrive: exit status {ran.code}")
+
+
 def surroundings(base: Mapping[str, str]) -> tuple[str, ...]:
     """What in the user's own environment stands in the way, one sentence each."""
     theirs = base.get("no_proxy") or base.get("NO_PROXY") or ""
@@ -97,7 +135,7 @@ def surroundings(base: Mapping[str, str]) -> tuple[str, ...]:
 
 def sound(findings: Sequence[Finding]) -> bool:
     """Whether nothing that is installed here escapes or is refused."""
-    return all(finding.verdict in ("through", "missing") for finding in findings)
+    return all(finding.verdict in ("through", "missing", "impossible") for finding in findings)
 
 
 def used_by(command: Sequence[str], base: Mapping[str, str], findings: Sequence[Finding]) -> list[Finding]:
@@ -167,7 +205,7 @@ def _fix(probe: Probe, verdict: Verdict) -> str | None:
             return probe.untrusted
         case "unclear":
             return "try it by hand: playhead record -- …, then playhead show last"
-        case "through" | "missing":
+        case "through" | "missing" | "impossible":
             return None
 
 

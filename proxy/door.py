@@ -9,10 +9,12 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
 from calls.model import Request
+from proxy.access import EVERYBODY, Access
 from proxy.ca import Authority
 from proxy.errors import Failure
 from replay.answer import Answer
@@ -97,6 +99,9 @@ class DoorConfig:
     run_mode: Callable[[str], Mode | None] = lambda _run: None
     """The mode that a run was given, by its name."""
 
+    is_only_run: Callable[[str], bool] = lambda _run: False
+    """Whether a run is a fork or a replay: what its credentials are given to belongs to it, whatever runs the program names."""
+
     tunnel: tuple[str, ...] = ()
     """Hosts that pass undecrypted; `*.example.com` means all below it."""
 
@@ -106,7 +111,9 @@ class DoorConfig:
     upstream_ca: str | None = None
     """A PEM file with private CAs that upstreams may use, beside the system's."""
 
-    token: str | None = None
+    access: Access = EVERYBODY
+    """What clients may do."""
+
     own_addresses: tuple[tuple[str, int], ...] = ()
     """Where our own API listens: never reached through the door."""
 
@@ -121,11 +128,17 @@ class DoorConfig:
     counts: Counter[str] = field(default_factory=Counter)
     """What becomes of connections and requests is counted here (store/counted.py has the names)."""
 
+    control: Path | None = None
+    """The unix socket on which launchers send the sockets of captured commands."""
+
+    transparent: int | None = None
+    """The port at which redirected connections arrive."""
+
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     """Set it, and the door lets requests in flight end and returns."""
 
     def __post_init__(self) -> None:
-        if not loopback(self.host) and not self.token:
+        if not loopback(self.host) and not self.access.tokens:
             raise Failure(f"listening on {self.host} lets other machines in: set a token (PLAYHEAD_TOKEN) first")
         for origin in (*self.upstreams.values(), *filter(None, [self.reverse])):
             Origin.parse(origin)
@@ -134,6 +147,15 @@ class DoorConfig:
     def contacts_nobody(self) -> bool:
         """Whether no upstream is ever contacted."""
         return self.mode == "replay"
+
+    @property
+    def notes_passed_connections(self) -> bool:
+        """Whether a captured connection that passes as it is becomes a gap of its run."""
+        return True
+
+    def lets_pass(self, host: str, *, is_local: bool) -> bool:  # noqa: ARG002 - for those who decide by it
+        """Whether captured connections to a host, or to a service of this machine, pass as they are in every mode."""
+        return False
 
     def mode_of(self, host: str, run: str | None = None) -> Mode:
         """What is done with what a run asks this host: what was said of the host, else of the run, else of all.
@@ -167,6 +189,9 @@ class Answerer(Protocol):
 
     It may have a method `alpn(authority: str) -> tuple[str, ...] | None` that tells what to offer the clients of a host
     (`h2`, `http/1.1`; best first) so that they get the protocol that was recorded.
+
+    It may have a method `refused(destination: str, reason: str, *, run: str | None)` that hears of captured connections that were
+    refused.
     """
 
     async def answer(self, request: Request, *, run: str | None, owner: str, actor: str | None = None) -> Answer | None:

@@ -9,8 +9,13 @@ from proxy.text import counted, print_table
 type Shape = Mapping[str, Any]
 
 
-def show_drift(told: Shape, sheet: Sheet) -> None:
-    """Print an answer of `GET /v1/drift`."""
+def show_drift(told: Shape, sheet: Sheet, narrowed: Sequence[str] = ()) -> None:
+    """Print an answer of `GET /v1/drift`; `narrowed`: the options by which it tells of less than all."""
+    if not told["variants"] and narrowed:
+        sheet.say(
+            f"no model has answered for {shown(' '.join(narrowed))}; leave that out to see which have: playhead drift"
+        )
+        return
     if not told["variants"]:
         sheet.say("no model has answered yet; record a run with: playhead record -- COMMAND")
         return

@@ -5,14 +5,18 @@ the user has is handed in, and kept where it does not lead past the door.
 """
 
 import json
+import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import quote, urlsplit
+
+from proxy import certificate_directory
+from proxy.capture.trust_files import SYSTEM_FILES
 
 type Form = Literal["sh", "fish", "json", "dotenv"]
 
@@ -39,9 +43,14 @@ MODEL_HOSTS = (
 """One host for each API of which nobody means to lose the calls."""
 
 PROXY = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+WEBSOCKET_PROXY = ("WS_PROXY", "WSS_PROXY")
+"""Read by aiohttp, which sends WebSockets past the others."""
+
+OPENSSL_FILE = "SSL_CERT_FILE"
+OPENSSL_DIRECTORY = "SSL_CERT_DIR"
+"""Read by OpenSSL (Python's ssl, httpx, openai, anthropic, Ruby), Go, .NET, uv and rustls. httpx reads the first one that is set."""
 
 CA_BUNDLE = (
-    "SSL_CERT_FILE",  # OpenSSL: Python's ssl, httpx, openai, anthropic, curl, Ruby, Go, uv
     "REQUESTS_CA_BUNDLE",  # requests ignores SSL_CERT_FILE
     "CURL_CA_BUNDLE",
     "AWS_CA_BUNDLE",  # botocore, AWS CLI
@@ -58,6 +67,10 @@ CA_BUNDLE = (
 
 CA_ALONE = ("NODE_EXTRA_CA_CERTS", "DENO_CERT", "CODEX_CA_CERTIFICATE")
 """Variables that add to a runtime's roots."""
+
+
+WITHHELD = ("PLAYHEAD_API_TOKEN", "PLAYHEAD_TOKEN", "PLAYHEAD_DATABASE_URL")
+"""Settings with which a command that is recorded could read or delete recordings, or record under any name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +96,7 @@ def variables(
     base: Mapping[str, str],
     run: str | None = None,
     api: str | None = None,
+    api_token_file: Path | None = None,
     truststore: str | Path | None = None,
     bypass: bool = True,
 ) -> dict[str, str]:
@@ -91,12 +105,13 @@ def variables(
     `bypass=False` drops the user's own NO_PROXY: in replay nothing may reach a network.
     """
     past = no_proxy(_either_case(base, "NO_PROXY") if bypass else "").value
-    both = {**dict.fromkeys(PROXY, proxy), "NO_PROXY": past}
+    # Whoever reads ALL_PROXY reads the others too, and httpx loads all roots once for each of the three (60 ms of CPU).
+    names = PROXY if _either_case(base, "ALL_PROXY") else PROXY[:2]
+    both = {**dict.fromkeys((*names, *WEBSOCKET_PROXY), proxy), "NO_PROXY": past}
     return {
         **both,
         **{name.lower(): value for name, value in both.items()},
-        **dict.fromkeys(CA_BUNDLE, str(ca_bundle)),
-        **dict.fromkeys(CA_ALONE, str(ca)),
+        **_root_variables(ca, ca_bundle, base),
         # Without it git sends the credentials, and so the run, only after a 407 that no door on loopback gives.
         "GIT_HTTP_PROXY_AUTHMETHOD": "basic",
         # aiohttp itself looks at no variable; litellm, which rides on it, looks at this one.
@@ -104,9 +119,109 @@ def variables(
         "NODE_USE_ENV_PROXY": "1",
         "NODE_OPTIONS": node_options(base.get("NODE_OPTIONS", "")),
         **({"JAVA_TOOL_OPTIONS": java_options(proxy, truststore, base)} if truststore else {}),
+        # How the thin client knows that these proxies are ours: it names runs to nobody else.
+        "PLAYHEAD_PROXY": proxy,
         **({"PLAYHEAD_RUN": run} if run else {}),
-        **({"PLAYHEAD_API": api} if api else {}),
+        **_api_variables(api, api_token_file),
     }
+
+
+def container_variables(
+    *, proxy: str, host: str, ca_directory: str, run: str | None = None, api: str | None = None
+) -> dict[str, str]:
+    """The variables for a container, which reaches this machine as `host` and has the certificates in `ca_directory`.
+
+    Nothing of this machine's environment or file system is in them.
+    """
+    directory = ca_directory.rstrip("/")
+    found = variables(
+        proxy=seen_from_container(proxy, host),
+        ca=f"{directory}/ca.pem",
+        ca_bundle=f"{directory}/ca-bundle.pem",
+        base={},
+        run=run,
+        api=api and seen_from_container(api, host),
+    )
+    # The preload is a file of ours. Node 22.21, 24.5 and later need none: they read NODE_USE_ENV_PROXY.
+    del found["NODE_OPTIONS"]
+    return found
+
+
+def seen_from_container(url: str, host: str) -> str:
+    """The same URL with a name for this machine in place of a loopback address."""
+    parts = urlsplit(url)
+    if parts.hostname not in LOOPBACK:
+        return url
+    user, at, _ = parts.netloc.rpartition("@")
+    name = f"[{host}]" if ":" in host else host
+    return parts._replace(netloc=f"{user}{at}{name}{f':{parts.port}' if parts.port else ''}").geturl()
+
+
+def _api_variables(api: str | None, token_file: Path | None) -> dict[str, str]:
+    """Where the API is, and where its token lies for those who may read it: the token itself stands in no environment."""
+    where = {"PLAYHEAD_API": api} if api else {}
+    return where | ({"PLAYHEAD_API_TOKEN_FILE": str(token_file)} if api and token_file else {})
+
+
+def without_secrets(base: Mapping[str, str]) -> dict[str, str]:
+    """An environment for somebody else's command."""
+    return {name: value for name, value in base.items() if name not in WITHHELD}
+
+
+def captive_variables(
+    *,
+    proxy: str,
+    ca: str | Path,
+    ca_bundle: str | Path,
+    base: Mapping[str, str],
+    run: str,
+    api: str | None,
+    api_token_file: Path | None = None,
+) -> dict[str, str]:
+    """The whole environment of a captive command: `base` without proxies, which it does not need, and with our CA.
+
+    PLAYHEAD_PROXY is for our own thin client, which names runs.
+    """
+    named = (*PROXY, *WEBSOCKET_PROXY, "NO_PROXY")
+    proxies = {*named, *(name.lower() for name in named)}
+    return {
+        **{name: value for name, value in without_secrets(base).items() if name not in proxies},
+        **_root_variables(ca, ca_bundle, base),
+        "PLAYHEAD_RUN": run,
+        "PLAYHEAD_PROXY": proxy,
+        **_api_variables(api, api_token_file),
+    }
+
+
+def _root_variables(ca: str | Path, ca_bundle: str | Path, base: Mapping[str, str]) -> dict[str, str]:
+    return {
+        **dict.fromkeys(CA_BUNDLE, str(ca_bundle)),
+        **dict.fromkeys(CA_ALONE, str(ca)),
+        **_openssl_roots(ca, ca_bundle, base),
+    }
+
+
+def _openssl_roots(ca: str | Path, ca_bundle: str | Path, base: Mapping[str, str]) -> dict[str, str]:
+    """A directory costs a client next to nothing, but a file that the user's environment names would be preferred to it."""
+    directory = Path(ca_bundle).with_name(certificate_directory.NAME)
+    if OPENSSL_FILE in base or str(ca_bundle) == str(ca) or not directory.is_dir():
+        return {OPENSSL_FILE: str(ca_bundle)}
+    theirs = [entry for entry in base.get(OPENSSL_DIRECTORY, "").split(os.pathsep) if entry]
+    return {OPENSSL_DIRECTORY: os.pathsep.join(dict.fromkeys([str(directory), *theirs]))}
+
+
+def without_system_file(base: Mapping[str, str]) -> dict[str, str]:
+    """`base` without an SSL_CERT_FILE that names what our directory holds anyway."""
+    return {name: value for name, value in base.items() if name != OPENSSL_FILE or value not in SYSTEM_FILES}
+
+
+def replay_roots(place: Mapping[str, Any], tunnelled: Sequence[str], base: Mapping[str, str]) -> str:
+    """The roots that a replayed command needs: our CA, which signs all that it can reach, is read in 2 ms and the system's in 60.
+
+    Hosts that pass undecrypted, or a company's CA that the user names, are a reason to keep all of them.
+    """
+    own = [root for root in user_roots(base) if str(root) not in SYSTEM_FILES]
+    return str(place["ca_bundle"] if tunnelled or own else place["ca"])
 
 
 def no_proxy(theirs: str, hosts: Sequence[str] = MODEL_HOSTS) -> NoProxy:
@@ -136,7 +251,7 @@ def _network_covers(name: str, host: str) -> bool:
 
 def user_proxy(base: Mapping[str, str]) -> str | None:
     """The proxy that the user's own environment names (a company's), for the door to go through in its turn."""
-    if "PLAYHEAD_RUN" in base:
+    if "PLAYHEAD_RUN" in base or "PLAYHEAD_PROXY" in base:
         return None  # a door of ours, around this one
     return _either_case(base, "HTTPS_PROXY") or _either_case(base, "ALL_PROXY") or None
 

@@ -16,7 +16,8 @@ import click
 from calls.redact import Redactor
 from proxy.api import Api, lacks, segment
 from proxy.errors import Failure
-from proxy.text import counted, printable
+from proxy.recording_file import claim
+from proxy.text import counted, printable, printable_json
 from store.bundle import Entry, Head, parts
 from store.foreign.found import Skipped
 from store.foreign.write import Export
@@ -90,7 +91,7 @@ def exported(api: Api, run: str, form: str, search: Search, output: Path | None)
             case "vcr":
                 file.writelines(export.vcr(search.through(lines)))
             case "har":
-                file.writelines(export.har(search.through(lines), version("playhead")))
+                file.writelines(map(_printable, export.har(search.through(lines), version("playhead"))))
             case _:
                 export.written = sum(1 for _ in search.through(_written(lines, file)))
         if search.found:
@@ -105,18 +106,23 @@ def _place(output: Path | None) -> Iterator[IO[bytes]]:
         with tempfile.TemporaryFile() as file:
             yield file
             file.seek(0)
-            shutil.copyfileobj(file, sys.stdout.buffer)
+            if sys.stdout.isatty():
+                # A bundle's lines are sealed as they are; whoever only looks at one needs no seal.
+                sys.stdout.buffer.writelines(map(_printable, file))
+            else:
+                shutil.copyfileobj(file, sys.stdout.buffer)
             sys.stdout.buffer.flush()
         return
     if output.is_dir():
         raise Failure(f"cannot write {output}: it is a directory; name a file in it")
-    part = output.with_name(output.name + ".part")
-    try:
-        with part.open("wb") as file:
-            yield file
-        part.replace(output)
-    finally:
-        part.unlink(missing_ok=True)
+    with claim(output) as claimed:
+        yield claimed.part
+        claimed.finish()
+
+
+def _printable(json: bytes) -> bytes:
+    """The same JSON, with nothing in it that a terminal acts on."""
+    return printable_json(json.decode("utf-8", "backslashreplace")).encode()
 
 
 def _lines(pieces: Iterable[bytes]) -> Iterator[bytes]:

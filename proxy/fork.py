@@ -19,17 +19,18 @@ import click
 
 from calls.effects import effects
 from proxy.api import Api, NotFound, lacks, meant, segment
+from proxy.capture.command import NO_WISH, IsolationWish, Ran, Work, isolation_lines, run_command, store_escapes
 from proxy.environ import user_proxy
 from proxy.errors import Failure
 from proxy.house import LOOPBACK, House
 from proxy.naming import file_of
 from proxy.ports import free
-from proxy.record import checked, environment, new_run
+from proxy.record import checked, new_run
 from proxy.replay import fetched, verdict, writable
 from proxy.settings import Settings
 from proxy.text import counted, printable, typed
-from proxy.wrap import present, wrapped
-from replay.report import idle
+from proxy.wrap import present
+from replay.report import escaped, idle
 
 SHOWN = 5
 
@@ -51,6 +52,7 @@ class Wanted:
     overrides: Mapping[str, Any] = field(default_factory=dict)
     allow_unused: bool = False
     report: Path | None = None
+    wish: IsolationWish = NO_WISH
 
     @property
     def of_file(self) -> bool:
@@ -79,17 +81,33 @@ async def fork(settings: Settings, command: Sequence[str], wanted: Wanted) -> in
             door = await house.door(**_door(house, wanted, child, bundle, report_file, port))
             api.put(f"/runs/{segment(child)}", _parentage(wanted))
             place = {"proxy": f"http://{LOOPBACK}:{door.ready['port']}", **door.ready}
-            code = await wrapped(command, environment(place, child, house.token, api=api.url, bypass=True))
+            # Its first steps have had their effects already: what cannot be answered from the recording is not done again.
+            ran = await run_command(
+                Work(
+                    command=command,
+                    place=place,
+                    run=child,
+                    token=house.claimed(child),
+                    api=api.url,
+                    api_token_file=house.data.api_token_file,
+                    passes_other_traffic=False,
+                    wish=wanted.wish,
+                )
+            )
         finally:
             await house.close_doors()
             if bundle.parent == house.data.replays:
                 bundle.unlink()
         report = _taken(report_file)
-        ended, lacking = await _ended(house, child, report, wanted)
+        if report is not None:
+            report = escaped(report | {"isolation": ran.isolation, "connections": list(ran.connections)})
+        ended, lacking = await _ended(house, child, report, wanted, ran)
     if wanted.report and report is not None:
         wanted.report.write_text(json.dumps(report, indent=2) + "\n")
-    click.echo("\n".join(map(printable, summary(ended, report, wanted.recording, lacking))), err=True)
-    return code or verdict(report)
+    words = [*summary(ended, report, wanted.recording, lacking)]
+    words += [f"          {line}" for line in isolation_lines(ran, is_replay=True)]
+    click.echo("\n".join(map(printable, words)), err=True)
+    return ran.code or verdict(report)
 
 
 def _unused(api: Api, child: str) -> None:
@@ -148,7 +166,7 @@ def _taken(path: Path) -> dict[str, Any] | None:
 
 
 async def _ended(
-    house: House, child: str, report: Mapping[str, Any] | None, wanted: Wanted
+    house: House, child: str, report: Mapping[str, Any] | None, wanted: Wanted, ran: Ran
 ) -> tuple[Mapping[str, Any], str | None]:
     """The child as the store has it, and why that may not be all of it."""
     api = await house.api()
@@ -156,8 +174,9 @@ async def _ended(
         fork = report["fork"]
         of_file = {"parent": fork["parent"]} if wanted.of_file else {}
         api.put(f"/runs/{segment(child)}", {**of_file, "forked_at": fork["forked_at"]})
+    store_escapes(api, child, ran)
     lacking = lacks(api, child)
-    ended: Mapping[str, Any] = api.patch(f"/runs/{segment(child)}", {"ended": True})
+    ended: Mapping[str, Any] = api.patch(f"/runs/{segment(child)}", {"ended": True, "isolation": ran.isolation})
     return ended, lacking
 
 
@@ -176,7 +195,10 @@ def summary(
     if lacking is not None:
         yield f"          what was recorded waits in the spool, it is not all stored yet: {printable(lacking)}"
     yield from idle(report)
-    if report["unused"]:
+    if fork.get("from_checkpoint"):
+        steps = "step 1 was" if report["unused"] == 1 else f"steps 1 to {report['unused']} were"
+        yield f"          {steps} not asked for again: the command went on from a checkpoint of its own"
+    elif report["unused"]:
         left = ", ".join(f"step {one['step']} ({one['asked']})" for one in report["left_over"][:SHOWN])
         yield f"          not asked for: {left}{' and more' if report['unused'] > SHOWN else ''}"
     for one in report["misses"][:SHOWN]:

@@ -6,9 +6,9 @@ is given a label that names the run to replay in its place. Else the run stays a
 """
 
 import asyncio
-import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import Any, Self
@@ -19,6 +19,7 @@ from proxy.api import Api, NotFound, meant, segment
 from proxy.errors import Failure
 from proxy.house import House
 from proxy.naming import file_of
+from proxy.recording_file import Claim, claim
 from proxy.text import counted, printable
 from replay.generation import flaw, generation, kept
 from store import packed
@@ -29,7 +30,9 @@ from store.foreign.read import opened
 from store.generation import FLAWED
 from store.lineage import LABEL, OF, numbered
 from store.lineage import following as next_name
+from store.lock import Lock, Taken
 from store.profiles import shipped
+from store.take import digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,33 +60,51 @@ class Generations:
     recording: str
     """A file, or a run by its own name: what is recorded beside its replay becomes the last."""
 
+    claimed: Claim | None
+    """The right to replace the file; none where it is a run."""
+
     @classmethod
-    async def begun(cls, house: House, replay: str, recording: str) -> Self:
-        """Make ready to record beside a replay. Raises Failure where its recording cannot have another generation."""
+    async def begun(cls, house: House, replay: str, recording: str, stack: AsyncExitStack) -> Self:
+        """Make ready to record beside a replay. Raises Failure where its recording cannot have another generation.
+
+        Until `stack` is closed no other command of this kind takes the same recording.
+        """
         if not _replaceable(file := file_of(recording)):
             raise Failure(f"{recording} is no bundle and is not replaced; import it first: playhead import {recording}")
+        try:
+            claimed = stack.enter_context(claim(file)) if file else None
+        except OSError as error:
+            raise Failure(f"{recording} could not be replaced: {error.strerror} ({error.filename})") from error
         api = await house.api()
         house.agreed(own_door=True)
-        return cls(house, api, replay, recording if file else meant(api, recording))
+        if file is None:
+            recording = meant(api, recording)
+            stack.enter_context(_only_one(house, recording))
+        return cls(house, api, replay, recording, claimed)
 
     async def settled(self, bundle: Path, report: Mapping[str, Any] | None, code: int) -> Settled | None:
         """Let what was recorded take effect, or say why not. None where nothing had to be recorded."""
         if report is None or not report["live"]:
             return None
+        # The store server of another command may have ended since we began.
+        return await replace(self, api=await self.house.api())._settled(bundle, report, code)
+
+    async def _settled(self, bundle: Path, report: Mapping[str, Any], code: int) -> Settled:
         new = await self._recorded()
         profiles = shipped(self.house.profiles_toml())
-        derive = deriver(profiles, Redactor(key=self.house.data.redaction_key()).text)
+        personal_data = self.house.settings.redact_personal_data
+        redactor = Redactor(key=self.house.data.redaction_key(), personal_data=personal_data)
+        derive = deriver(profiles, redactor.text)
         old = await asyncio.to_thread(packed.load, bundle)
         if why := _unfit(report, code, new) or flaw(new, derive):
             labels = {OF: _names(old)[0], FLAWED: readable(printable(why))}
             self.api.patch(f"/runs/{segment(self.candidate)}", {"labels": labels})
             return Settled(f"nothing was replaced: {why}; what went out is kept as run {self.candidate}", whole=False)
         exchanges = [*kept(old, set(report.get("answered_by", ())), unused=report["allow_unused"]), *new.exchanges]
-        file = file_of(self.recording)
-        name = None if file else following(*_names(old))
+        name = None if self.claimed else following(*_names(old))
         made = await asyncio.to_thread(generation, old.run, profiles.digest, exchanges, derive)
-        if file:
-            replaced(file, made)
+        if self.claimed:
+            self.claimed.replace(write(made))
         if name:
             self._promoted(made, name)
         self._forget()
@@ -114,6 +135,19 @@ class Generations:
             self.api.delete(f"/runs/{segment(self.candidate)}")
         except NotFound:
             return
+
+
+@contextmanager
+def _only_one(house: House, run: str) -> Iterator[None]:
+    """Hold a run against other commands that would record its next generation. Raises Failure."""
+    lock = Lock(house.data.replays / f"{digest(run)}.lock")
+    try:
+        with lock.taken():
+            yield
+    except Taken as error:
+        raise Failure(
+            f"another command records what run {run} lacks: wait until it has ended, or replay without --on-miss record"
+        ) from error
 
 
 def _replaceable(file: Path | None) -> bool:
@@ -147,13 +181,3 @@ def _names(old: Bundle) -> tuple[str, str]:
     """A run, and the newest generation of it."""
     newest = str(old.run["id"])
     return numbered(newest)[0], newest
-
-
-def replaced(path: Path, made: Bundle) -> None:
-    """The file is the old one or the new one, whenever we are killed."""
-    part = path.with_name(f".{path.name}.part")
-    with part.open("wb") as file:
-        file.writelines(write(made))
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)

@@ -5,14 +5,16 @@ it stops.
 """
 
 import asyncio
+import os
 import secrets
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from importlib.util import find_spec
 from typing import Any, Self
 
 from proxy import agreement
 from proxy.api import Api
+from proxy.capture.control_path import control_path
 from proxy.children import Child
 from proxy.errors import Failure
 from proxy.ports import loopback
@@ -37,6 +39,9 @@ class House:
         self.started = time.time_ns()
         self._doors: list[Child] = []
         self._keepers: list[Child] = []
+        self._lasting = False
+        self._use: int | None = None
+        """Our part in the lock of those who use another command's store server."""
         self._other: dict[str, Any] = {}
         """What the keeper that we have found running says about itself."""
 
@@ -58,13 +63,31 @@ class House:
         try:
             # Doors first: the keeper then drains what they left in their spools.
             await self.close_doors()
-            if self._keepers:
-                self.data.withdraw("keeper")
-            await asyncio.gather(*(keeper.stop() for keeper in self._keepers))
+            await self._stop_keepers()
         except asyncio.CancelledError:
             # Ctrl-C once more.
             await asyncio.gather(*(child.killed() for child in (*self._doors, *self._keepers)))
             raise
+
+    async def _stop_keepers(self) -> None:
+        """Stop what we have started, unless another command uses it: then it ends after the last of them."""
+        if self._use is not None:
+            os.close(self._use)
+            self._use = None
+        if not self._keepers:
+            return
+        # Held until it has stopped: nobody begins to use it meanwhile.
+        alone = self.data.users_lock.alone()
+        try:
+            if alone is None and not self._lasting:
+                for keeper in self._keepers:
+                    keeper.leave()
+                return
+            self.data.withdraw("keeper")
+            await asyncio.gather(*(keeper.stop() for keeper in self._keepers))
+        finally:
+            if alone is not None:
+                os.close(alone)
 
     async def close_doors(self) -> list[int]:
         """Stop our doors; all that they acknowledged is in their spools. Their exit statuses: 0 where all was well."""
@@ -76,8 +99,27 @@ class House:
 
     @property
     def token(self) -> str | None:
-        """What doors and API ask for, where they do."""
+        """The recording token that was set, where one was."""
         return self.settings.token.get_secret_value() if self.settings.token else None
+
+    def claimed(self, run: str) -> str:
+        """Keep a run for the command that is about to be started; the token that this command is given."""
+        return self.secret(lambda data: data.run_tokens().claim(run))
+
+    def run_token(self, run: str) -> str:
+        """What opens the run to a client, whether or not it is claimed."""
+        return self.secret(lambda data: data.run_tokens().token(run))
+
+    def api_client(self, url: str) -> Api:
+        """A client of the keeper of this data directory."""
+        return Api(url, self.secret(DataDir.api_token), self.data.api_token_file)
+
+    def secret[T](self, read: Callable[[DataDir], T]) -> T:
+        """A secret of the data directory. Raises Failure where others may know it."""
+        try:
+            return read(self.data)
+        except (DataDirError, OSError) as error:
+            raise Failure(str(error)) from error
 
     def running_up(self, patience: float = 0, *, coming: bool = False) -> dict[str, Any] | None:
         """Where the running `up` listens, or None where there is none.
@@ -103,7 +145,7 @@ class House:
             if not self.data.keeper_lock.held():
                 try:
                     keeper = await self.keeper(port, LOOPBACK)
-                    return Api(f"http://{LOOPBACK}:{keeper.ready['port']}", self.token)
+                    return self.api_client(f"http://{LOOPBACK}:{keeper.ready['port']}")
                 except Failure:
                     if not self.data.keeper_lock.held():
                         raise
@@ -116,15 +158,21 @@ class House:
     async def _found(self) -> Api | None:
         # A killed keeper leaves its note behind, and its port to whoever wants it.
         note = self.data.notice("keeper") if self.data.keeper_lock.held() else None
-        if note is None:
+        if note is None or not self._used():
             return None
-        api = Api(note["api"], self.token)
+        api = self.api_client(note["api"])
         if await asyncio.to_thread(api.healthy):
             agreement.same_database(self.settings, note)
             self._other = note
             return api
         api.close()
         return None
+
+    def _used(self) -> bool:
+        """Keep the store server that was found from ending before we do; False where it is about to end."""
+        if self._use is None:
+            self._use = self.data.users_lock.shared()
+        return self._use is not None
 
     def agreed(self, *, own_door: bool) -> None:
         """Raise Failure where the keeper we have found goes by other profiles than what is recorded here should."""
@@ -135,15 +183,18 @@ class House:
         It is stopped with the house."""
         if not self.data.keeper_lock.held():
             self.data.withdraw("keeper")
-        child = await Child.start("store", self._keeper_config(port, listen), log=self.data.logs / "keeper.log")
+        child = await Child.start(
+            "store", self._keeper_config(port, listen, lasting=lasting), log=self.data.logs / "keeper.log"
+        )
         self._keepers.append(child)
+        self._lasting = lasting
         known = agreement.facts(self.settings, ("database_url", "profile") if lasting else ("database_url",))
         config = str(self.settings.config.absolute()) if self.settings.config else None
         api = f"http://{reachable(listen)}:{child.ready['port']}"
         self.data.announce("keeper", {"api": api, "settings": known, "config": config})
         return child
 
-    def _keeper_config(self, port: int, listen: str) -> dict[str, Any]:
+    def _keeper_config(self, port: int, listen: str, *, lasting: bool) -> dict[str, Any]:
         url = self.settings.database_url
         return {
             "data": str(self.data.root),
@@ -152,8 +203,16 @@ class House:
             "port": port,
             "mode": self.settings.mode,
             "profiles_toml": self.profiles_toml(),
-            "tokens": [self.token] if self.token else [],
+            "redact_personal_data": self.settings.redact_personal_data,
+            # A bundle of a body takes some ten times its size while it is made.
+            "helper_memory": max(512 << 20, 12 * self.settings.body_limit),
+            "tokens": [own.get_secret_value()] if (own := self.settings.api_token) else [],
+            "open_api": self.settings.open_api,
+            "shared_runs": self.settings.shared_runs,
             "started": self.started,
+            # A person who waits for a command wants to hear of it; an `up` goes on recording.
+            "waits": lasting,
+            "temporary": not lasting,
             "checks": "replay.wishes:unfit",
         }
 
@@ -169,6 +228,7 @@ class House:
                 later.close()
             raise Failure("there is no wire engine here: install playhead[proxy] into this environment")
         config = self.door_config() | differences
+        config["control"] = config["control"] or str(control_path(self.data.root, config["name"]))
         # A door that records has nothing to answer from: there such a host is recorded like any other.
         if config["mode"] in ("record", "passthrough"):
             config["modes"] = {host: mode for host, mode in config["modes"].items() if mode not in ("replay", "auto")}
@@ -191,6 +251,8 @@ class House:
             "reuse_port": False,
             "reverse": s.reverse,
             "token": self.token,
+            "api_token": own.get_secret_value() if (own := s.api_token) else None,
+            "shared_runs": s.shared_runs,
             "durability": s.durability,
             "on_record_failure": s.on_record_failure,
             "body_limit": s.body_limit,
@@ -203,11 +265,14 @@ class House:
             "connect_ports": list(s.connect_ports),
             "allow_private": s.allow_private,
             "profiles_toml": self.profiles_toml(),
+            "redact_personal_data": self.settings.redact_personal_data,
             "spooled": True,
             "replay": list(s.replay),
             "replay_options": {},
             "api": None,
             "own_addresses": [],
+            "control": None,
+            "transparent": None,
         }
 
 

@@ -9,17 +9,27 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 from calls.identity import LONGEST, RUN, legal
 from calls.model import Headers
+from proxy.capture.owner import Owner
 
 STEP: Final = re.compile(r"[0-9]{1,9}")
 ACTOR: Final = 256
 """Characters that an actor's name may have."""
+
+BOUND: Final = "x-playhead-bound-run"
+"""The header with which the thin client names the run of one request: the credentials of a connection are shared by several runs."""
+
+OWN_SOURCES: Final = (BOUND, "credentials", "x-playhead-run")
+"""Where a client names a run to us, strongest first. What an agent tells others never selects a recording."""
+
+BY_PROCESS: Final = "per-process"
+"""The user name of credentials that carry a token and name no run: the process that owns the connection names it."""
 
 type Credentials = tuple[str, str] | None
 """Run and token, as they were given to us."""
@@ -38,7 +48,8 @@ def credentials(field: str) -> Credentials:
         run, _, token = base64.b64decode(encoded.strip(), validate=True).decode().rpartition(":")
     except (binascii.Error, ValueError):
         return None
-    return (unquote(run) if "%" in run else run), token
+    run = unquote(run) if "%" in run else run
+    return ("" if run == BY_PROCESS else run), token
 
 
 class Identity(NamedTuple):
@@ -57,18 +68,36 @@ class Identity(NamedTuple):
     """What `refusal` says."""
 
 
-def identify(headers: Headers, credentials: Credentials, owner: str) -> Identity:
-    """Whose call this is; `owner` is whose the connection is. Total: what `refusal` would refuse is made to fit."""
+def identify(
+    headers: Headers, credentials: Credentials, owner: str, is_only_run: Callable[[str], bool] = lambda _run: False
+) -> Identity:
+    """Whose call this is; `owner` is whose the connection is. Total: what `refusal` would refuse is made to fit.
+
+    `is_only_run`: whether a run that credentials name is a fork or a replay, which a program does not leave by binding runs.
+    """
     seen = _first_values(headers)
+    is_ours = any(_is_ours(name) for name in seen)
+    if BOUND in seen and credentials and credentials[0] and is_only_run(credentials[0]):
+        del seen[BOUND]
     found = (*_told(seen, credentials), *_foreign(seen))
     return Identity(
-        run=legal(found[0][1]) if found else owner,
-        evidence=(*found, *_trace(seen), ("owner", owner)),
+        run=legal(found[0][1]) if found else str(owner),
+        evidence=(*found, *_trace(seen), *_process(owner), ("owner", str(owner))),
         step=_step(seen),
         actor=_actor(seen),
-        headers=_for_upstream(headers) if any(_is_ours(name) for name in seen) else headers,
+        headers=_for_upstream(headers) if is_ours else headers,
         wrong=_wrong(seen, credentials),
     )
+
+
+def names_a_run(seen: Iterable[tuple[str, str]], given: Credentials) -> bool:
+    """Whether the client names a run to us: then it does not matter whose connection it is."""
+    return bool(given and given[0]) or any(name in OWN_SOURCES for name, _ in seen)
+
+
+def _process(owner: str) -> Iterator[tuple[str, str]]:
+    if isinstance(owner, Owner) and owner.process:
+        yield "process", owner.process
 
 
 def refusal(headers: Headers, credentials: Credentials) -> str | None:
@@ -109,6 +138,8 @@ def _is_ours(name: str) -> bool:
 
 
 def _told(seen: dict[str, str], credentials: Credentials) -> Iterator[tuple[str, str]]:
+    if BOUND in seen:
+        yield BOUND, seen[BOUND]
     if credentials and credentials[0]:
         yield "credentials", credentials[0]
     if "x-playhead-run" in seen:

@@ -7,6 +7,9 @@ from typing import Final
 from proxy.inference_tally import Tally
 
 WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 720, 420, 64, 48, 24, 56
+DIGIT, GAP = 7, 8
+"""How wide a digit of the labels is, and how far apart two labels are at least."""
+
 COLOURS: Final = ("#0b6e4f", "#c8553d")
 
 
@@ -30,6 +33,13 @@ def _line(found: Tally) -> Mapping[int, int]:
     return worst.by_load if worst else {}
 
 
+def labelled_loads(loads: Sequence[int]) -> list[int]:
+    """The loads whose numbers fit under the axis side by side: the last one, and as many before it at equal distances."""
+    widest = max((len(str(load)) for load in loads), default=1) * DIGIT + GAP
+    every = max(1, -(-len(loads) * widest // (WIDTH - LEFT - RIGHT)))
+    return list(loads[::-1][::every][::-1])
+
+
 def _x(load: int, loads: Sequence[int]) -> float:
     """Loads are spread evenly: they double more often than not."""
     return LEFT + (WIDTH - LEFT - RIGHT) * (loads.index(load) + 0.5) / len(loads)
@@ -40,7 +50,10 @@ def _y(count: int, highest: int) -> float:
 
 
 def _grid(loads: Sequence[int], highest: int) -> str:
-    marks = sorted({1, highest, *range(0, highest + 1, max(1, (highest + 1) // 5))})
+    step = max(1, (highest + 1) // 5)
+    # One that lies closer than half a step to the highest, or to 1, would be printed over it.
+    between = (mark for mark in range(0, highest, step) if step == 1 or (mark != 1 and highest - mark > step // 2))
+    marks = sorted({1, highest, *between})
     rows = [
         f'<path d="M{LEFT} {_y(mark, highest):.1f}H{WIDTH - RIGHT}" stroke="#ddd"/>'
         f'<text x="{LEFT - 8}" y="{_y(mark, highest) + 4:.1f}" text-anchor="end">{mark}</text>'
@@ -48,7 +61,7 @@ def _grid(loads: Sequence[int], highest: int) -> str:
     ]
     columns = [
         f'<text x="{_x(load, loads):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{load}</text>'
-        for load in loads
+        for load in labelled_loads(loads)
     ]
     middle = (LEFT + WIDTH - RIGHT) / 2
     words = [

@@ -48,10 +48,18 @@ def claimed(exchange: Exchange) -> bool:
 
 
 async def again(
-    exchanges: Iterable[Exchange], server: str | None, upstreams: Mapping[str, str], profiles: Profiles
+    exchanges: Iterable[Exchange],
+    server: str | None,
+    upstreams: Mapping[str, str],
+    profiles: Profiles,
+    key: str | None = None,
 ) -> list[Again]:
-    """Ask each again that was answered under the claim, one after the other. Raises Failure where there is nobody to ask."""
-    async with httpx2.AsyncClient(trust_env=False, timeout=None) as client:
+    """Ask each again that was answered under the claim, one after the other. Raises Failure where there is nobody to ask.
+
+    `key`: what the server wants as a bearer token. The recorded one was redacted.
+    """
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    async with httpx2.AsyncClient(trust_env=False, timeout=None, headers=headers) as client:
         return [
             await _again(client, exchange, _origin(exchange, server, upstreams), profiles)
             for exchange in exchanges
@@ -71,6 +79,11 @@ async def _again(client: httpx2.AsyncClient, exchange: Exchange, origin: str, pr
     if reason := _unaskable(exchange):
         return Again(exchange=exchange.id, path=path, same=None, reason=reason)
     answer = await _asked(client, exchange, origin)
+    if answer.status_code in (401, 403):
+        raise Failure(
+            f"{origin} refused the request ({answer.status_code}): it wants another key. Name the one that it was started with"
+            " by --api-key KEY or VLLM_API_KEY"
+        )
     if answer.status_code != exchange.response.status:
         return Again(exchange=exchange.id, path=path, same=None, reason=f"the server says {answer.status_code} now")
     if answer.headers.get(CLAIM) != "true":

@@ -134,4 +134,4 @@ class Ledger:
 def _of_many(gap: Gap, count: int) -> Gap:
     if count == 1:
         return gap
-    return Gap(gap.run, gap.happened_at, f"{gap.reason} ({count} times)", None)
+    return Gap(gap.run, gap.happened_at, f"{gap.reason} ({count} times)", None, count)

@@ -13,7 +13,7 @@ from typing import Any
 
 from calls.events import ReplayNoted, encode
 from replay.replays import Replays
-from replay.report import interrupted
+from replay.report import interrupted as as_interrupted
 from store.news import News
 from store.spool import Spool, SpoolError
 
@@ -40,7 +40,7 @@ class Notes:
         for path in self._place.glob("*.begun"):
             report = _read(path)
             if report is not None:
-                self._tell(str(report["id"]), json.dumps(interrupted(report)).encode())
+                self._tell(str(report["id"]), json.dumps(as_interrupted(report)).encode())
             if report is None or path.name.partition("-")[0] != self._up:
                 path.unlink()
             else:
@@ -54,7 +54,10 @@ class Notes:
         if self._file is None and replay not in self._begun:
             name = hashlib.sha256(replay.encode()).hexdigest()[:24]
             self._begun[replay] = self._place / f"{self._up}-{name}.begun"
-            _write(self._begun[replay], json.dumps(report).encode())
+            try:
+                _write(self._begun[replay], json.dumps(report).encode())
+            except OSError:
+                pass  # it is written again with every change of the report
         return True
 
     def changed(self, replay: str) -> None:
@@ -80,17 +83,22 @@ class Notes:
             told = [self._write(replays.report(replay)) for replay in changed]
             if self._spool and told:
                 await self._spool.reached(max(told))
-        except SpoolError:
+        except (SpoolError, OSError):
             self._changed |= changed & {str(report["id"]) for report in replays.reports()}
             self._any.set()
         else:
             if self._news:
                 self._news.told(changes)
 
-    def end(self, replays: Replays) -> None:
-        """The door ends: write what has changed, and where nothing ever has, every report. Raises SpoolError."""
+    def end(self, replays: Replays, *, interrupted: bool) -> None:
+        """The worker ends: write what has changed, and where nothing ever has, every report. Raises SpoolError and OSError.
+
+        `interrupted`: whoever started the worker was killed, and its replays with it.
+        """
         for report in replays.reports():
-            if not self._changed or report["id"] in self._changed:
+            if interrupted:
+                self._write(as_interrupted(report))
+            elif not self._changed or report["id"] in self._changed:
                 self._write(report)
 
     def _write(self, report: dict[str, Any]) -> int:

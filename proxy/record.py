@@ -4,24 +4,23 @@ import asyncio
 import os
 import re
 import secrets
-import shutil
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import click
 
 from proxy.agreement import others
 from proxy.api import DOTS, Api, Away, NotFound, lacks, segment
+from proxy.capture.command import NO_WISH, IsolationWish, Ran, Work, isolation_lines, run_command, store_escapes
 from proxy.doctor import surroundings
-from proxy.environ import addressed, user_proxy, variables
+from proxy.environ import user_proxy
 from proxy.errors import Failure
 from proxy.house import House
 from proxy.ports import free
 from proxy.settings import Settings
 from proxy.text import counted, printable, typed
-from proxy.wrap import present, wrapped
+from proxy.wrap import present
 
 RUN_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 PATIENCE = 5.0
@@ -32,10 +31,17 @@ ASKED = 6
 
 
 async def record(
-    settings: Settings, command: Sequence[str], *, run: str | None, labels: Mapping[str, str], quiet: bool = False
+    settings: Settings,
+    command: Sequence[str],
+    *,
+    run: str | None,
+    labels: Mapping[str, str],
+    append: bool = False,
+    quiet: bool = False,
+    wish: IsolationWish = NO_WISH,
 ) -> int:
     """Run the command under a run of its own and return its exit code."""
-    run = checked(run) if run else new_run(time.time())
+    is_named, run = run is not None, checked(run) if run else new_run(time.time())
     present(command)
     async with House(settings) as house:
         port = free("127.0.0.1", 0)
@@ -43,13 +49,27 @@ async def record(
         house.agreed(own_door="mode" not in place)
         if place.get("apart"):
             click.echo(f"playhead: {printable(place['apart'])}", err=True)
+        if is_named and not append and place.get("mode") != "auto":
+            _refuse_to_append(api, run)
         opened = _opened(api, run, labels)
         for sentence in surroundings(os.environ):
             click.echo(f"playhead: {sentence}", err=True)
-        code = await wrapped(command, environment(place, run, house.token, api=api.url, bypass=True))
+        ran = await run_command(
+            Work(
+                command=command,
+                place=place,
+                run=run,
+                token=house.claimed(run),
+                api=api.url,
+                api_token_file=house.data.api_token_file,
+                passes_other_traffic=True,
+                wish=wish,
+            )
+        )
+        code = ran.code
         await house.close_doors()
         try:
-            words = _ended(await house.api(), run, None if opened else labels, place, succeeded=code == 0)
+            words = _ended(await house.api(), run, None if opened else labels, place, ran)
         except Away as away:
             words = (
                 f"playhead: {printable(run)} waits in the spool, and cannot be shown yet: {printable(str(away))}\n"
@@ -57,8 +77,27 @@ async def record(
                 + ("; its labels are not kept" if labels and not opened else "")
             )
         if not quiet:
-            click.echo(words, err=True)
+            click.echo("\n".join([words, *_indented(ran)]), err=True)
     return code
+
+
+def _indented(ran: Ran) -> list[str]:
+    """What the summary says of isolation."""
+    return [f"          {printable(line)}" for line in isolation_lines(ran, is_replay=False)]
+
+
+def _refuse_to_append(api: Api, run: str) -> None:
+    """Raise Failure where there is a recording of this name: in mode `auto`, which answers from it, it is wanted."""
+    try:
+        found = api.get(f"/runs/{segment(run)}")
+    except (NotFound, Away):
+        return
+    if found["exchanges"]:
+        raise Failure(
+            f"run {run} exists already, with {counted(found['calls'], 'call')} since {found['started_at'][:19]}Z: recording"
+            " under its name would add to it, and its replay would be of both; choose another --run ID, or add to it"
+            " with --append"
+        )
 
 
 def _opened(api: Api, run: str, labels: Mapping[str, str]) -> bool:
@@ -71,13 +110,14 @@ def _opened(api: Api, run: str, labels: Mapping[str, str]) -> bool:
     return True
 
 
-def _ended(api: Api, run: str, labels: Mapping[str, str] | None, place: Mapping[str, Any], *, succeeded: bool) -> str:
+def _ended(api: Api, run: str, labels: Mapping[str, str] | None, place: Mapping[str, Any], ran: Ran) -> str:
     """End the run, and say what it came to. `labels` are those that it has still to be given."""
     if labels is not None:
         api.put(f"/runs/{segment(run)}", {"labels": dict(labels)}, timeout=PATIENCE)
+    store_escapes(api, run, ran)
     lacking = lacks(api, run, ASKED)
     calls = list(api.each(f"/runs/{segment(run)}/calls", limit=500))
-    whole = api.patch(f"/runs/{segment(run)}", {"ended": True, "succeeded": succeeded})
+    whole = api.patch(f"/runs/{segment(run)}", {"ended": True, "succeeded": ran.code == 0, "isolation": ran.isolation})
     taken = _taken(api, run) if place.get("mode") == "auto" else None
     return taken or summary(whole, calls, lacking)
 
@@ -147,39 +187,6 @@ def _apart(settings: Settings, up: Mapping[str, Any]) -> str:
             " command a directory of its own with --data"
         )
     return f"{words}; this command has a door of its own, which goes by the settings here"
-
-
-def environment(
-    place: Mapping[str, Any], run: str, token: str | None, *, api: str | None, bypass: bool
-) -> dict[str, str]:
-    """This process's environment with a command's whole traffic turned towards a door, under a run."""
-    proxy = addressed(str(place["proxy"]), run, token)
-    turned = variables(
-        proxy=proxy,
-        ca=place["ca"],
-        ca_bundle=place["ca_bundle"],
-        run=run,
-        api=api,
-        base=os.environ,
-        truststore=java_roots(place["ca_bundle"]),
-        bypass=bypass,
-    )
-    return {**os.environ, **turned}
-
-
-def java_roots(bundle: str | Path) -> Path | None:
-    """The CA bundle in Java's form, made where there is a Java to read it."""
-    if shutil.which("java") is None:
-        return None
-    store = Path(bundle).with_name("truststore.p12")
-    if not store.exists() or store.stat().st_mtime < Path(bundle).stat().st_mtime:
-        # Certificates take long to learn to read, and this is done once.
-        from proxy.truststore import truststore
-
-        part = store.with_suffix(f".{os.getpid()}")
-        part.write_bytes(truststore(Path(bundle).read_bytes()))
-        part.replace(store)
-    return store
 
 
 def summary(run: Mapping[str, Any], calls: Sequence[Mapping[str, Any]], lacking: str | None = None) -> str:

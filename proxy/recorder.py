@@ -5,7 +5,7 @@ What becomes of one of them is in `recording`.
 
 import asyncio
 import secrets
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
@@ -25,6 +25,9 @@ BODY_LIMIT: Final = 32 << 20
 HELD_LIMIT: Final = 256 << 20
 WHOSE: Final = 256
 """How many names of runs are kept in mind, with how they are known."""
+
+RUNS_TIMED: Final = 4096
+"""Of how many runs the time of the last exchange is remembered."""
 
 type Evidence = tuple[tuple[str, str], ...]
 
@@ -52,8 +55,9 @@ class Recorder:
         self.on_failure: Policy = on_failure
         self.ledger = Ledger(spool, now)
         self._now = now
-        self._latest = 0
-        """When the last exchange began. Later ones are later, whatever the clock does: their order is that of these times."""
+        self._latest: OrderedDict[str, int] = OrderedDict()
+        """When the last exchange of a run began. Later ones of it are later, whatever the clock does: their order is that of
+        these times."""
 
         self.counts: Counter[str] = Counter()
         """How exchanges have ended."""
@@ -79,8 +83,8 @@ class Recorder:
     ) -> Recording:
         """A request's head has arrived. `gathers`: nothing of the request goes on before it is whole, and nothing needs to be
         kept of it before that."""
-        started_at = self._latest = max(self._now(), self._latest + 1)
         run, evidence, actor = self._whose(self.called(run, url), run_evidence, actor)
+        started_at = self._next_time(run)
         head = self.redactor.head(method, url, headers)
         self.ledger.check(run)
         name = self._new_id()
@@ -90,6 +94,15 @@ class Recorder:
         if not gathers:
             recording.tell()
         return recording
+
+    def _next_time(self, run: str) -> int:
+        """Now, or just after the last exchange of the run where the clock has been set back since."""
+        latest = self._latest
+        started_at = latest[run] = max(self._now(), latest.get(run, 0) + 1)
+        latest.move_to_end(run)
+        if len(latest) > RUNS_TIMED:
+            latest.popitem(last=False)
+        return started_at
 
     def called(self, run: str, _url: str | None) -> str:
         """The run in which something of this one is recorded."""

@@ -17,7 +17,8 @@ from calls.events import Closed, Data, Ended, Record, RequestStarted, ResponseSt
 from calls.model import ChunkKind, Headers, Outcome
 from calls.redact import Head
 from calls.redact_body import BodyRedactor, Piece
-from calls.redact_declared import Unreadable
+from calls.redaction.streamed_body import StreamedBody
+from calls.redaction.streamed_messages import RedactedMessage, StreamedMessages
 from proxy.line import Line
 from store.spool import SpoolError
 
@@ -47,6 +48,9 @@ class _Message:
 
     ended: bool = False
     truncated: bool = False
+    messages: StreamedMessages | None = None
+    """What redacts the messages, where this is one side of a WebSocket."""
+
     lost: bool = False
     """Whether a piece could not be kept. What comes behind it is not kept either: it would stand in the wrong place."""
 
@@ -131,6 +135,9 @@ class Recording:
                 return
             for piece in message.body.feed(data, at):
                 self.put(self._piece(message, piece))
+            if isinstance(message.body, StreamedBody) and not self._wait(message, message.body.waiting):
+                self._finish(message)
+                message.truncated = True
 
     def response(self, at: int, status: int, reason: str, http_version: str, headers: Headers) -> None:
         """The response's head has arrived. One that only announces another (1xx) is not kept."""
@@ -153,8 +160,16 @@ class Recording:
         if message is None or message.ended or self._closed:
             return
         message.ended = True
+        self._finish_messages()
         self._finish(message)
         self.put(_End(message, at, trailers))
+
+    def truncate(self, side: Side) -> None:
+        """Bytes of one side pass from here on that are not told: its record says so."""
+        self.tell()
+        message = self._request if side == "request" else self._response
+        if message is not None:
+            message.truncated = True
 
     def closed(self, at: int, outcome: Outcome, error: str | None = None) -> None:
         """The exchange is over, however it ended."""
@@ -162,6 +177,10 @@ class Recording:
             return
         self.tell()
         self._closed = True
+        if outcome == "completed" and self.missed and self._recorder.on_failure == "refuse":
+            # The engine breaks the exchange off, for `kept` is False: its client does not get the end.
+            outcome, error = "refused", f"not passed on, because it could not be recorded: {self.missed}"
+        self._finish_messages()
         self._recorder.counts[f"exchanges/{outcome}"] += 1
         for message in filter(None, (self._request, self._response)):
             if not message.ended:
@@ -250,7 +269,7 @@ class Recording:
 
     def _fits(self, body: bytes) -> bool:
         """Whether a body may be kept as it is: not too long, and nothing in it looks like a secret."""
-        return len(body) <= self._recorder.body_limit and (not body or self._recorder.redactor.clean(body))
+        return len(body) <= self._recorder.body_limit and (not body or self._recorder.redactor.is_clean(body))
 
     def _put_together(self, records: Sequence[Record]) -> bool:
         number = self._recorder.ledger.put_together(records)
@@ -278,6 +297,12 @@ class Recording:
         message.held += size
         return True
 
+    def _wait(self, message: _Message, size: int) -> bool:
+        """Have room for so much of a stream that may still spell out a secret; what it had room for before is given back."""
+        self._recorder.release(message.held)
+        message.held = 0
+        return self._held(message, size)
+
     def _last_piece(self, message: _Message, data: bytes, at: int) -> None:
         """The piece at which the limit is reached: as much of it as there is room for, and nothing more."""
         message.truncated = True
@@ -286,6 +311,8 @@ class Recording:
         # Redacted as a whole and then cut: so a secret at the cut is not taken for something shorter.
         *pieces, last = [*message.body.feed(data, at), *message.body.finish()]
         message.finished = True
+        self._recorder.release(message.held)
+        message.held = 0
         room = self._recorder.body_limit - message.taken
         for piece in [*pieces, last._replace(data=last.data[:room], size=min(room, len(last.data)))]:
             self.put(self._piece(message, piece))
@@ -324,21 +351,39 @@ class Recording:
 
     def _frame(self, message: _Message, data: bytes, at: int, kind: ChunkKind) -> None:
         """A WebSocket's message is whole in itself."""
+        if message.messages is None:
+            message.messages = self._head.redactor.messages()
         if message.taken + len(data) > self._recorder.body_limit:
             if not message.truncated:
                 self._recorder.ledger.gap(self._run, f"the {message.side} messages went on beyond the limit", self.id)
-            message.truncated = True
-            self.put(Data(self.id, at, message.side, b"", kind, len(data)))
-            return
-        try:
-            new, count = self._head.redactor.message(data)
-        except Unreadable as fault:
-            self._recorder.ledger.gap(self._run, f"a message could not be redacted ({fault})", self.id)
+            self._put_messages(message, message.messages.finish())
             message.truncated = True
             self.put(Data(self.id, at, message.side, b"", kind, len(data)))
             return
         message.taken += len(data)
-        self.put(Data(self.id, at, message.side, new, kind, None, count))
+        self._put_messages(message, message.messages.feed(data, at, kind))
+        if message.messages.waiting > message.held and not self._wait(message, message.messages.waiting):
+            self._recorder.ledger.gap(self._run, f"there was no room to hold the {message.side} messages back", self.id)
+            self._put_messages(message, message.messages.finish())
+            message.truncated = True
+            message.taken = self._recorder.body_limit
+
+    def _put_messages(self, message: _Message, redacted: list[RedactedMessage]) -> None:
+        for at, kind, data, count, fault, size in redacted:
+            if fault is None:
+                self.put(Data(self.id, at, message.side, data, kind, None, count))
+                continue
+            self._recorder.ledger.gap(self._run, f"a message could not be redacted ({fault})", self.id)
+            message.truncated = True
+            message.taken -= size
+            self.put(Data(self.id, at, message.side, b"", kind, size))
+
+    def _finish_messages(self) -> None:
+        """What is still held of a WebSocket's messages is told before its end."""
+        for message in (self._request, self._response):
+            if message is not None and message.messages is not None:
+                self._put_messages(message, message.messages.finish())
+                self._wait(message, 0)
 
     # -- the line
 

@@ -6,6 +6,7 @@ Replay needs no Postgres: a bundle file is replayed as it lies, and a run is fir
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,14 +14,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from proxy.api import NotFound, lacks, meant, segment
+from proxy.capture.command import NO_WISH, IsolationWish, Ran, Work, isolation_lines, run_command
+from proxy.environ import replay_roots
 from proxy.errors import Failure
 from proxy.house import House
 from proxy.naming import file_of, no_file, unknown
-from proxy.record import checked, environment
+from proxy.record import checked
 from proxy.settings import Settings
 from proxy.text import printable
-from proxy.wrap import present, wrapped
-from replay.report import interrupted, lines
+from proxy.wrap import present
+from replay.report import escaped, interrupted, lines
 from store.lineage import newest
 
 if TYPE_CHECKING:
@@ -43,6 +46,8 @@ class Wanted:
     hosts: tuple[str, ...] = ()
     """Who may be asked for real."""
 
+    wish: IsolationWish = NO_WISH
+
     @property
     def on_miss(self) -> str:
         """What becomes of a request that was not recorded: fail, live, or record."""
@@ -55,18 +60,22 @@ async def replay(settings: Settings, command: Sequence[str], wanted: Wanted) -> 
     if wanted.report:
         writable(wanted.report)
     _warned(wanted)
-    async with House(settings) as house:
+    async with House(settings) as house, AsyncExitStack() as stack:
         identity = f"replay-{house.started}"
         report_file = house.data.replays / f"{identity}.json"
         place = house.data.replays / f"{identity}.jsonl"
-        generations = await _generations(house, identity, wanted)
+        generations = await _generations(house, identity, wanted, stack)
         if generations:
             wanted = replace(wanted, recording=generations.recording)
         try:
-            code, ends = await _answered(house, command, wanted, identity, place, report_file)
+            ran, ends = await _answered(house, command, wanted, identity, place, report_file)
+            code = ran.code
             report = _read(report_file)
             if report is not None and any(ends):
                 report = interrupted(report)
+            if report is not None:
+                report |= {"isolation": ran.isolation, "connections": list(ran.connections)}
+                report = escaped(report)
             _keep(report_file, report, wanted)
             bundle = place if place.exists() else Path(wanted.recording)
             settled = await generations.settled(bundle, report, code) if generations else None
@@ -76,25 +85,28 @@ async def replay(settings: Settings, command: Sequence[str], wanted: Wanted) -> 
         click.echo(f"playhead: {settled.words}", err=True)
         return code
     click.echo(told(report, wanted.recording), err=True)
+    named = [str(one["destination"]) for one in (report or {}).get("refusals", ())]
+    for line in isolation_lines(ran, is_replay=True, reported=named):
+        click.echo(f"          {printable(line)}", err=True)
     if settled is not None:
         click.echo(f"playhead: {settled.words}", err=True)
     return code or verdict(report)
 
 
-async def _generations(house: House, identity: str, wanted: Wanted) -> "Generations | None":
+async def _generations(house: House, identity: str, wanted: Wanted, stack: AsyncExitStack) -> "Generations | None":
     """What is recorded beside the replay, where that is wished for."""
     if wanted.on_miss != "record":
         return None
     # It reads, keys and writes recordings, and takes longer to import than all the rest of a replay.
     from proxy.generations import Generations
 
-    return await Generations.begun(house, identity, wanted.recording)
+    return await Generations.begun(house, identity, wanted.recording, stack)
 
 
 async def _answered(
     house: House, command: Sequence[str], wanted: Wanted, identity: str, place: Path, report_file: Path
-) -> tuple[int, list[int]]:
-    """Run the command before a door that answers it; its exit code and the door's."""
+) -> tuple[Ran, list[int]]:
+    """Run the command before a door that answers it; what came of it, and the door's exit status."""
     recording = wanted.on_miss == "record"
     options = {**wanted.options, "id": identity, "report": str(report_file), "called": wanted.recording}
     options |= {"on_miss": "live" if recording else wanted.on_miss, "listed": recording}
@@ -108,11 +120,21 @@ async def _answered(
     # It comes up while the recording is fetched.
     door = await house.door(found(), mode=mode, spooled=recording, replay_options=options, modes=modes)
     reached = {"proxy": f"http://127.0.0.1:{door.ready['port']}", **door.ready}
+    if mode == "replay":
+        reached["roots"] = replay_roots(door.ready, house.settings.tunnel.hosts, os.environ)
     try:
-        code = await wrapped(command, environment(reached, identity, house.token, api=None, bypass=False))
+        work = Work(
+            command=command,
+            place=reached,
+            run=identity,
+            token=house.claimed(identity) if recording else house.run_token(identity),
+            passes_other_traffic=False,
+            wish=wanted.wish,
+        )
+        ran = await run_command(work)
     finally:
         ends = await house.close_doors()
-    return code, ends
+    return ran, ends
 
 
 def _warned(wanted: Wanted) -> None:

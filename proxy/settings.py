@@ -23,7 +23,7 @@ type Engine = Literal["mitmproxy", "lane"]
 type Port = Annotated[int, Field(ge=1, le=65535)]
 
 NO_SUCH = "there is no such setting; `playhead config` lists all"
-_NO_SETTINGS = ("run", "api", "command", "uv", "inference_env")
+_NO_SETTINGS = ("run", "api", "proxy", "command", "uv", "inference_env")
 """What the environment may say beside settings."""
 
 _SHOULD_BE = {
@@ -65,10 +65,13 @@ class Settings(BaseSettings):
         default_factory=lambda: default_data(), description="where recordings, keys and the database live"
     )
     listen: str = Field(
-        "127.0.0.1", description="address of the doors and the API; beyond loopback a token is required"
+        "127.0.0.1", description="address of the doors and the API; beyond loopback doors ask for a token"
     )
     proxy_port: int = Field(8080, ge=0, le=65535, description="port of the proxy; 0 takes a free one")
     api_port: int = Field(8081, ge=0, le=65535, description="port of the REST API; 0 takes a free one")
+    transparent: int | None = Field(
+        None, ge=1, le=65535, description="port for connections that the kernel redirects (playhead rules); unset: none"
+    )
     workers: int = Field(1, ge=1, le=64, description="door processes that share the proxy port")
     part: Literal["all", "keeper", "doors"] = Field("all", description="what `up` runs; the images run one part each")
     keeper: str | None = Field(
@@ -78,7 +81,22 @@ class Settings(BaseSettings):
     engine: Engine = Field("lane", description="the wire engine; the lane hands to mitmproxy what it does not speak")
     reverse: str | None = Field(None, description="serve this one origin in reverse mode, e.g. https://api.openai.com")
     database_url: SecretStr | None = Field(None, description="a PostgreSQL to use instead of the embedded one")
-    token: SecretStr | None = Field(None, description="what clients of the proxy and the API must present")
+    token: SecretStr | None = Field(
+        None,
+        description="a recording token, which clients of the proxy must present; beyond loopback one is made where none is set",
+    )
+    token_file: Path | None = Field(None, description="a file to read `token` from, such as a mounted secret")
+    api_token: SecretStr | None = Field(
+        None, description="a token that the API accepts beside the one that is made in the data directory"
+    )
+    api_token_file: Path | None = Field(None, description="a file to read `api_token` from, such as a mounted secret")
+    open_api: bool = Field(
+        False,
+        description="answer API requests on loopback without a token: every user of this machine may read and delete",
+    )
+    shared_runs: bool = Field(
+        False, description="let every client write into runs that record, fork and resume began, without their tokens"
+    )
     replay: Annotated[tuple[str, ...], NoDecode] = Field((), description="runs or bundles that answer in replay mode")
     durability: Literal["process", "fsync"] = Field(
         "process", description="what an answer's end waits for: write(2) or the disk"
@@ -88,6 +106,10 @@ class Settings(BaseSettings):
     )
     body_limit: int = Field(32 << 20, ge=0, description="bytes kept of one body; more passes, and is marked truncated")
     spool_limit: int = Field(2 << 30, ge=1 << 20, description="bytes that may wait on disk for the database")
+    redact_personal_data: bool = Field(
+        False,
+        description="also replace card numbers, IBANs, e-mail addresses and telephone numbers, in recording and replay",
+    )
     upstream_proxy: str | None = Field(None, description="a proxy above this one, e.g. http://proxy.corp:3128")
     upstream_ca: Path | None = Field(None, description="PEM file with private CAs that upstreams may use")
     connect_ports: Annotated[tuple[Port, ...], NoDecode] = Field((80, 443), description="ports that agents may reach")
@@ -129,12 +151,27 @@ class Settings(BaseSettings):
     def _one_origin(cls, value: str | None) -> str | None:
         return value if value is None else _origin(value)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _from_files(cls, values: dict[str, Any]) -> dict[str, Any]:
+        return values | {
+            name: _secret(name, Path(str(file)))
+            for name in ("token", "api_token")
+            if (file := values.get(f"{name}_file")) and not values.get(name)
+        }
+
     @model_validator(mode="after")
     def _sound(self) -> Self:
-        if self.listen not in LOOPBACK and not self.token:
-            raise ValueError(f"listening on {self.listen} lets other machines in: set a token (PLAYHEAD_TOKEN) first")
+        if self.listen not in LOOPBACK and self.open_api:
+            raise ValueError(
+                f"open_api would let other machines read and delete recordings through {self.listen}: leave it out"
+            )
         if self.token and ":" in self.token.get_secret_value():
             raise ValueError("a token cannot hold a colon: in http://RUN:TOKEN@host the last one ends the run's name")
+        if self.token and self.api_token and self.token == self.api_token:
+            raise ValueError(
+                "token and api_token are the same: every agent holds the first, and could delete recordings; choose two"
+            )
         if self.replay and self.mode not in ("replay", "auto"):
             raise ValueError(f"mode {self.mode} answers nothing from recordings: add --mode replay to --replay")
         if self.workers > 1 and self.mode in ("replay", "auto"):
@@ -145,6 +182,14 @@ class Settings(BaseSettings):
     def host_modes(self) -> dict[str, Mode]:
         """The mode for each host that has one of its own."""
         return {**dict.fromkeys(self.allowed_hosts, "passthrough"), **self.modes}
+
+
+def _secret(name: str, path: Path) -> str:
+    try:
+        return path.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ValueError(f"{name}_file: cannot read {path}: {why}; name a file that holds the token alone") from error
 
 
 def _origin(text: str) -> str:
@@ -252,4 +297,4 @@ def _reason(wrong: ErrorDetails, where: Sequence[str]) -> str:
     return reason.replace("Input should be", f"{shown}should be", 1)
 
 
-_SECRET = ("token", "database_url")
+_SECRET = ("token", "api_token", "database_url")

@@ -128,6 +128,11 @@ class Leading(Recorder):
 
     takes: Takes | None = None
 
+    only_run: str | None = None
+    """The fork or replay that a command's own worker serves. What the command calls its runs must not add to them."""
+
     def called(self, run: str, url: str | None) -> str:
         """The run in which something of this one is recorded."""
+        if self.only_run is not None:
+            return self.only_run
         return run if self.takes is None else self.takes.called(run, url and urlsplit(url).hostname)

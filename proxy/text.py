@@ -1,6 +1,8 @@
 """Text for people: what came over the wire is hostile, and a terminal must not obey it."""
 
+import json
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -14,6 +16,18 @@ import click
 def printable(text: str) -> str:
     """The text with every control character shown as an escape."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def printable_json(text: str) -> str:
+    """JSON of the same value in which every character that a terminal might act on is an escape of JSON."""
+    return _SUSPECT.sub(_json_escape, text)
+
+
+_SUSPECT: Final = re.compile(r"[^\n -~]")
+
+
+def _json_escape(found: re.Match[str]) -> str:
+    return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1]
 
 
 def counted(number: int, thing: str) -> str:

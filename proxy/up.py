@@ -6,15 +6,18 @@ A door or a keeper that dies is started again; its clients have seen a broken co
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from shlex import quote
 from typing import Any
 
 import click
 
 from proxy import agreement
+from proxy.capture.control_path import control_path
 from proxy.children import Child
+from proxy.door import loopback
 from proxy.errors import Failure
 from proxy.house import House, reachable
 from proxy.ports import free, held
@@ -70,12 +73,22 @@ async def _serve(house: House, port: int, api_port: int, stopped: asyncio.Event,
     host = reachable(settings.listen)
     api = settings.keeper if settings.part == "doors" and settings.keeper else f"http://{host}:{api_port}"
     own: dict[str, Any] = {"api": api, "own_addresses": [[settings.listen, api_port]]}
-    starts: dict[str, Callable[[], Awaitable[Child]]] = {
-        "keeper": lambda: house.keeper(api_port, settings.listen, lasting=True),
-        "doors": lambda: house.door(**own, listen=settings.listen, port=port, reuse_port=True),
+    controls = [str(control_path(house.data.root, f"up-{slot}")) for slot in range(settings.workers)]
+    starts: dict[str, Callable[[int], Awaitable[Child]]] = {
+        "keeper": lambda _: house.keeper(api_port, settings.listen, lasting=True),
+        "doors": lambda slot: house.door(
+            **own,
+            listen=settings.listen,
+            port=port,
+            reuse_port=True,
+            control=controls[slot],
+            transparent=settings.transparent,
+        ),
     }
     wanted = [settings.part] if settings.part != "all" else ["keeper", "doors"]
     say(f"starting, mode {settings.mode}, data in {house.data.root}")
+    if settings.open_api:
+        say("open_api is set: every user of this machine can read and delete all recordings through the API")
     for file in settings.replay if settings.mode == "auto" else ():
         if os.path.isfile(file):  # noqa: ASYNC240 - nobody waits yet
             say(
@@ -85,16 +98,17 @@ async def _serve(house: House, port: int, api_port: int, stopped: asyncio.Event,
     ready: dict[str, list[asyncio.Future[Mapping[str, Any]]]] = {
         part: [asyncio.Future() for _ in range(settings.workers if part == "doors" else 1)] for part in wanted
     }
+    prepared = asyncio.Event()
     if "keeper" in wanted and settings.replay:
-        starts["doors"] = _after(ready["keeper"][0], starts["doors"])
+        starts["doors"] = _after(prepared, starts["doors"])
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(_stop(stopped, say))
             for part, firsts in ready.items():
-                for first in firsts:
-                    group.create_task(_kept_up(starts[part], first, say))
+                for slot, first in enumerate(firsts):
+                    group.create_task(_kept_up(partial(starts[part], slot), first, say, prepared))
             heard = {part: (await asyncio.gather(*firsts))[0] for part, firsts in ready.items()}
-            _announce(house, f"http://{host}:{port}", api, heard)
+            _announce(house, f"http://{host}:{port}", api, heard, controls)
     except* _Stopped:
         pass
 
@@ -106,31 +120,44 @@ async def _stop(stopped: asyncio.Event, say: Callable[[str], None]) -> None:
     raise _Stopped
 
 
-def _after(
-    first: asyncio.Future[Mapping[str, Any]], start: Callable[[], Awaitable[Child]]
-) -> Callable[[], Awaitable[Child]]:
-    """Start only when the other is ready: a door that answers from runs fetches them from the keeper."""
+def _after(prepared: asyncio.Event, start: Callable[[int], Awaitable[Child]]) -> Callable[[int], Awaitable[Child]]:
+    """Start only when the database is prepared: a worker that answers from runs fetches them from the store server."""
 
-    async def later() -> Child:
-        await first
-        return await start()
+    async def later(slot: int) -> Child:
+        await prepared.wait()
+        return await start(slot)
 
     return later
 
 
-def _announce(house: House, proxy: str, api: object, heard: Mapping[str, Mapping[str, Any]]) -> None:
+def _announce(
+    house: House, proxy: str, api: object, heard: Mapping[str, Mapping[str, Any]], controls: Sequence[str]
+) -> None:
     """Say where we listen: on stdout once, and in the data directory for other commands."""
     words = ["ready"]
     if door := heard.get("doors"):
         words += [f"proxy={proxy}"]
     if "keeper" in heard:
         words += [f"api={api}"]
+    token = [f"token={house.data.api_token_file}"] if "keeper" in heard else []
     if door:
         words += [f"ca={door['ca']}"]
         trust = {"ca": door["ca"], "ca_bundle": door["ca_bundle"]}
         known = agreement.facts(house.settings, agreement.DOORS)
-        house.data.announce("up", {"proxy": proxy, "api": api, "mode": house.settings.mode, "settings": known, **trust})
-    click.echo(" ".join(words))
+        facts = {
+            "proxy": proxy,
+            "listen": house.settings.listen,
+            "api": api,
+            "mode": house.settings.mode,
+            "settings": known,
+            "asks_for_token": bool(house.token) or not loopback(house.settings.listen),
+            **trust,
+        }
+        # Any of the workers serves a captive command; each has a control socket of its own.
+        house.data.announce(
+            "up", {**facts, "control": controls[0], "controls": controls, "transparent": house.settings.transparent}
+        )
+    click.echo(" ".join(words + token))
 
 
 def _withdraw(house: House) -> None:
@@ -143,14 +170,39 @@ class _Stopped(Exception):
     """Ends the task group; nothing is wrong."""
 
 
+async def _ended(child: Child, report: Callable[[Mapping[str, Any]], None]) -> int:
+    """Pass on what a process says until it ends; its exit status."""
+
+    async def relay() -> None:
+        async for message in child.messages():
+            report(message)
+
+    report(child.ready)
+    async with asyncio.TaskGroup() as group:
+        relaying = group.create_task(relay())
+        code = await child.ended()
+        relaying.cancel()
+    return code
+
+
 async def _kept_up(
-    start: Callable[[], Awaitable[Child]], first: asyncio.Future[Mapping[str, Any]], say: Callable[[str], None]
+    start: Callable[[], Awaitable[Child]],
+    first: asyncio.Future[Mapping[str, Any]],
+    say: Callable[[str], None],
+    prepared: asyncio.Event,
 ) -> None:
     """Start a process, and again whenever it ends by itself.
 
     Raises Failure where it cannot start at all. Once it has served, it is tried for as long as we run: while a keeper
     cannot start, because its database is away, doors go on recording.
     """
+
+    def report(message: Mapping[str, Any]) -> None:
+        if words := message.get("progress"):
+            say(str(words))
+        if message.get("prepared"):
+            prepared.set()
+
     loop = asyncio.get_running_loop()
     pause = 0.0
     while True:
@@ -164,7 +216,7 @@ async def _kept_up(
         else:
             if not first.done():
                 first.set_result(child.ready)
-            code = await child.ended()
+            code = await _ended(child, report)
             say(f"{child.name} ended with status {code}, its last words are in {child.log}; starting another")
         pause = min(pause * 2 + 0.1, LONGEST_PAUSE) if loop.time() - began < QUIET else 0.0
         await asyncio.sleep(pause)

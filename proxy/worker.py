@@ -10,7 +10,6 @@ import logging
 import resource
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -20,9 +19,12 @@ from typing import Any
 from calls.profile import Profiles
 from calls.redact import Redactor
 from proxy import lane, mitm
+from proxy.access import Access
 from proxy.ca import Authority, ensure
+from proxy.children import STOP
+from proxy.clock import SteadyClock
 from proxy.counting import Counting, keep, note
-from proxy.door import DoorConfig
+from proxy.door import DoorConfig, loopback
 from proxy.errors import Failure, first
 from proxy.notes import Notes
 from proxy.takes import Leading, Takes
@@ -45,33 +47,36 @@ async def main(told: Told) -> None:
     stdin = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin)
-    stop = asyncio.Event()
+    stop, orphaned = asyncio.Event(), asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     async with asyncio.TaskGroup() as group:
-        parent = group.create_task(_until_end(stdin, stop))
+        parent = group.create_task(_until_end(stdin, stop, orphaned))
         try:
-            await _serve(told, stop)
+            await _serve(told, stop, orphaned)
         finally:
             parent.cancel()
 
 
-async def _until_end(stdin: asyncio.StreamReader, stop: asyncio.Event) -> None:
-    """Our parent's end is ours."""
-    await stdin.read()
+async def _until_end(stdin: asyncio.StreamReader, stop: asyncio.Event, orphaned: asyncio.Event) -> None:
+    """Our parent's end is ours. One that was killed did not say that we shall stop."""
+    if await stdin.read(len(STOP)) != STOP and not stop.is_set():
+        orphaned.set()
     stop.set()
 
 
-async def _serve(told: Told, stop: asyncio.Event) -> None:
+async def _serve(told: Told, stop: asyncio.Event, orphaned: asyncio.Event) -> None:
     data = opened(Path(told["data"]))
     authority = ensure(data.keys)
     profiles = shipped(told["profiles_toml"])
-    redactor = Redactor(key=data.redaction_key(), profiles=profiles)
+    personal_data = told.get("redact_personal_data", False)
+    redactor = Redactor(key=data.redaction_key(), profiles=profiles, personal_data=personal_data)
     with _spool(told, data) as spool:
         recorder = _recorder(told, spool, redactor) if spool and {"record", "auto"} & _modes(told) else None
         notes = _notes(told, data, spool)
         config = _config(told, data, authority, stop)
         takes = _takes(told, config, data, notes, profiles) if recorder and told["mode"] == "auto" else None
-        replays = await _replays(told, config, redactor, profiles, notes, takes)
+        api_token = told["api_token"] or data.api_token()
+        replays = await _replays({**told, "api_token": api_token}, config, redactor, profiles, notes, takes)
         if recorder:
             recorder.counts, recorder.takes = config.counts, takes
         async with asyncio.TaskGroup() as group:
@@ -81,11 +86,11 @@ async def _serve(told: Told, stop: asyncio.Event) -> None:
             beside = [group.create_task(work) for work in works]
             engine = ENGINES[told["engine"]]
             answerer = replays and Counting(replays, config.counts)
-            await engine(config, recorder, answerer, lambda port: _ready(port, authority))
+            await engine(config, recorder, answerer, lambda port: _ready(port, config))
             for task in beside:
                 task.cancel()
         if replays:
-            notes.end(replays)
+            notes.end(replays, interrupted=orphaned.is_set())
             if takes:
                 takes.close(replays)
             notes.close()
@@ -117,7 +122,9 @@ def _spool(told: Told, data: DataDir) -> Iterator[Spool | None]:
 
 def _recorder(told: Told, spool: Spool, redactor: Redactor) -> Leading:
     limit, policy = told["body_limit"], told["on_record_failure"]
-    return Leading(spool, redactor, body_limit=limit, on_failure=policy, now=time.time_ns)
+    recorder = Leading(spool, redactor, body_limit=limit, on_failure=policy, now=SteadyClock())
+    recorder.only_run = told["replay_options"].get("id")
+    return recorder
 
 
 def _notes(told: Told, data: DataDir, spool: Spool | None) -> Notes:
@@ -170,15 +177,28 @@ def _config(told: Told, data: DataDir, authority: Authority, stop: asyncio.Event
         modes=told["modes"],
         # Only where all modes can be had; the doors of a single command have but one run.
         run_mode=Modes(data.replays).of if told["mode"] == "auto" and told["api"] else _no_mode,
+        is_only_run=Modes(data.replays).is_only if told["api"] else _no_fork,
         tunnel=tuple(told["tunnel"]),
         upstream_proxy=told["upstream_proxy"],
         upstream_ca=told["upstream_ca"],
-        token=told["token"],
+        access=_access(told, data),
         own_addresses=tuple((host, port) for host, port in told["own_addresses"]),
         connect_ports=tuple(told["connect_ports"]),
         allow_private=told["allow_private"],
         owner=f"{told['started']:x}",
         stop=stop,
+        control=Path(told["control"]) if told["control"] else None,
+        transparent=told["transparent"],
+    )
+
+
+def _access(told: Told, data: DataDir) -> Access:
+    """What clients of this door may do. The token that was made is asked for where other machines reach us, or one was set."""
+    made, asks = data.recording_token(), bool(told["token"]) or not loopback(told["listen"])
+    return Access(
+        tokens=tuple(filter(None, (told["token"], made))) if asks else (),
+        run_tokens=None if told["shared_runs"] else data.run_tokens(),
+        only_run=told["replay_options"].get("id"),
     )
 
 
@@ -186,8 +206,13 @@ def _no_mode(_run: str) -> None:
     return None
 
 
-def _ready(port: int, authority: Authority) -> None:
-    _say({"ready": True, "port": port, "ca": str(authority.certificate), "ca_bundle": str(authority.bundle)})
+def _no_fork(_run: str) -> bool:
+    return False
+
+
+def _ready(port: int, config: DoorConfig) -> None:
+    trust = {"ca": str(config.authority.certificate), "ca_bundle": str(config.authority.bundle)}
+    _say({"ready": True, "port": port, "control": str(config.control) if config.control else None, **trust})
 
 
 def _loops(told: Told) -> Callable[[], asyncio.AbstractEventLoop] | None:

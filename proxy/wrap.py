@@ -5,7 +5,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from proxy.errors import Failure
@@ -25,22 +25,29 @@ def present(command: Sequence[str]) -> None:
         raise Failure(f"cannot run {command[0]}: there is no such command; check its name and your PATH")
 
 
-async def wrapped(command: Sequence[str], environment: Mapping[str, str], stdout: int | None = None) -> int:
+async def wrapped(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    stdout: int | None = None,
+    started: Callable[[int], None] = lambda _pid: None,
+) -> int:
     """The command's exit code; 128 + n where signal n ended it, as a shell says it. It may write to another stdout than ours.
 
     Raises Failure when it cannot be started.
     """
     try:
-        process = await asyncio.create_subprocess_exec(*command, env=dict(environment), stdout=stdout)
+        # Python's own descriptors are not inherited; what the user's shell passed on is.
+        process = await asyncio.create_subprocess_exec(*command, env=dict(environment), stdout=stdout, close_fds=False)
     except OSError as error:
         raise Failure(f"cannot run {command[0]}: {error.strerror}") from error
-    with _forwarding(process):
+    started(process.pid)
+    with forwarded_signals(process):
         code = await process.wait()
     return 128 - code if code < 0 else code
 
 
 @contextmanager
-def _forwarding(process: asyncio.subprocess.Process) -> Iterator[None]:
+def forwarded_signals(process: asyncio.subprocess.Process) -> Iterator[None]:
     """While the command runs, what is sent to us goes to it, and Ctrl-C does not end us before it."""
     loop = asyncio.get_running_loop()
 

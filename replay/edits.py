@@ -131,7 +131,7 @@ def _whole_call(exchange: Exchange, key: Keyed) -> Call:
 def _again(exchange: Exchange, key: Keyed, answer: Json) -> Response:
     """The answer in the form in which it was recorded."""
     assert exchange.response is not None
-    was = forms.given(exchange.response, derived(exchange, key).answer)
+    was = forms.given(exchange.response, derived(exchange, key))
     if was == "whole":
         return reframe.as_whole(exchange.response, answer)
     return _streamed(exchange.response, key, was, answer)

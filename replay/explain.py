@@ -8,6 +8,8 @@ from urllib.parse import urlsplit
 
 from calls.divergence import Difference, readable
 from calls.json import dumps
+from calls.key import keyed
+from calls.messages import opening
 from calls.model import Json, Request
 from calls.placeholder import SHORTEST, fold
 from calls.route import route_of
@@ -15,6 +17,7 @@ from replay.miss import Miss, Nearest, Reason
 from replay.nearest import unsent
 from replay.recording import Recording
 from replay.script import Recorded
+from store.profiles import shipped
 
 _LONGEST_URL = 200
 _LONGEST_VALUE = 80
@@ -63,7 +66,7 @@ class Asked:
 
     mend: Mend | None = None
     edited: int | None = None
-    """The last step that was answered otherwise than it was recorded."""
+    """Where a step was answered otherwise than it was recorded: the last that a fork should answer from the record."""
 
     @property
     def again(self) -> str:
@@ -133,6 +136,16 @@ def left(asked: Asked, recorded: Recorded) -> Miss:
         " this client left before."
     )
     return _miss(asked, "client_left", detail, _MORE_TIME, recorded.key, _step(recorded))
+
+
+def left_socket(asked: Asked, recorded: Recorded, number: int) -> Miss:
+    """What becomes of a WebSocket whose client left before it had said all that was recorded."""
+    detail = (
+        f"the client of {asked.words} left before its message {number}, which the client of step {recorded.step} of run"
+        f" {asked.run} sent."
+    )
+    fix = f"let it send all that it sent then; or {asked.again}"
+    return _miss(asked, "client_left", detail, fix, recorded.key, _step(recorded))
 
 
 def abandoned(asked: Asked) -> Miss:
@@ -216,7 +229,7 @@ def _was_one(group: Iterable[Recorded], waiting: Iterable[Recorded]) -> bool:
 
 def _unknown(asked: Asked, recording: Recording, key: str, found: Recorded) -> Miss:
     nearest = recording.finder.compared(found, asked.request)
-    if recording.rekeyed and found.recorded_key not in (None, found.key):
+    if recording.rekeyed and found.recorded_key not in (None, found.key) and _is_for_rules(asked, found):
         detail = (
             f"{asked.words} is not in run {asked.run} under today's key rules, which are not those of the recording."
         )
@@ -229,6 +242,14 @@ def _unknown(asked: Asked, recording: Recording, key: str, found: Recorded) -> M
         return _miss(asked, "redaction_changed", f"{detail} {_unlike(nearest)}", fix, key, nearest)
     detail = f"{asked.words} was not recorded in run {asked.run}. {_unlike(nearest)}"
     return _miss(asked, "no_match", detail, _fix_no_match(asked, nearest), key, nearest)
+
+
+def _is_for_rules(asked: Asked, found: Recorded) -> bool:
+    """Whether the rules of the recording would have given this request its answer. Those of our own are tried, which most
+    are made under; where it was recorded under others nobody can tell, and they may be why."""
+    ours = shipped()
+    then = keyed(opening(found.exchange.request), ours).key
+    return then != found.recorded_key or keyed(opening(asked.request), ours).key == then
 
 
 def _miss(asked: Asked, reason: Reason, detail: str, fix: str, key: str | None, nearest: Nearest | None = None) -> Miss:

@@ -128,7 +128,7 @@ def _malformed(exchange: Exchange, key: Keyed) -> Exchange:
     """JSON that ends in its middle, in a message that is whole by HTTP."""
     response = exchange.response
     assert response is not None
-    form = forms.given(response, derived(exchange, key).answer)
+    form = forms.given(response, derived(exchange, key))
     data = _opened(response)
     media = header(response.headers, "content-type") or "application/json"
     match form:

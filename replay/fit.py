@@ -1,5 +1,6 @@
 """Fit a recorded answer to a request that has the same key but is not the same: as a stream or whole, with its drift."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from calls import forms
@@ -10,6 +11,7 @@ from calls.key import Keyed, keyed
 from calls.model import Call, Exchange, Json, Request, Response
 from calls.profile import Profiles
 from replay import openais, readdress, reframe
+from replay.script import Recorded
 
 
 @dataclass(slots=True, kw_only=True)  # not frozen: see replay/answer.py
@@ -36,6 +38,21 @@ def fitted(recorded: Exchange, now: Request, profiles: Profiles) -> Fit:
     return replace(_formed(recorded, now, then_key, now_key), drift=tuple(places), strict=strict)
 
 
+def closest(others: Iterable[Recorded], now: Request, profiles: Profiles) -> Recorded | None:
+    """Of recorded exchanges with the request's key the one that says the same in all that it says; else the first one that
+    asks for its answer in the same form. None where none does."""
+    now_key = keyed(now, profiles)
+    same_form = None
+    for other in others:
+        then = other.exchange.request
+        then_key = keyed(then, profiles)
+        if then_key.strict == now_key.strict and not drift(then, then_key, now, now_key):
+            return other
+        if same_form is None and forms.asked(then_key, then) == forms.asked(now_key, now):
+            same_form = other
+    return same_form
+
+
 def _formed(recorded: Exchange, now: Request, then_key: Keyed, now_key: Keyed) -> Fit:
     response = recorded.response
     if response and now_key.dialect in readdress.DIALECTS:
@@ -48,7 +65,7 @@ def _formed(recorded: Exchange, now: Request, then_key: Keyed, now_key: Keyed) -
     if response is None or wanted == want or response.status >= 300 or now_key.dialect == "generic":
         return Fit(exchange=recorded)
     call = derived(recorded, then_key)
-    was = forms.given(response, call.answer)
+    was = forms.given(response, call)
     if was == want:
         return Fit(exchange=recorded)
     made = _reframed(recorded, response, call, want, now_key.request)

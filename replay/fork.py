@@ -4,7 +4,7 @@ What the prefix does not answer leaves the record here and nowhere else: by the 
 what the parent did later, refused, or goes live.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Literal
@@ -13,7 +13,7 @@ from calls.derive import derive
 from calls.divergence import readable
 from calls.effects import Effects
 from calls.json import dumps
-from calls.model import Json, Request
+from calls.model import Exchange, Json, Request
 from calls.overrides import Override
 from calls.profile import Profiles
 from calls.route import route_of
@@ -26,9 +26,15 @@ from replay.recording import recording
 from replay.script import Position, Script, Taken
 from store.bundle import Bundle
 from store.forked import last_whole
+from store.links import gives
 
 LISTED: Final = 20
 BLOCKED: Final = 403
+
+_MARKS: Final = 64
+_SHORTEST: Final = 8
+_TEXT: Final = 80
+"""Of an answer's text so many characters are looked for. What is shorter than `_SHORTEST` may be anywhere."""
 
 
 class BadFork(ValueError):
@@ -57,12 +63,21 @@ class Fork:
     later: Script
     """What the parent did after the prefix."""
 
+    resumed_by: tuple[bytes, ...] | None = None
+    """Of a run that is resumed: ids and texts of its answers. A command with a checkpoint of its own does not ask for the
+    prefix again, but hands these back. None: a fork."""
+
+    _goes_on: bool = field(init=False, default=False)
+    _models: int = field(init=False, default=0)
+    """Requests to models beyond the prefix."""
+
     _blocked: list[Json] = field(init=False, default_factory=list)
     _refused: int = field(init=False, default=0)
     _borrowed: int = field(init=False, default=0)
 
     def beyond(self, asked: Asked, key: str, raw: str) -> Taken | Given | Literal["live"] | None:
         """What becomes of a request that the prefix does not answer (any more)."""
+        self._note_checkpoint(asked.request)
         if given := self.editor.standing(asked):
             return given
         policy = self.effects.policy(asked.request)
@@ -78,6 +93,12 @@ class Fork:
             self._blocked.append({"number": asked.number, "asked": asked.words})
         return Given(blocked(asked.request, run=self.parent, fork=self.id), edited=False)
 
+    def _note_checkpoint(self, request: Request) -> None:
+        """Remember whether the command goes on from where the run stopped."""
+        if self.resumed_by and not self._goes_on:
+            self._models += route_of(request).kind == "model"
+            self._goes_on = any(mark in request.body.data for mark in self.resumed_by)
+
     def reported(self, report: dict[str, Json]) -> dict[str, Json]:
         """The report of a fork. It is right when the prefix was asked for whole, and every edit was seen; an edit may well
         lead elsewhere before the prefix is over."""
@@ -87,20 +108,30 @@ class Fork:
             "later": self._borrowed,
             "blocked": self._refused,
             "blocked_calls": list(self._blocked),
+            "from_checkpoint": self._is_from_checkpoint(report),
         }
         return report | {"fork": told, "verdict": self._verdict(report)}
 
-    def rest(self) -> tuple[list[Json], int, int, Position]:
+    def rest(self) -> tuple[list[Json], int, int, Position, bool, int]:
         """What left the record so far. The edits rest by themselves."""
-        return self._blocked, self._refused, self._borrowed, self.later.position
+        return self._blocked, self._refused, self._borrowed, self.later.position, self._goes_on, self._models
 
-    def go_on(self, rested: tuple[list[Json], int, int, Position]) -> None:
+    def go_on(self, rested: tuple[list[Json], int, int, Position, bool, int]) -> None:
         """Take up from there."""
-        self._blocked, self._refused, self._borrowed, self.later.position = rested
+        self._blocked, self._refused, self._borrowed, self.later.position, self._goes_on, self._models = rested
+
+    def _is_from_checkpoint(self, report: dict[str, Json]) -> bool:
+        """Whether the command did not ask for the first steps because it had their answers: what it asked models then hands
+        something of them back, or it asked none."""
+        if self.resumed_by is None or not (report["unused"] and report["unused_leads"]):
+            return False
+        asked = report["live"] or report["served"] or self._refused
+        return bool(asked) and (self._goes_on or not self._models)
 
     def _verdict(self, report: dict[str, Json]) -> Literal["right", "diverged", "unknown"]:
         asked = any(report[name] for name in ("served", "edited", "live", "missed")) or self._refused
         left = report["unused"] and not report["allow_unused"] and not report["edited"]
+        left = left and not self._is_from_checkpoint(report)
         if report["missed"] or left or report.get("overrides_idle"):
             return "diverged"
         return "right" if asked else "unknown"
@@ -123,9 +154,24 @@ def forked(
         )
     later = recording(bundle, profiles, from_step=at + 1).index
     edited, editor = prepared(bundle, overrides, profiles, until_step=at)
-    hook = Fork(id=fork, parent=run, at=at, effects=wanted.effects, editor=editor, later=Script(later))
+    marks = _marks(ordered[:at], profiles) if wanted.at is None else None
+    hook = Fork(
+        id=fork, parent=run, at=at, effects=wanted.effects, editor=editor, later=Script(later), resumed_by=marks
+    )
     # Never `live` on a miss: whatever leaves the record does so by way of the hook.
     return edited, {"until_step": at, "edits": editor, "beyond": hook, "recorded": True, "on_miss": "fail"}
+
+
+def _marks(exchanges: Iterable[Exchange], profiles: Profiles) -> tuple[bytes, ...]:
+    """What of the answers of models a request repeats that goes on from them: the latest first."""
+    found: dict[bytes, None] = {}
+    for call in (derive(exchange, profiles) for exchange in reversed(list(exchanges))):
+        texts = [call.text[:_TEXT]] if call.kind == "model" and call.text and len(call.text) >= _SHORTEST else []
+        ids = [name for name in gives(call) if len(name) >= _SHORTEST]
+        found |= dict.fromkeys(dumps(text)[1:-1] for text in (*ids, *texts))
+        if len(found) >= _MARKS:
+            break
+    return tuple(found)
 
 
 def blocked(request: Request, *, run: str, fork: str) -> Answer:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from calls.model import Exchange, Headers, Response, header
+from calls.own_fields import is_own_field
 from replay.answer import Answer, End
 from replay.pacing import Pace
 from store.generation import is_websocket, lacking
@@ -13,12 +14,12 @@ __all__ = ["answer", "headers", "is_websocket", "lacking"]
 GRACE = 10_000_000_000
 """How much longer than in the recording a client that left then may stay, in nanoseconds."""
 
-# RFC 9110 7.6.1, our own mark from a recording that was itself a replay, and what would have the client leave for QUIC, past
-# us: other programs record it. The engine makes its own framing.
+# RFC 9110 7.6.1, and what would have the client leave for QUIC, past us: other programs record it. The engine makes its own
+# framing.
 _HOP_BY_HOP = frozenset(
     {
         *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection"),
-        *("te", "trailer", "transfer-encoding", "upgrade", "playhead", "alt-svc"),
+        *("te", "trailer", "transfer-encoding", "upgrade", "alt-svc"),
     }
 )
 
@@ -93,7 +94,7 @@ def headers(response: Response, *, whole: bool) -> Headers:
             named.update(token.strip().lower() for token in pair[1].split(","))
         elif name == "content-length" and whole:
             kept.append((pair[0], size))
-        elif name not in _HOP_BY_HOP:
+        elif name not in _HOP_BY_HOP and not is_own_field(name):
             kept.append(pair)
     if named <= _HOP_BY_HOP:
         return tuple(kept)

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import islice
 from threading import Lock
 
 from calls.key import keyed, raw_digest_of
 from calls.messages import opening
 from calls.model import Json, Request
 from calls.profile import Profiles
-from calls.route import target
+from calls.route import route_of, target
 from replay.nearest import Finder, document
 from replay.script import Index, Recorded, index
 from store.brief import Brief, brief
@@ -41,6 +42,22 @@ class Recording:
         told = "\n".join(entry.id for entry in self.index.entries)
         return hashlib.sha256(told.encode()).hexdigest()
 
+    def fork_step(self, edited: int) -> int:
+        """The last step that a fork can answer whose agent is told something else at the `edited` step: that one, what ran
+        beside it, and tools that were asked before the next model was. Otherwise a tool that was asked for along with
+        the edited one would be beyond the record, and blocked."""
+        entries = self.index.entries
+        start = next((place for place, entry in enumerate(entries) if entry.step == edited), None)
+        if start is None:
+            return edited
+        brief, last = entries[start].brief, edited
+        end = brief.started_at + (brief.ended_at or 0)
+        for entry in islice(entries, start + 1, None):
+            if entry.brief.started_at >= end and _is_model(entry.brief):
+                break
+            last = entry.step
+        return last
+
     @property
     def finder(self) -> Finder:
         """Looks for the nearest recorded call. Made at the first miss, on whatever thread asks first: a right replay
@@ -54,6 +71,11 @@ class Recording:
 
     def _document(self, request: Request) -> Json:
         return document(opening(request), self.profiles)
+
+
+def _is_model(one: Brief) -> bool:
+    request = Request(method=one.method, url=one.url, http_version=one.http_version, headers=one.headers)
+    return route_of(request).kind == "model"
 
 
 @contextmanager

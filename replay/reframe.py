@@ -101,6 +101,11 @@ def _delta(message: Mapping[str, Json]) -> dict[str, Json]:
 
 def _anthropic(answer: Mapping[str, Json], _request: Mapping[str, Json]) -> Messages:
     """message_start, each content block with its deltas, message_delta, message_stop."""
+    if answer.get("type") == "completion":
+        # The older /v1/complete: pieces of the text, the last of which says why it ended.
+        yield "completion", {**answer, "stop_reason": None, "stop": None}
+        yield "completion", {**answer, "completion": ""}
+        return
     ending = {name: answer.get(name) for name in ("stop_reason", "stop_sequence")}
     start = {**answer, "content": [], "stop_reason": None, "stop_sequence": None}
     yield "message_start", {"type": "message_start", "message": start}

@@ -22,6 +22,9 @@ from store.bundle import Bundle
 
 _HEAVY = 256 << 10
 
+EARLY = 256
+"""Connections, refused before a replay is loaded, that are kept for its report."""
+
 RESTS_AFTER = 600.0
 """Seconds without a request after which a replay that can be loaded again gives its memory back."""
 
@@ -78,6 +81,8 @@ class Replays:
     _resting: dict[str, Rest] = field(init=False, default_factory=dict)
     _spoken: dict[str, bool] = field(init=False, default_factory=dict)
     _loading: dict[str, asyncio.Event] = field(init=False, default_factory=dict)
+    _early: list[tuple[str, str, str]] = field(init=False, default_factory=list)
+    """Connections that were refused before their replay was loaded: run, destination and reason."""
 
     async def start(self, sources: Iterable[Source]) -> None:
         """Make ready what the process was started with."""
@@ -123,6 +128,13 @@ class Replays:
         """A request broke off, or was too large to be looked up: no replay is right that forgets it."""
         if session := self._open_for(run):
             session.unseen(large=large)
+
+    def refused(self, destination: str, reason: str, *, run: str | None) -> None:
+        """A captured connection was refused: no replay is right that forgets it."""
+        if session := self._open_for(run):
+            session.refuse_connection(destination, reason)
+        elif run is not None and len(self._early) < EARLY:
+            self._early.append((run, destination, reason))
 
     def _open_for(self, run: str | None) -> Session | None:
         meant = self._meant(run) or ""
@@ -228,6 +240,10 @@ class Replays:
             session.go_on(rest)
         session.asked_at = self.now()
         self._sessions[replay] = session
+        for run, destination, reason in self._early:
+            if run in (replay, session.recording.run):
+                session.refuse_connection(destination, reason)
+        self._early = [one for one in self._early if one[0] not in (replay, session.recording.run)]
         return session
 
     def _unknown(self, run: str | None, *, strict: bool) -> Answer | None:
@@ -240,7 +256,7 @@ def redacted(request: Request, redactor: Redactor) -> Request:
     """The request as the recorder would have kept it: a secret never reaches a message, and keys agree."""
     head = redactor.head(request.method, request.url, request.headers)
     body = request.body
-    if body.data and not (head.plain and redactor.clean(body.data)):
+    if body.data and not (head.plain and redactor.is_clean(body.data)):
         data, _, reencoded = all_of(head.body(), body.data)
         body = body if data == body.data else replace(body, data=data, reencoded=reencoded)
     # Not by `replace`, which takes three times as long.

@@ -223,6 +223,10 @@ class Script:
         if 0 <= place < len(self.index.entries):
             self._rewind(place)
 
+    def untaken(self, key: str, actor: Actor = None) -> Iterator[Recorded]:
+        """Exchanges of a key that may answer this actor and have not been taken, in the order of their steps."""
+        return (one for one in self.recorded(key, actor) if not self._taken[one.step - self.index.entries[0].step])
+
     def trade(self, given: Recorded, fits: Callable[[Recorded], bool]) -> Recorded | None:
         """Take another exchange of the same key that fits, in the place of one that was taken before anybody could know which
         of them was meant. None where none fits."""

@@ -17,7 +17,7 @@ from calls.model import Exchange, Json, Request, concluded, ended
 from replay import explain, miss, playback, sockets
 from replay.answer import Answer, Tier, mark
 from replay.explain import Asked
-from replay.fit import Fit, fitted
+from replay.fit import Fit, closest, fitted
 from replay.frames import Break
 from replay.hooks import Beyond, Edits, Given
 from replay.late import Stream
@@ -29,6 +29,9 @@ from replay.script import Policy, Position, Recorded, Script, Taken
 
 _HEAVY = 256 << 10
 """A body beyond this many bytes is parsed on a thread: the answers to others do not wait for it."""
+
+_RIVALS = 8
+"""Exchanges with the key of a request that are considered where the next one is not what it asks for to the letter."""
 
 _TURN = 256
 """How many of the exchanges that have not answered yet are considered in a search for the nearest one."""
@@ -111,6 +114,7 @@ class Session:
             self.passed()
             return None
         self._number += 1
+        edited = self._tally.edited_at
         asked = Asked(
             request=request,
             number=self._number,
@@ -120,7 +124,7 @@ class Session:
             called=self.options.called,
             live=self.options.on_miss == "live" and not strict if own is None else own == "auto",
             mend=self.options.mend,
-            edited=self._tally.edited_at,
+            edited=None if edited is None else self.recording.fork_step(edited),
         )
         try:
             given = await self._found(asked)
@@ -138,6 +142,11 @@ class Session:
     def passed(self) -> None:
         """A request went to a host that may be asked for real."""
         self._tally.allowed += 1
+        self.changed(self.id)
+
+    def refuse_connection(self, destination: str, reason: str) -> None:
+        """A connection of the command was neither TLS nor HTTP, or failed before it asked for anything."""
+        self._tally.refuse_connection(destination, reason)
         self.changed(self.id)
 
     def unseen(self, *, large: bool = False) -> None:
@@ -200,7 +209,9 @@ class Session:
             recorded=len(entries),
             unused=self._script.left,
             left_over=[_left_over(entries[place]) for place in islice(self._script.unplayed(), LISTED)],
+            unused_leads=all(place == number for number, place in enumerate(self._script.unplayed())),
             allow_unused=self.options.allow_unused,
+            is_first=self.options.candidate is not None,
         )
         if self.interrupted:
             told = interrupted(told)
@@ -238,13 +249,35 @@ class Session:
 
     async def _fitted(self, asked: Asked, taken: Taken, exchange: Exchange) -> Answer | None:
         """The recorded answer to a request that is not the recorded one to the byte."""
-        recorded = taken.recorded
         fit = await _aside(asked.request, partial(fitted, exchange, asked.request, self.recording.profiles))
+        if not fit.strict and not taken.again and (closer := await self._closer(asked, taken.recorded, fit)):
+            taken = replace(taken, recorded=closer)
+            profiles = self.recording.profiles
+            fit = await _aside(asked.request, partial(fitted, closer.exchange, asked.request, profiles))
+        recorded = taken.recorded
         if fit.drift:
             self._tally.differed(recorded.id, fit.drift)
         if fit.misfit:
             return self._refused(asked, explain.incomplete(asked, recorded, fit.misfit))
         return self._given(asked, taken, fit)
+
+    async def _closer(self, asked: Asked, taken: Recorded, fit: Fit) -> Recorded | None:
+        """Another exchange of the same key, taken in the place of one that is not what is asked for to the letter.
+
+        One that is asked for so comes before the recorded order; one of the same form only where the taken one is not.
+        """
+        others = islice(self._script.untaken(taken.key, asked.actor), _RIVALS)
+        light = [other for other in others if not other.heavy]
+        closer = await _aside(asked.request, partial(closest, light, asked.request, self.recording.profiles))
+        if closer is None:
+            return None
+        is_better = fit.reframed or fit.misfit is not None
+        if not is_better:
+            found = await _aside(
+                asked.request, partial(fitted, closer.exchange, asked.request, self.recording.profiles)
+            )
+            is_better = found.strict
+        return self._script.trade(taken, lambda other: other is closer) if is_better else None
 
     def _given(self, asked: Asked, taken: Taken, fit: Fit) -> Answer | None:
         """The recorded answer, if it is there whole and nobody edits it."""

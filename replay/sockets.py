@@ -1,10 +1,12 @@
 """A WebSocket of a recording as an answer, and what its client is told where it leaves the record."""
 
+import hashlib
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from calls.divergence import same
+from calls.divergence import Absent, Difference, same
 from calls.json import dumps
 from calls.key import keyed
 from calls.messages import opening, value
@@ -209,7 +211,7 @@ def opened(exchange: Exchange) -> Exchange:
 def miss(asked: Asked, recorded: Recorded, where: Break) -> Miss:
     """Why a client that left the record is not answered."""
     if where.why == "client_left":
-        return explain.left(asked, recorded)
+        return explain.left_socket(asked, recorded, where.number)
     if where.why == "incomplete":
         return explain.stayed(asked, recorded)
     what = f"message {where.number} of {asked.words}"
@@ -218,7 +220,7 @@ def miss(asked: Asked, recorded: Recorded, where: Break) -> Miss:
         if where.why == "no_match"
         else f"{what} came when the client of step {recorded.step} of run {asked.run} had said all that it said."
     )
-    shown, more = where.differences[:SHOWN], len(where.differences[SHOWN:])
+    shown, more = tuple(map(_readable, where.differences[:SHOWN])), len(where.differences[SHOWN:])
     return Miss(
         replay=asked.replay,
         run=asked.run,
@@ -230,6 +232,22 @@ def miss(asked: Asked, recorded: Recorded, where: Break) -> Miss:
         number=asked.number,
         nearest=Nearest(call=recorded.id, step=recorded.step, differences=shown, more=more),
     )
+
+
+_BINARY: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+"""Characters that no text has: what holds one are bytes that happen to be UTF-8."""
+
+
+def _readable(difference: Difference) -> Difference:
+    """A difference as a person may read it: of bytes how many there are, and their digest."""
+    return replace(difference, recorded=_without_bytes(difference.recorded), now=_without_bytes(difference.now))
+
+
+def _without_bytes(value: Json | Absent) -> Json | Absent:
+    if isinstance(value, str) and _BINARY.search(value):
+        data = value.encode("utf-8", "surrogatepass")
+        return f"{len(data)} bytes, sha256:{hashlib.sha256(data).hexdigest()[:16]}…"
+    return value
 
 
 def _places(where: Break) -> str:

@@ -47,6 +47,8 @@ def _headline(report: Report) -> str:
             return f"right: {report['served'] + report['edited']} answered from the recording, none missed"
         case "diverged":
             return f"diverged, {report['missed']} missed, {report['live']} live, {report['unused']} left over"
+        case _ if report["live"]:
+            return f"there was no recording: {report['live']} calls went out, to be recorded"
         case _:
             return "nothing was asked, so nothing can be said: see whether requests reach the proxy with playhead doctor -- CMD"
 

@@ -12,11 +12,12 @@ import importlib
 import json
 import logging
 import os
+import shutil
 import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -29,16 +30,29 @@ from store.api.desk import Desk, Unfit
 from store.api.guard import is_loopback
 from store.api.server import serving
 from store.database import Database, DatabaseError, address
+from store.database_wait import wait_until_prepared
 from store.datadir import DataDir, DataDirError, opened
 from store.derived import deriver
 from store.ingest import Ingest
 from store.keeper import Keeper
+from store.large.helper import Helper
+from store.large.jobs import WorkerConfig
+from store.large.memory import return_freed_blocks
 from store.modes import Modes
 from store.postgres import NoPostgres, Server, ensure
 from store.profiles import shipped
+from store.run_tokens import is_claimed
 from store.takes import Takes
 
+log = logging.getLogger(__name__)
+
 FAILED = 125
+
+FIRST_TRY = 5.0
+"""Seconds after which we serve while the database has said nothing yet: a probe of our liveness must not wait for it."""
+
+LINGER = 0.2
+"""Seconds between two looks at whether another command still uses us."""
 
 LAST_LOOK = 3.0
 """Seconds that a stopping keeper gives to what has just ended."""
@@ -53,10 +67,33 @@ class Config(msgspec.Struct, frozen=True):
     port: int = 0
     mode: str = "record"
     profiles_toml: str | None = None
+    redact_personal_data: bool = False
     tokens: tuple[str, ...] = ()
+    """What the API accepts beside the token of the data directory."""
+
+    open_api: bool = False
+    """Answer whoever reaches the API on loopback, without a token."""
+
+    shared_runs: bool = False
+    """Let every client write into claimed runs."""
+
     started: int = 0
     checks: str | None = None
     """Who tells whether a recording can be edited or forked as it is wished for: MODULE:FUNCTION of a room above ours."""
+
+    waits: bool = False
+    """Whether to serve, not ready, while a database that was given cannot be used; else we end."""
+
+    temporary: bool = False
+    """Whether a command started us for itself. Where it ends first, or is killed, we go on for others that use us."""
+
+    helper_memory: int = 512 << 20
+    """Bytes of private memory that each of the three helper processes may have."""
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether the database may be prepared later: our own cannot be mended from outside."""
+        return self.waits and self.database_url is not None
 
 
 class CannotStart(Exception):
@@ -66,6 +103,7 @@ class CannotStart(Exception):
 def main() -> int:
     """Run until stopped; the exit status."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    return_freed_blocks()
     try:
         config = msgspec.json.decode(sys.stdin.buffer.readline(), type=Config)
         with _port(config) as port:
@@ -80,18 +118,18 @@ def main() -> int:
 
 
 async def _keep(config: Config, port: socket.socket) -> None:
-    stopped = asyncio.Event()
-    await _until_told(stopped)
+    stopped, abandoned = asyncio.Event(), asyncio.Event()
+    await _until_told(stopped, abandoned if config.temporary else stopped)
     data = opened(Path(config.data))
     profiles = shipped(config.profiles_toml)
     with _alone(data):
         async with _database(config, data) as (database, server):
             ingest = Ingest(database, profile=profiles.digest)
-            await ingest.ahead(dt.datetime.now(dt.UTC).date())
-            clean = Redactor(key=data.redaction_key()).text
+            clean = Redactor(key=data.redaction_key(), personal_data=config.redact_personal_data).text
             revive = server.revive if server else None
             derive = deriver(profiles, clean)
-            keeper = Keeper(data.spools, ingest, derive, revive=revive)
+            storing, rendering, judging = _helpers(config, data, database)
+            keeper = Keeper(data.spools, ingest, derive, large=storing, revive=revive, is_claimed=_claims(config, data))
             takes = Takes(
                 place=data.replays,
                 database=database,
@@ -99,6 +137,7 @@ async def _keep(config: Config, port: socket.socket) -> None:
                 derive=derive,
                 settled=keeper.settled,
                 now=time.time_ns,
+                helper=judging,
             )
             desk = Desk(
                 keeper=keeper,
@@ -108,17 +147,99 @@ async def _keep(config: Config, port: socket.socket) -> None:
                 mode=config.mode,
                 takes=takes,
                 modes=Modes(data.replays),
+                run_tokens=data.run_tokens(),
                 unfit=_named(config.checks),
+                helper=rendering,
+                spilled=_emptied(data.root / "answers"),
+                keys=data.keys,
             )
+            progress, prepare = _Progress(), partial(_prepare, database, ingest)
+            if not config.may_wait:
+                await _prepare_now(prepare, config.database_url)
             async with asyncio.TaskGroup() as group:
+                preparing = group.create_task(_wait(prepare, database, progress))
+                lingering = group.create_task(_linger(data, abandoned, stopped))
                 kept, looking = group.create_task(keeper.run()), group.create_task(takes.run())
-                async with serving(create(desk, config.tokens), port):
-                    _say({"ready": True, "port": port.getsockname()[1]})
+                async with serving(create(desk, _tokens(config, data), data.api_token_file), port):
+                    await progress.first_try()
+                    progress.begin({"ready": True, "port": port.getsockname()[1]})
                     await stopped.wait()
+                lingering.cancel()
+                preparing.cancel()
                 looking.cancel()
                 await _last_look(takes)
                 keeper.stop()
                 await kept
+                await rendering.close()
+                await judging.close()
+
+
+async def _prepare(database: Database, ingest: Ingest) -> None:
+    """Bring the tables to our version, and make room in them for the days to come."""
+    await database.prepare()
+    await ingest.ahead(dt.datetime.now(dt.UTC).date())
+
+
+async def _prepare_now(prepare: Callable[[], Awaitable[None]], url: str | None) -> None:
+    try:
+        await prepare()
+    except DatabaseError as error:
+        if url is None:
+            raise
+        raise CannotStart(
+            f"cannot use the database {address(url)} ({str(error).rstrip('.')});"
+            " see that it runs and lets us in, or correct --database-url"
+        ) from error
+
+
+async def _wait(prepare: Callable[[], Awaitable[None]], database: Database, progress: "_Progress") -> None:
+    await wait_until_prepared(prepare, database, progress.report)
+    progress.finish()
+
+
+class _Progress:
+    """What we say on stdout about preparing the database: with the line that we are ready, and from then on."""
+
+    def __init__(self) -> None:
+        self._first = asyncio.Event()
+        self._words: str | None = None
+        self._begun = False
+        self._prepared = False
+
+    def report(self, words: str) -> None:
+        """Say what is in the way, or that it no longer is."""
+        log.info("%s", words)
+        self._words = words
+        self._first.set()
+        if self._begun:
+            _say({"progress": words})
+
+    def finish(self) -> None:
+        """Say that the database is prepared."""
+        self._prepared = True
+        self._first.set()
+        if self._begun:
+            _say({"prepared": True})
+
+    async def first_try(self) -> None:
+        """Wait until the database is prepared or something is in the way, for `FIRST_TRY` seconds at most."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_TRY):
+                await self._first.wait()
+
+    def begin(self, ready: Mapping[str, object]) -> None:
+        """Say that we are ready to be asked, and whether the database is."""
+        self._begun = True
+        words = self._words or "waiting for the database: it does not answer yet, or its tables are being upgraded"
+        _say({**ready, "prepared": self._prepared} | ({} if self._prepared else {"progress": words}))
+
+
+def _claims(config: Config, data: DataDir) -> Callable[[str], bool]:
+    return (lambda _run: False) if config.shared_runs else partial(is_claimed, data.claims)
+
+
+def _tokens(config: Config, data: DataDir) -> tuple[str, ...]:
+    return () if config.open_api else (data.api_token(), *config.tokens)
 
 
 def _named(function: str | None) -> Unfit | None:
@@ -127,6 +248,29 @@ def _named(function: str | None) -> Unfit | None:
     module, _, name = function.partition(":")
     found: Unfit = getattr(importlib.import_module(module), name)
     return found
+
+
+def _helpers(config: Config, data: DataDir, database: Database) -> tuple[Helper, Helper, Helper]:
+    """The processes for what is too large for this one: to store it, to read it, and to make generations of it."""
+    worker = WorkerConfig(
+        database_url=database.url,
+        redaction_key=data.redaction_key(),
+        memory_limit=config.helper_memory,
+        mode=config.mode,
+        replays=str(data.replays),
+        profiles_toml=config.profiles_toml,
+        redact_personal_data=config.redact_personal_data,
+        claims=None if config.shared_runs else str(data.claims),
+        checks=config.checks,
+    )
+    return Helper(worker), Helper(worker), Helper(worker)
+
+
+def _emptied(place: Path) -> Path:
+    """A directory for answers that wait to be read; what an earlier process left there is nobody's."""
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(mode=0o700)
+    return place
 
 
 async def _last_look(takes: Takes) -> None:
@@ -142,24 +286,11 @@ async def _database(config: Config, data: DataDir) -> AsyncIterator[tuple[Databa
     server = None if config.database_url else await asyncio.to_thread(ensure, data.postgres)
     database = Database(config.database_url or (server.dsn if server else ""))
     try:
-        await _prepared(database, config.database_url)
         yield database, server
     finally:
         await database.close()
         if server is not None:
             await asyncio.to_thread(server.close)
-
-
-async def _prepared(database: Database, url: str | None) -> None:
-    try:
-        await database.prepare()
-    except DatabaseError as error:
-        if url is None:
-            raise
-        raise CannotStart(
-            f"cannot use the database {address(url)} ({str(error).rstrip('.')});"
-            " see that it runs and lets us in, or correct --database-url"
-        ) from error
 
 
 @contextlib.contextmanager
@@ -181,8 +312,8 @@ def _alone(data: DataDir) -> Iterator[None]:
 @contextlib.contextmanager
 def _port(config: Config) -> Iterator[socket.socket]:
     """The socket that the API listens on."""
-    if not config.tokens and not is_loopback(config.listen):
-        raise CannotStart(f"listening on {config.listen} lets other machines in: set a token (PLAYHEAD_TOKEN) first")
+    if config.open_api and not is_loopback(config.listen):
+        raise CannotStart(f"the API would be open to other machines on {config.listen}: leave out open_api")
     family = socket.AF_INET6 if ":" in config.listen else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as port:
         port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -196,22 +327,36 @@ def _port(config: Config) -> Iterator[socket.socket]:
         yield port
 
 
-async def _until_told(stopped: asyncio.Event) -> None:
-    """Have SIGTERM, SIGINT and the end of stdin set the event."""
+async def _until_told(stopped: asyncio.Event, abandoned: asyncio.Event) -> None:
+    """Have SIGTERM, SIGINT and the word on stdin set one event, and the end of stdin without that word the other."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    await loop.connect_read_pipe(partial(_Ending, stopped), sys.stdin)
+    await loop.connect_read_pipe(partial(_Ending, stopped, abandoned), sys.stdin)
 
 
 class _Ending(asyncio.Protocol):
-    """Sets an event when what it reads has ended."""
+    """Sets an event when what it reads has ended: one where that ended with a word, another where it did not."""
 
-    def __init__(self, ended: asyncio.Event) -> None:
-        self._ended = ended
+    def __init__(self, stopped: asyncio.Event, abandoned: asyncio.Event) -> None:
+        self._stopped = stopped
+        self._abandoned = abandoned
+        self._said = b""
+
+    def data_received(self, data: bytes) -> None:
+        self._said += data
 
     def connection_lost(self, _: Exception | None) -> None:
-        self._ended.set()
+        (self._stopped if self._said else self._abandoned).set()
+
+
+async def _linger(data: DataDir, abandoned: asyncio.Event, stopped: asyncio.Event) -> None:
+    """Once the command that started us has ended, stop when no other command uses us."""
+    await abandoned.wait()
+    # Kept until we end: a command that comes from now on starts a store server of its own.
+    while data.users_lock.alone() is None:  # noqa: ASYNC110 - the kernel sends no event
+        await asyncio.sleep(LINGER)
+    stopped.set()
 
 
 def _say(what: object) -> None:

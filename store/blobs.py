@@ -304,6 +304,26 @@ def _open(form: bytes) -> tuple[list[tuple[int, Slice]], bytes]:
     return [(gap, Slice(*rest)) for gap, *rest in zip(flat, flat, flat, flat, strict=True)], form[5 + size :]  # type: ignore[misc, arg-type]
 
 
+def unpacked_size(form: bytes) -> int:
+    """How many bytes `restore` makes of a form, told without unpacking it."""
+    match form[:1]:
+        case b"\x00":
+            return len(form) - 1
+        case b"\x02":
+            layout, between = _open(form)
+            return sum(piece.length for _, piece in layout) + unpacked_size(between)
+        case tag:
+            start = 1 + (HASH_SIZE if tag == PRIMED else 0)
+            try:
+                return max(zstandard.frame_content_size(form[start : start + _FRAME_HEADER]), 0)
+            except zstandard.ZstdError:
+                return 0  # whoever unpacks it is told that it is damaged
+
+
+_FRAME_HEADER: Final = 18
+"""Bytes of a zstd frame's header at most (RFC 8878 3.1.1)."""
+
+
 def restore(form: bytes, parts: Mapping[bytes, bytes]) -> bytes:
     """The bytes of a form. `parts` holds the bytes of all that `parts_of` names."""
     if form[:1] != COMPOSED:

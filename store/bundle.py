@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal, Protocol
 
 import msgspec
 
@@ -33,6 +33,7 @@ from store.trace import (
     gap_from_json,
     gap_to_json,
     to_json,
+    told_size,
 )
 
 CALL_MEMBERS = (
@@ -150,9 +151,14 @@ def gathered(found: Iterable["Head | Entry | Gap"]) -> Bundle:
     return Bundle(run=head.run, profiles=head.profiles, entries=tuple(entries), gaps=tuple(gaps))
 
 
-def parts(lines: Iterable[bytes]) -> Iterator["Head | Entry | Gap"]:
-    """The same one by one, for whoever cannot hold a whole run; that it is whole is known only at the end."""
-    reader = _Reader()
+def parts(
+    lines: Iterable[bytes], room: int | None = None, requests: "Requests | None" = None
+) -> Iterator["Head | Entry | Gap"]:
+    """The same one by one, for whoever cannot hold a whole run; that it is whole is known only at the end.
+
+    Raises `NoRoom` before all bodies together are more than `room` bytes.
+    """
+    reader = _Reader(_room=room, _requests={} if requests is None else requests)
     number = 0
     for number, line in enumerate(lines, 1):
         part = reader.feed(number, line)
@@ -221,7 +227,12 @@ _SEAL_SIZE = len(_SEAL) + len('sha256:"}\n') + 64
 
 def seal(line: bytes) -> bytes:
     """One line: the JSON object, with a digest of all of it that stands before the digest."""
-    return line[:-1] + _SEAL + digest(line[:-1]).encode() + b'"}\n'
+    with memoryview(line) as view, view[:-1] as content:
+        return b"".join((content, _seal_of(content)))
+
+
+def _seal_of(content: memoryview) -> bytes:
+    return _SEAL + digest(content).encode() + b'"}\n'
 
 
 # What a reviewer must see and an editor must not act on: line separators, bidirectional overrides, C1 controls, and tags,
@@ -232,6 +243,8 @@ _UNSEEN = re.compile(
 
 
 def _visible(line: bytes) -> bytes:
+    if line.isascii() and b"\x7f" not in line:
+        return line  # a large body is base64 mostly, and to search it takes seconds
     return _UNSEEN.sub(lambda found: json.dumps(found[0].decode())[1:-1].encode(), line)
 
 
@@ -303,11 +316,44 @@ _line_decoder = msgspec.json.Decoder(_LineJson)
 _head_decoder = msgspec.json.Decoder(_HeadJson, float_hook=Decimal)
 
 
+class Requests(Protocol):
+    """Keeps the bodies of the requests that a later line may repeat, by the numbers of their lines."""
+
+    def __setitem__(self, line: int, body: bytes, /) -> None: ...
+
+    def __getitem__(self, line: int, /) -> bytes: ...
+
+
+class FiledRequests:
+    """Keeps them in a file."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._places: dict[int, tuple[int, int]] = {}
+        self._end = 0
+
+    def __setitem__(self, line: int, body: bytes) -> None:
+        self._file.seek(self._end)
+        self._file.write(body)
+        self._places[line] = (self._end, len(body))
+        self._end += len(body)
+
+    def __getitem__(self, line: int) -> bytes:
+        start, size = self._places[line]
+        self._file.seek(start)
+        return self._file.read(size)
+
+
+class NoRoom(Exception):
+    """The bodies of a bundle are larger, all together, than its reader takes."""
+
+
 @dataclass(slots=True)
 class _Reader:
+    _room: int | None
+    _requests: Requests
     _exchanges: int = 0
     _gaps: int = 0
-    _requests: dict[int, bytes] = field(default_factory=dict)
     _sha: Any = field(default_factory=hashlib.sha256)
     _ended: bool = False
 
@@ -345,10 +391,19 @@ class _Reader:
 
     def _entry(self, number: int, raw: ExchangeJson, call: msgspec.Raw) -> Entry:
         known_format(raw.format)
+        self._take_room(raw)
         exchange = from_json(raw, self._earlier)
         self._exchanges += 1
         self._requests[number] = exchange.request.body.data
         return Entry(exchange=exchange, call=_members(call))
+
+    def _take_room(self, raw: ExchangeJson) -> None:
+        """Told before they are put together: a line may repeat an earlier body twice, and the next line that one."""
+        if self._room is not None:
+            bodies = (raw.request.body, raw.response.body if raw.response else None)
+            self._room -= sum(told_size(body) for body in bodies if body)
+            if self._room < 0:
+                raise NoRoom
 
     def _earlier(self, line: int) -> bytes:
         try:
@@ -416,6 +471,8 @@ def _unsealed(number: int, line: bytes) -> bytes:
         raise BadBundle(number, "its end is CR LF, so an editor or Git has rewritten the file (mark it `-text`)")
     if len(line) < _SEAL_SIZE or not line.startswith(b"{") or not line.endswith(b'"}\n'):
         raise BadBundle(number, "the line is not whole")
-    if seal(line[:-_SEAL_SIZE] + b"}") != line:
+    with memoryview(line) as view, view[:-_SEAL_SIZE] as content:
+        is_sealed = _seal_of(content) == view[-_SEAL_SIZE:]
+    if not is_sealed:
         raise BadBundle(number, "its bytes do not match its own digest")
     return line

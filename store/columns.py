@@ -14,6 +14,7 @@ import msgspec
 from calls.events import Gap
 from calls.meaning import meaning_digest
 from calls.model import Call, Exchange
+from store.attribution.certainty import certainty
 from store.blobs import pack
 from store.filing import trace_of
 from store.links import gives, takes
@@ -54,6 +55,9 @@ class Kept:
     was: str | None = None
     """The run that it came in under, where it was filed under another (`filing`, `kin`)."""
 
+    summary: bytes | None = None
+    """What lists show of a large exchange (`store.large.summary`); None where it is not large."""
+
 
 def run_name(run: str) -> str:
     """The name, where it can be a run's. Raises ValueError."""
@@ -62,7 +66,9 @@ def run_name(run: str) -> str:
     return run
 
 
-def exchange_row(exchange: Exchange, project: str, call: Call | None = None) -> tuple[object, ...]:
+def exchange_row(
+    exchange: Exchange, project: str, call: Call | None = None, *, is_large: bool = False
+) -> tuple[object, ...]:
     """All columns but those in a form of `blobs`: head, the response's body and the request's, which come last."""
     request, response = exchange.request, exchange.response
     return (
@@ -82,6 +88,8 @@ def exchange_row(exchange: Exchange, project: str, call: Call | None = None) -> 
         body_digest(response.body.data) if response else None,
         _lone_trace(exchange),
         [*ties(exchange, call), *marks(exchange, call)] or None,
+        certainty(exchange),
+        is_large or None,
     )
 
 
@@ -125,6 +133,7 @@ def call_row(kept: Kept, call: Call, project: str) -> tuple[object, ...]:
         _names(takes(call)),
         _name(call.system_fingerprint),
         digest_bytes(meaning_digest(exchange, call))[:ANSWER_DIGEST] if exchange.response else None,
+        kept.summary,
     )
 
 
@@ -162,7 +171,7 @@ def gap_row(gap: Gap, kept: Kept | None, project: str, filed: str | None = None)
     run = clean(filed or gap.run, LONGEST_RUN) or "unknown"
     exchange = None if gap.exchange is None else clean(gap.exchange, LONGEST_NAME)
     reason = clean(gap.reason, LONGEST_REASON)
-    return (project, gap_id(gap), run, gap.happened_at, reason, exchange, _evidence(kept))
+    return (project, gap_id(gap), run, gap.happened_at, reason, exchange, _evidence(kept), gap.count)
 
 
 def gap_id(gap: Gap) -> uuid.UUID:
@@ -191,8 +200,9 @@ INSERT INTO parts (project, run, day, hash, body) VALUES ($1, $2, $3, $4, $5) ON
 INSERT_EXCHANGE = """
 INSERT INTO exchanges (
     project, id, run, started_at, first_byte_at, ended_at, method, url, status, outcome, truncated, redactions,
-    request_digest, response_digest, trace, ties, head, response_body, request_body
-) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19) ON CONFLICT DO NOTHING
+    request_digest, response_digest, trace, ties, attribution, large, head, response_body, request_body
+) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)
+ON CONFLICT DO NOTHING
 """
 
 INSERT_CALL = """
@@ -200,15 +210,16 @@ INSERT INTO calls (
     project, id, run, started_at, kind, provider, dialect, operation, host, status, outcome, model_requested,
     model_returned, tools, finish_reason, input_tokens, output_tokens, cached_tokens, reasoning_tokens, streamed,
     complete, key, profile, cost_usd, prices, polls, pending, gives, takes,
-    fingerprint, answer
+    fingerprint, answer, summary
 ) VALUES (
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25,
-    $26, $27, $28, $29, $30, $31
+    $26, $27, $28, $29, $30, $31, $32
 ) ON CONFLICT DO NOTHING
 """
 
 INSERT_GAP = """
-INSERT INTO gaps (project, id, run, happened_at, reason, exchange, evidence) VALUES ($1, $2, $3, $4, $5, $6, $7)
+INSERT INTO gaps (project, id, run, happened_at, reason, exchange, evidence, count)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 ON CONFLICT DO NOTHING
 """
 

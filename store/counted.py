@@ -62,17 +62,6 @@ class Counted:
         with self._lock:
             return sum(map(_read, self._spools.glob(f"*/{NAME}")), self._ended.copy())
 
-    def waiting(self) -> int:
-        """Bytes that the spools take on the disk."""
-        return sum(map(_size, self._spools.glob("*/*.seg")))
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
-
 
 def _read(path: Path) -> Counter[str]:
     try:

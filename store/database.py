@@ -127,6 +127,8 @@ class Database:
             "postgresql+asyncpg://", async_creator=self._connect, pool_pre_ping=True, pool_size=4
         )
         self._pool: asyncpg.Pool | None = None
+        self.obstacle = "The database has not been prepared yet."
+        """What is in the way of using it until `prepare` has succeeded."""
 
     async def _connect(self) -> asyncpg.Connection:
         return await asyncpg.connect(self.url, timeout=CONNECT_TIMEOUT, command_timeout=COMMAND_TIMEOUT)
@@ -143,6 +145,10 @@ class Database:
                 await _check_server(connection)
                 await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": MIGRATION_LOCK})
                 await connection.run_sync(migrate)
+        await self.connect()
+
+    async def connect(self) -> None:
+        """Be ready for use, where another process has prepared the tables. Connects when it is asked something."""
         if self._pool is None:
             with border():
                 self._pool = await asyncpg.create_pool(
@@ -157,6 +163,9 @@ class Database:
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncConnection]:
         """A transaction for statements of SQLAlchemy Core."""
+        if self._pool is None:
+            # Before `prepare` its tables may be of another version, or missing.
+            raise Unavailable(self.obstacle)
         with border():
             async with self.engine.begin() as connection:
                 yield connection
@@ -165,7 +174,7 @@ class Database:
     async def raw(self) -> AsyncIterator[asyncpg.Connection]:
         """A connection of asyncpg itself, for the hot path."""
         if self._pool is None:
-            raise Unavailable("The database has not been prepared yet.")
+            raise Unavailable(self.obstacle)
         with border():
             async with self._pool.acquire() as connection:
                 yield connection

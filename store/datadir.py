@@ -6,14 +6,19 @@ The layout has a version of its own; a directory of another version is refused a
 import errno
 import json
 import os
+import re
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from store.lock import Lock
+from store.private_file import NotPrivate, read_private, require_unwritable
+from store.run_tokens import RunTokens
 
 LAYOUT = 1
+
+_TOKEN = re.compile(r"[A-Za-z0-9._~-]+")
 
 
 class DataDirError(Exception):
@@ -42,6 +47,11 @@ class DataDir:
         return self.root / "keys"
 
     @property
+    def claims(self) -> Path:
+        """The runs that take requests only with their own tokens."""
+        return self.root / "claims"
+
+    @property
     def logs(self) -> Path:
         """What our processes say, one file each."""
         return self.root / "log"
@@ -60,6 +70,11 @@ class DataDir:
     def keeper_lock(self) -> Lock:
         """Held by the keeper: there is one for a data directory."""
         return Lock(self.root / "keeper.lock")
+
+    @property
+    def users_lock(self) -> Lock:
+        """Shared by the commands that use a store server which another command started: it ends after the last of them."""
+        return Lock(self.root / "keeper.users")
 
     def notice(self, name: str) -> dict[str, Any] | None:
         """What a running process wrote down about itself (`announce`), or None."""
@@ -83,15 +98,49 @@ class DataDir:
 
     def redaction_key(self) -> bytes:
         """The key of the placeholders: 32 random bytes, made once. Lost, old placeholders match no new ones; no more."""
-        path = self.keys / "redaction.key"
-        if not path.exists():
-            _make_once(path, secrets.token_bytes(32))
-        return self._private(path)
+        return self._secret(self.keys / "redaction.key", "the redaction key", secrets.token_bytes(32))
 
-    def _private(self, path: Path) -> bytes:
-        if path.stat().st_mode & 0o077:
-            raise DataDirError(f"{path} can be read by others; run: chmod 600 {path}")
-        return path.read_bytes()
+    @property
+    def api_token_file(self) -> Path:
+        """Where the token of the REST API lies."""
+        return self.keys / "api.token"
+
+    @property
+    def recording_token_file(self) -> Path:
+        """Where the token lies that only records."""
+        return self.keys / "recording.token"
+
+    def api_token(self) -> str:
+        """What the REST API asks for: made once. Whoever has it may read and delete all that was recorded."""
+        return self._token(self.api_token_file, "the API token")
+
+    def recording_token(self) -> str:
+        """What proxy workers ask for that other machines reach: made once. It records, and opens no route of the API."""
+        return self._token(self.recording_token_file, "the recording token")
+
+    def run_tokens(self) -> RunTokens:
+        """Who may write into claimed runs."""
+        path = self.keys / "run-tokens.key"
+        return RunTokens(self._secret(path, "the key of the run tokens", secrets.token_bytes(32)), self.claims)
+
+    def _token(self, path: Path, what: str) -> str:
+        content = self._secret(path, what, f"{secrets.token_urlsafe(32)}\n".encode())
+        token = content.decode("ascii", "replace").strip()
+        if not _TOKEN.fullmatch(token):
+            raise DataDirError(
+                f"{what} {path} is not a word of letters, digits and -._~; delete the file to get a new one"
+            )
+        return token
+
+    def _secret(self, path: Path, what: str, new: bytes) -> bytes:
+        """What a secret file holds, which is made where there is none. Raises DataDirError where others may know it."""
+        if not path.exists(follow_symlinks=False):
+            _make_once(path, new)
+        try:
+            require_unwritable(self.keys, f"the directory of {what}")
+            return read_private(path, what, "delete it to get a new one")
+        except NotPrivate as error:
+            raise DataDirError(str(error)) from error
 
 
 def opened(root: Path) -> DataDir:
@@ -101,7 +150,7 @@ def opened(root: Path) -> DataDir:
         # As root Postgres runs as another user, who must be able to pass through.
         directory.root.mkdir(parents=True, exist_ok=True, mode=0o711 if os.geteuid() == 0 else 0o700)
         _check_version(directory.root / "version")
-        for private in (directory.spools, directory.keys, directory.logs, directory.replays):
+        for private in (directory.spools, directory.keys, directory.claims, directory.logs, directory.replays):
             private.mkdir(exist_ok=True, mode=0o700)
             if not os.access(private, os.W_OK | os.X_OK):
                 why = errno.EROFS if os.statvfs(private).f_flag & os.ST_RDONLY else errno.EACCES

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from calls.derive import derive
 from calls.model import Call, Exchange
 from calls.profile import Profiles
-from calls.redact_call import Clean, cleaned
+from calls.redact_call import Clean, clean_call
 
 
 def deriver(profiles: Profiles, clean: Clean) -> Callable[[Exchange], Call]:
     """Derives under these profiles; `clean` takes secrets out of a text."""
-    return lambda exchange: cleaned(derive(exchange, profiles), clean)
+    return lambda exchange: clean_call(derive(exchange, profiles), clean)

@@ -173,7 +173,7 @@ class Diff:
 
 WORDS: Final[Mapping[Cause, str]] = {
     "same": "the same request and the same answer",
-    "volatile": "the requests differ only outside of their key",
+    "volatile": "they differ only in what is made anew each time",
     "order": "the same call, in another order",
     "model": "the same request was answered by another model",
     "tool_answer": "the same request was answered otherwise by what is no model",

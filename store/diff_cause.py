@@ -3,9 +3,12 @@
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from calls.answer_volatile import Compared, compared
 from calls.divergence import Difference
 from calls.key import Keyed
-from calls.model import Call, Exchange, concluded, ended
+from calls.meaning import meaning
+from calls.model import Call, Exchange, Json, concluded, ended
+from calls.rules import Plan
 from store.diff_steps import Reading, Step
 
 type Cause = Literal[
@@ -32,6 +35,13 @@ class Seen:
     """As its last exchange tells it."""
 
     told: Exchange
+    ignored: Plan | None = None
+    """What its profile says to ignore in the answer."""
+
+    @property
+    def said(self) -> Json:
+        """What the answer says."""
+        return meaning(self.call, self.ignored)
 
     @property
     def left(self) -> bool:
@@ -42,7 +52,17 @@ class Seen:
 def seen(first: Exchange, last: Exchange, reading: Reading) -> Seen:
     """Look at a call closely: at its first exchange for what was asked, at its last for the answer."""
     key = reading.key(first)
-    return Seen(asked=first, key=key, call=reading.call(last, key if last is first else reading.key(last)), told=last)
+    call = reading.call(last, key if last is first else reading.key(last))
+    return Seen(asked=first, key=key, call=call, told=last, ignored=reading.ignored(call))
+
+
+def volatile_answers(one: Seen, other: Seen, *, ids: bool = False) -> Compared | None:
+    """In which volatile values two answers differ; None where it is models that answered, or where the end was another."""
+    here, there = one.told.response, other.told.response
+    models = "model" in (one.call.kind, other.call.kind)
+    if models or not (here and there and here.status == there.status and one.call.complete == other.call.complete):
+        return None
+    return compared(one.said, other.said, (one.told.started_at, other.told.started_at), ids=ids)
 
 
 def left_alike(one: Seen, other: Seen) -> bool:
@@ -95,7 +115,8 @@ def gist_cause(one: Step | None, other: Step | None, *, moved: bool) -> Cause | 
         return "model"
     if moved and not (one.alongside or other.alongside):
         return "order"
-    return "same" if one.asked.sent == other.asked.sent else None
+    alike = one.asked.sent == other.asked.sent and one.told.said_whole == other.told.said_whole
+    return "same" if alike else None
 
 
 def _answered(one: Step, other: Step) -> Cause:

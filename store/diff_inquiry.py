@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, NamedTuple
 
+from calls.answer_volatile import ignored
 from calls.divergence import ABSENT, Absent, Difference, differences
 from calls.document import load_bearing, whole
 from calls.drift import at, drift
 from calls.json import dumps
-from calls.meaning import meaning, words
+from calls.meaning import meaning_digest, words
 from calls.model import Headers, Json
-from store.diff_cause import SHOWN, Cause, Found, Named, Seen, left_alike
+from store.diff_cause import SHOWN, Cause, Found, Named, Seen, left_alike, volatile_answers
 
 _COUNTED: Final = 500
 
@@ -49,18 +50,23 @@ class Inquiry:
     _all: tuple[set[str], set[str]] = field(default_factory=lambda: (set(), set()))
     _changes: dict[tuple[bytes, bytes], int] = field(default_factory=dict)
     _models: dict[tuple[Named, Named], int] = field(default_factory=dict)
+    _volatile: tuple[set[str], set[str]] = field(default_factory=lambda: (set(), set()))
+    """Words of answers that are made anew for each answer."""
 
     def look(self, place: int, known: Cause | None, one: Seen | None, other: Seen | None) -> Found:
         """Why this pair differs. `known` is what its gists tell."""
         requests, more = _parted(_asked(one), _asked(other))
         if one is None or other is None:
             return self._lone(place, known, requests, (one, other))
-        if known in _ANSWERED and left_alike(one, other):
+        is_volatile = self._is_volatile(one, other)
+        if known in _ANSWERED and (left_alike(one, other) or (known == "tool_answer" and is_volatile)):
             known = None
         volatile = tuple(_volatile(one, other))
         answers, unlisted = _parted(_said(one), _said(other))
+        if known is None and requests and self._repeats_volatile(requests):
+            known = _repeated(one, other)
         follows = self._again(place, one, other) if known == "model" else self._source(requests)
-        cause = known or _cause(requests, volatile, follows)
+        cause = known or _cause(requests, volatile or answers, follows)
         if cause not in ("same", "volatile", "order"):
             self._remember(place, follows, requests, (one, other))
         return Found(
@@ -87,6 +93,21 @@ class Inquiry:
         """The first call at which this model was exchanged for that one: each later one shows the same."""
         first = self._models.setdefault((_named(one), _named(other)), place)
         return None if first == place else first
+
+    def _is_volatile(self, one: Seen, other: Seen) -> bool:
+        """Whether the answers differ only in what is made anew; its words are remembered either way."""
+        found = volatile_answers(one, other)
+        for side, place in ((one, 0), (other, 1)):
+            made: list[Json] = [twins[place] for twins in found.volatile] if found else []
+            made += [value for _, value in ignored(side.call.answer, side.ignored)]
+            self._volatile[place].update(words(made))
+            self._all[place].update(words(made))
+        return found is not None and bool(found.volatile) and found.is_all
+
+    def _repeats_volatile(self, requests: Sequence[Difference]) -> bool:
+        """Whether these requests differ only in what earlier answers made anew."""
+        gone, come = _words(requests)
+        return bool(gone | come) and gone <= self._volatile[0] and come <= self._volatile[1]
 
     def _source(self, requests: Sequence[Difference]) -> int | None:
         """The root of the earliest pair that explains how these requests differ; None where they have news of their own."""
@@ -117,9 +138,19 @@ class Inquiry:
             self._changes.setdefault(_change(change), root)
 
 
-def _cause(requests: Sequence[Difference], volatile: Sequence[Difference], follows: int | None) -> Cause:
+def _repeated(one: Seen, other: Seen) -> Cause:
+    """Why two calls differ whose requests are the same but for what is volatile."""
+    if meaning_digest(one.told, one.call, one.ignored) == meaning_digest(other.told, other.call, other.ignored):
+        return "volatile"
+    if one.call.kind == "model":
+        return "answer"
+    found = volatile_answers(one, other)
+    return "volatile" if found is not None and found.is_all else "tool_answer"
+
+
+def _cause(requests: Sequence[Difference], others: Sequence[Difference], follows: int | None) -> Cause:
     if not requests:
-        return "volatile" if volatile else "same"
+        return "volatile" if others else "same"
     return "prompt" if follows is None else "follows"
 
 
@@ -132,7 +163,7 @@ def _asked(side: Seen | None) -> Json:
 
 
 def _said(side: Seen | None) -> Json:
-    return None if side is None else meaning(side.call)
+    return None if side is None else side.said
 
 
 def _change(difference: Difference) -> tuple[bytes, bytes]:

@@ -13,7 +13,8 @@ from calls.key import Keyed, keyed, raw_digest
 from calls.meaning import meaning_digest, news, place
 from calls.model import Call, Exchange, Json, Usage
 from calls.profile import Profiles
-from calls.redact_call import Clean, cleaned
+from calls.redact_call import Clean, clean_call
+from calls.rules import Plan
 from store.prices import cost
 from store.shapes import Shape, dollars, milliseconds, path_of
 
@@ -34,9 +35,13 @@ class Reading:
         """How its request is keyed."""
         return keyed(exchange.request, self.profiles)
 
+    def ignored(self, call: Call) -> Plan | None:
+        """What does not count in its answer."""
+        return self.profiles.ignored(call.profile)
+
     def call(self, exchange: Exchange, key: Keyed) -> Call:
         """Its call, as it may be shown."""
-        return cleaned(derived(exchange, key), self.clean)
+        return clean_call(derived(exchange, key), self.clean)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +53,9 @@ class Gist:
     host: str
     said: str
     """Digest of what the answer says."""
+
+    said_whole: str
+    """The same with what its profile says to ignore."""
 
     sent: str
     """Digest of the request as it stands."""
@@ -100,11 +108,14 @@ def gist(exchange: Exchange, reading: Reading) -> Gist:
     key = reading.key(exchange)
     call = reading.call(exchange, key)
     price = cost(exchange, call)
+    ignored = reading.ignored(call)
+    said = meaning_digest(exchange, call, ignored)
     return Gist(
         part=_part(exchange, call),
         marks=_marks(key, call),
         host=key.route.host,
-        said=meaning_digest(exchange, call),
+        said=said,
+        said_whole=said if ignored is None else meaning_digest(exchange, call),
         sent=raw_digest(exchange.request),
         actor=exchange.actor,
         method=exchange.request.method,

@@ -5,23 +5,43 @@ every exchange that is not in the database are still on disk; reading some twice
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
-from calls.events import Closed, Data, Ended, Gap, ReplayNoted, RequestStarted, ResponseStarted, decode
+from calls.events import (
+    Closed,
+    Data,
+    Ended,
+    Gap,
+    RecordHead,
+    ReplayNoted,
+    RequestStarted,
+    ResponseStarted,
+    decode,
+    decode_heads,
+)
 from calls.fold import Fold
 from calls.model import Exchange
+from store.large.weight import EVENT, LARGE, opens_large, weight_of
 from store.parked import Parked
 from store.spool import Position, Reader
 
 BATCH = 200
 """Exchanges that make a batch: more are hardly cheaper for Postgres."""
 
-BATCH_BYTES = 8 << 20
+BATCH_WEIGHT = 8 << 20
+"""What the events of a batch weigh at most (`store.large.weight`), but for the last one."""
+
 READ_BYTES = 1 << 20
+LARGE_PAYLOAD = 1 << 20
+"""Bytes of a payload that is not opened here: it goes to its exchange's file as it is."""
+
+LARGE_FILE = LARGE // 4
+"""Bytes of a parked exchange of which nothing else is known, from which it is large."""
+
 BEHIND = 2
 """Segments: an exchange that is still open when so many have begun after it is parked, so that they can be deleted."""
 
@@ -36,11 +56,25 @@ BROKEN_OFF = "the door broke the exchange off before its end"
 DOOR_DIED = "the door died before the exchange ended: what passed after the last piece is not recorded"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LargeExchange:
+    """An exchange that has ended and is too large for this process: all its events lie in a file."""
+
+    id: str
+    file: Path
+    is_cut_off: bool
+    """Whether its door died before its end."""
+
+    source: str
+    """Where it was read (spool and position)."""
+
+
 @dataclass(slots=True)
 class Gathered:
     """What one look at a spool brought."""
 
     exchanges: list[Exchange] = field(default_factory=list)
+    large: list[LargeExchange] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     replays: list[ReplayNoted] = field(default_factory=list)
     records: int = 0
@@ -51,7 +85,7 @@ class Gathered:
     @property
     def full(self) -> bool:
         """Whether it should be stored before more is read."""
-        return len(self.exchanges) >= BATCH or self.size >= BATCH_BYTES
+        return len(self.exchanges) >= BATCH or self.size >= BATCH_WEIGHT
 
     @property
     def empty(self) -> bool:
@@ -69,6 +103,11 @@ class _Open:
     fold: Fold = field(default_factory=Fold)
     records: list[Event] = field(default_factory=list)
     held: int = 0
+    """What the records in memory weigh."""
+
+    weight: int = 0
+    """What all its events so far weigh, wherever they are."""
+
     parked: bool = False
 
 
@@ -92,12 +131,16 @@ class Drain:
         self.answered: set[str] = set()
         """Exchanges whose response has ended, and so was acknowledged, but which are not closed."""
 
+        self.large: set[str] = set()
+        """Exchanges that were handed on as large and are not yet stored. Their files stay."""
+
         self._open: dict[str, _Open] = {}
         """In the order in which they began."""
 
         self._parked = Parked.found(directory / "open")
         for name in self._parked:
-            self._open[name] = _Open(self.position, parked=True)
+            weight = LARGE + 1 if self._parked.size(name) > LARGE_FILE else 0
+            self._open[name] = _Open(self.position, weight=weight, parked=True)
         self._damaged = [f"what was laid aside of {name} cannot be read" for name in self._parked.damaged]
         self._now = now
         self._run = "unknown"
@@ -122,9 +165,9 @@ class Drain:
         """End what an orphaned spool has left open: its door is dead, nothing more will come."""
         found = Gathered()
         for name in list(self._open):
-            self._end(name, self.position, found)
+            self._end(name, self.position, found, is_cut_off=True)
         for exchange in found.exchanges:
-            found.gaps.append(Gap(exchange.run, _last_sign(exchange), DOOR_DIED, exchange.id))
+            found.gaps.append(Gap(exchange.run, last_sign(exchange), DOOR_DIED, exchange.id))
         return found
 
     def stored(self) -> None:
@@ -149,12 +192,23 @@ class Drain:
         self._committed = self._safe
         for name in self._parked:
             # Behind the cursor lies nothing of it: forgotten earlier, its last events would come again without a head.
-            if name not in self._open and self._parked.complete_to(name) <= self._safe:
+            if name not in self._open and name not in self.large and self._parked.complete_to(name) <= self._safe:
                 self._parked.drop(name)
 
-    def _take(self, position: Position, payload: bytes, found: Gathered) -> None:
+    def large_stored(self, name: str) -> None:
+        """A large exchange is in the database: its file may go."""
+        self.large.discard(name)
+
+    def set_aside(self, name: str, directory: Path) -> None:
+        """A large exchange cannot be stored: leave its file where people find it. Raises OSError."""
+        self._parked.set_aside(name, directory)
+        self.large.discard(name)
+
+    def _take(self, position: Position, payload: bytes | memoryview, found: Gathered) -> None:
         found.records += 1
-        found.size += len(payload)
+        found.size += EVENT
+        if len(payload) > LARGE_PAYLOAD and self._take_unopened(position, payload, found):
+            return
         try:
             records = decode(payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -167,9 +221,40 @@ class Drain:
             elif isinstance(record, ReplayNoted):
                 found.replays.append(record)
             else:
-                self._event(position, record, len(payload) // len(records), found)
+                self._event(position, record, found)
 
-    def _event(self, position: Position, record: Event, size: int, found: Gathered) -> None:
+    def _take_unopened(self, position: Position, payload: bytes | memoryview, found: Gathered) -> bool:
+        """Append a large payload to its exchange's file as it is; False where it is nothing that such a file holds."""
+        try:
+            heads = decode_heads(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return False
+        name = heads[0].id
+        if not _ID.fullmatch(name) or any(head.id != name for head in heads):
+            return False
+        one = self._open.get(name)
+        if self._parked.has(name, position) and (one is None or one.parked):
+            return True
+        if one is None:
+            if not isinstance(heads[0], RequestStarted):
+                return True  # its beginning is stored or damaged, as in `_event`
+            self._run = heads[0].run
+            one = self._open[name] = _Open(self.position)
+        if one.records or not one.parked:
+            one = self._park(name, one)
+        one.weight += len(payload) + LARGE
+        self._parked.append_payload(name, payload, position)
+        self._note_progress(position, heads, found)
+        return True
+
+    def _note_progress(self, position: Position, heads: Iterable[RecordHead], found: Gathered) -> None:
+        for head in heads:
+            if isinstance(head, Ended) and head.side == "response":
+                self.answered.add(head.id)
+            elif isinstance(head, Closed):
+                self._end(head.id, position, found)
+
+    def _event(self, position: Position, record: Event, found: Gathered) -> None:
         one = self._open.get(record.id)
         if (one is None or one.parked) and self._parked.has(record.id, position):
             return
@@ -184,6 +269,9 @@ class Drain:
                 return
             one = self._open[record.id] = _Open(self.position)
         one.records.append(record)
+        size = EVENT + (weight_of(record.data) if isinstance(record, Data) else 0)
+        found.size += size
+        one.weight += size
         one.held += size
         self.held += size
         if not one.parked:
@@ -193,26 +281,31 @@ class Drain:
         elif isinstance(record, Closed):
             self._end(record.id, position, found)
 
-    def _end(self, name: str, position: Position, found: Gathered) -> None:
+    def _end(self, name: str, position: Position, found: Gathered, *, is_cut_off: bool = False) -> None:
         """The exchange is over: hand it on as far as it goes."""
         one = self._open[name]
         if one.parked and one.records:
             self._parked.append(name, one.records, position)
+        elif one.weight > LARGE and not one.parked:
+            one = self._park(name, one, position)
+        fold = self._refolded(name) if one.parked and one.weight <= LARGE else one.fold
+        exchange = fold.exchange() if fold.begun else None
+        if exchange is not None and opens_large(exchange):
+            one = one if one.parked else self._park(name, one, position)
+            one.weight += LARGE
+        self.held -= one.held
         del self._open[name]
         self.answered.discard(name)
-        self.held -= one.held
-        fold = self._refolded(name) if one.parked else one.fold
-        if not fold.begun:
-            return
-        exchange = fold.exchange()
-        found.exchanges.append(exchange)
-        if exchange.outcome == "refused" and not fold.answered:
-            # We broke it off and nobody else: how it would have ended is not in the record.
-            found.gaps.append(Gap(exchange.run, _last_sign(exchange), exchange.error or BROKEN_OFF, exchange.id))
-        if fold.ignored:
-            strays = ", ".join(sorted({f"{word} when {state}" for state, word in fold.ignored}))
-            reason = f"{len(fold.ignored)} events came that could not be ({strays})"
-            found.gaps.append(Gap(exchange.run, exchange.started_at, reason, exchange.id))
+        if one.weight > LARGE:
+            self._hand_on(name, found, is_cut_off=is_cut_off)
+        elif exchange is not None:
+            found.exchanges.append(exchange)
+            found.gaps += gaps_of(exchange, fold)
+
+    def _hand_on(self, name: str, found: Gathered, *, is_cut_off: bool) -> None:
+        self.large.add(name)
+        source = f"{self.directory.name} before {self.position}"
+        found.large.append(LargeExchange(id=name, file=self._parked.path(name), is_cut_off=is_cut_off, source=source))
 
     def _refolded(self, name: str) -> Fold:
         fold = Fold()
@@ -231,17 +324,20 @@ class Drain:
         """Park what is open too long or too large, and add to what is parked. Raises OSError."""
         for name, one in list(self._open.items()):
             late = self.position.segment - one.before.segment >= BEHIND
-            if one.records and (one.parked or late):
+            if one.records and (one.parked or late or one.weight > LARGE):
                 self._park(name, one)
         while self.held > budget:
             self._park(*max(self._open.items(), key=lambda item: item[1].held))
 
-    def _park(self, name: str, one: _Open) -> None:
-        self._parked.append(name, one.records, self.position)
+    def _park(self, name: str, one: _Open, position: Position | None = None) -> _Open:
+        """Have its events so far, which go up to a position, in its file."""
+        if one.records:
+            self._parked.append(name, one.records, position or self.position)
         self.held -= one.held
-        self._open[name] = _Open(self.position, parked=True)
+        self._open[name] = parked = _Open(self.position, weight=one.weight, parked=True)
+        return parked
 
-    def _set_aside(self, position: Position, payload: bytes) -> None:
+    def _set_aside(self, position: Position, payload: bytes | memoryview) -> None:
         """Keep what is not understood beside what the reader could not read: it may be somebody's evidence."""
         aside = self.directory / DAMAGED
         aside.mkdir(mode=0o700, exist_ok=True)
@@ -251,7 +347,20 @@ class Drain:
         return Gap(self._run, self._now(), reason)
 
 
-def _last_sign(exchange: Exchange) -> int:
+def gaps_of(exchange: Exchange, fold: Fold) -> list[Gap]:
+    """What is not in the record of an exchange that has ended."""
+    gaps = []
+    if exchange.outcome == "refused" and not fold.answered:
+        # We broke it off and nobody else: how it would have ended is not in the record.
+        gaps.append(Gap(exchange.run, last_sign(exchange), exchange.error or BROKEN_OFF, exchange.id))
+    if fold.ignored:
+        strays = ", ".join(sorted({f"{word} when {state}" for state, word in fold.ignored}))
+        reason = f"{len(fold.ignored)} events came that could not be ({strays})"
+        gaps.append(Gap(exchange.run, exchange.started_at, reason, exchange.id))
+    return gaps
+
+
+def last_sign(exchange: Exchange) -> int:
     """When the last piece of it arrived."""
     bodies = [exchange.request.body, *([exchange.response.body] if exchange.response else [])]
     return exchange.started_at + max((chunk.at for body in bodies for chunk in body.chunks), default=0)

@@ -5,16 +5,27 @@ who answered when, all of them. `answers`: the very same request was asked again
 where a provider tells of no change and the share of other answers leaps, it changed all the same.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import batched, groupby
 from operator import attrgetter
 from typing import Any, Final
 
+from calls.meaning import meaning_digest
+from calls.model import Call, Exchange
+from calls.profile import Profiles
 from store.database import Database
+from store.recorded import Recorded
 from store.shapes import Shape, rfc3339
 
 EXAMPLES: Final = 3
+
+COMPARED: Final = 1000
+"""Pairs of other answers, the newest, that are compared under the profiles in force; older ones count as they were stored."""
+
+READ_AT_ONCE: Final = 20
+"""Pairs whose evidence is in memory at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,14 +78,49 @@ class Change:
         return self.was.last_at < self.now.first_at
 
 
-async def drift(database: Database, asked: Asked, project: str = "default") -> Shape:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ignoring:
+    """Compares answers without what the profiles in force say to ignore, as a diff does."""
+
+    recorded: Recorded
+    derive: Callable[[Exchange], Call]
+    profiles: Profiles
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether any profile says to ignore something."""
+        return any(self.profiles.ignored(profile.name) for profile in self.profiles.profiles)
+
+    async def equal(self, pairs: Iterable[tuple[str, str]]) -> list[str]:
+        """The later ones of those pairs of calls whose answers differ in nothing that counts."""
+        return [later for batch in batched(pairs, READ_AT_ONCE) for later in await self._equal(batch)]
+
+    async def _equal(self, pairs: Sequence[tuple[str, str]]) -> list[str]:
+        wanted = await self.recorded.not_large({name for pair in pairs for name in pair})
+        evidence = await self.recorded.evidence(wanted)
+        said = await asyncio.to_thread(lambda: {name: self._said(each) for name, each in evidence.items()})
+        return [later for earlier, later in pairs if later in said and said[later] == said.get(earlier)]
+
+    def _said(self, exchange: Exchange) -> str:
+        call = self.derive(exchange)
+        return meaning_digest(exchange, call, self.profiles.ignored(call.profile))
+
+
+async def drift(
+    database: Database, asked: Asked, project: str = "default", *, ignoring: Ignoring | None = None
+) -> Shape:
     """All that calls tell of changed models, the newest change first."""
+    wanted = (project, asked.provider, asked.model, asked.until)
+    equal: list[str] = []
+    if ignoring is not None and ignoring.is_needed:
+        async with database.raw() as connection:
+            pairs = await connection.fetch(ANSWERED_OTHERWISE, *wanted, asked.since)
+        equal = await ignoring.equal((str(row["was_id"]), str(row["id"])) for row in pairs)
     async with database.raw() as connection, connection.transaction():
         # A hundred thousand calls are sorted in memory, and not on the disk.
         await connection.execute("SET LOCAL work_mem = '64MB'")
-        wanted = (project, asked.provider, asked.model, asked.until)
         variants = [_variant(row) for row in await connection.fetch(VARIANTS, *wanted)]
-        again = await connection.fetch(ASKED_AGAIN, *wanted, asked.since)
+        again = await connection.fetch(ASKED_AGAIN, *wanted, asked.since, equal)
     found = [change for change in changes(variants) if change.now.first_at >= (asked.since or 0)]
     found.sort(key=lambda change: change.now.first_at, reverse=True)
     return {
@@ -202,7 +248,7 @@ ORDER BY provider, model_requested, first_at, model_returned, fingerprint
 """  # noqa: S608 - both are ours
 
 # Each call beside the one before it that asked the very same: also of the same provider and model, for they are in the key.
-ASKED_AGAIN: Final = f"""
+_SEEN: Final = f"""
 WITH seen AS (
     SELECT provider, model_requested, model_returned, fingerprint, answer, started_at, id,
         lag(id) OVER earlier AS was_id, lag(answer) OVER earlier AS was_answer,
@@ -210,12 +256,22 @@ WITH seen AS (
     FROM calls WHERE {_WANTED} AND complete AND answer IS NOT NULL
     WINDOW earlier AS (PARTITION BY key ORDER BY started_at, id)
 )
+"""  # noqa: S608 - likewise
+
+ANSWERED_OTHERWISE: Final = f"""{_SEEN}
+SELECT was_id, id FROM seen
+WHERE was_id IS NOT NULL AND answer <> was_answer AND ($5::bigint IS NULL OR started_at >= $5)
+ORDER BY started_at DESC, id LIMIT {COMPARED}
+"""  # noqa: S608 - likewise
+
+ASKED_AGAIN: Final = f"""{_SEEN}
 SELECT provider, model_requested, was_model_returned, was_fingerprint, model_returned, fingerprint,
-    count(*) AS again, count(*) FILTER (WHERE answer <> was_answer) AS otherwise,
-    min(started_at) FILTER (WHERE answer <> was_answer) AS first_at,
-    (array_agg(was_id ORDER BY started_at, id) FILTER (WHERE answer <> was_answer))[1] AS example,
-    (array_agg(id ORDER BY started_at, id) FILTER (WHERE answer <> was_answer))[1] AS example_now
-FROM seen WHERE was_id IS NOT NULL AND ($5::bigint IS NULL OR started_at >= $5)
+    count(*) AS again, count(*) FILTER (WHERE differs) AS otherwise,
+    min(started_at) FILTER (WHERE differs) AS first_at,
+    (array_agg(was_id ORDER BY started_at, id) FILTER (WHERE differs))[1] AS example,
+    (array_agg(id ORDER BY started_at, id) FILTER (WHERE differs))[1] AS example_now
+FROM (SELECT *, answer <> was_answer AND NOT (id = ANY ($6::uuid[])) AS differs FROM seen) AS told
+WHERE was_id IS NOT NULL AND ($5::bigint IS NULL OR started_at >= $5)
 GROUP BY provider, model_requested, was_model_returned, was_fingerprint, model_returned, fingerprint
 ORDER BY provider, model_requested, model_returned, fingerprint
 """  # noqa: S608 - likewise

@@ -7,6 +7,7 @@ hands back or of the model that asked for it, else under its trace as soon as a 
 Filing again changes nothing.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -21,16 +22,30 @@ TRACE: Final = "traceparent"
 CHAIN: Final = "chain:"
 """Begins the name of a run that only the ids in its calls hold together; the id of its first exchange follows."""
 
-_LAST = frozenset((LINK, EXECUTES, SESSION, OWNER, TRACE))
+PROCESS: Final = "process"
+"""The source of the process that owns the connection."""
+
+SAME_PROCESS: Final = "same_process"
+"""The source of the only run that a process worked on."""
+
+SHARES: Final = "shares"
+"""The source of an identifier that an exchange shares with one run of its process and with no other."""
+
+_PLACED = frozenset((SAME_PROCESS, SHARES))
+_LAST = frozenset((LINK, EXECUTES, SESSION, OWNER, TRACE, PROCESS, SAME_PROCESS, SHARES))
 """What is weaker than a body's word."""
 
 
-def filed(exchange: Exchange, call: Call) -> Exchange:
-    """The exchange with what its body says of its run, and in that run if nothing stronger named one."""
+def filed(exchange: Exchange, call: Call, is_claimed: Callable[[str], bool] = lambda _run: False) -> Exchange:
+    """The exchange with what its body says of its run, and in that run if nothing stronger named one.
+
+    A claimed run takes nothing by a body's word: whoever has its token says so to the proxy worker.
+    """
     told, links = _new(exchange, told_by(call)), _links(exchange, call)
     if not (told or links):
         return exchange
-    run = legal(told[0][1]) if told and is_owners(exchange) else exchange.run
+    named = legal(told[0][1]) if told and is_owners(exchange) else exchange.run
+    run = exchange.run if named != exchange.run and is_claimed(named) else named
     evidence = exchange.run_evidence
     place = next((n for n, (source, _) in enumerate(evidence) if source in _LAST), len(evidence))
     return replace(exchange, run=run, run_evidence=(*evidence[:place], *told, *links, *evidence[place:]))
@@ -70,6 +85,24 @@ def done_for(exchange: Exchange, run: str, tool: str) -> Exchange:
 def given_back(exchange: Exchange) -> Exchange:
     """The exchange in the run of its connection's owner: it could as well be of several runs."""
     return replace(_unasked(exchange), run=owner_of(exchange) or exchange.run)
+
+
+def is_owned_by_process(exchange: Exchange) -> bool:
+    """Whether a process that we know sent it, and named no run to us."""
+    sources = {source for source, _ in exchange.run_evidence}
+    return PROCESS in sources and sources.isdisjoint(OWN)
+
+
+def is_placed(exchange: Exchange) -> bool:
+    """Whether it is where it is by what it has in common with the other calls of its process."""
+    return any(source in _PLACED for source, _ in exchange.run_evidence)
+
+
+def placed(exchange: Exchange, run: str, source: str, value: str) -> Exchange:
+    """The exchange in this run for this reason; in that of its process it is for none."""
+    evidence = tuple(one for one in exchange.run_evidence if one[0] not in _PLACED)
+    reason = () if run == owner_of(exchange) else ((source, value),)
+    return replace(exchange, run=run, run_evidence=(*reason, *evidence))
 
 
 def _unasked(exchange: Exchange) -> Exchange:

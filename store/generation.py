@@ -4,9 +4,10 @@ It takes effect as a whole or not at all. A recording that failed or was cut nev
 what is wrong with it, and the run stays as it was.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
+from calls.events import Gap
 from calls.key import raw_digest
 from calls.late import is_old
 from calls.model import Call, Exchange, Response, concluded, ended, header
@@ -22,20 +23,41 @@ but not be the last word."""
 
 def flaw(recorded: Bundle, derive: Callable[[Exchange], Call]) -> str | None:
     """Why what was recorded live is not to be replayed; None where it is whole."""
-    if recorded.gaps:
-        return f"not everything could be recorded ({recorded.gaps[0].reason})"
-    last: dict[str, Exchange] = {}
+    flaws = Flaws(recorded.gaps, derive)
     for exchange in recorded.exchanges:
-        if _broken_off(exchange, derive) or lacking(exchange):
+        flaws.feed(exchange)
+    return flaws.first()
+
+
+class Flaws:
+    """Finds the flaw of a recording whose exchanges are fed one by one; none of them is held."""
+
+    def __init__(self, gaps: Sequence[Gap], derive: Callable[[Exchange], Call]) -> None:
+        self._derive = derive
+        self._found = f"not everything could be recorded ({gaps[0].reason})" if gaps else None
+        self._last: dict[str, str | None] = {}
+        """What is wrong with the last answer to each request."""
+
+    def feed(self, exchange: Exchange) -> None:
+        """Take the next exchange."""
+        if self._found is not None:
+            return
+        if _broken_off(exchange, self._derive) or lacking(exchange):
             how = lacking(exchange) or exchange.error or exchange.outcome
-            return f"{_words(exchange)} did not end well: {how}"
-        last[raw_digest(exchange.request)] = exchange
-    for exchange in last.values():
+            self._found = f"{_words(exchange)} did not end well: {how}"
+        else:
+            self._last[raw_digest(exchange.request)] = self._failure(exchange)
+
+    def first(self) -> str | None:
+        """The first flaw, in words; None where there is none."""
+        return self._found or next(filter(None, self._last.values()), None)
+
+    def _failure(self, exchange: Exchange) -> str | None:
         if exchange.response and exchange.response.status in FAILED:
             return f"{_words(exchange)} was answered with status {exchange.response.status}"
-        if _failed_midway(exchange, derive):
+        if _failed_midway(exchange, self._derive):
             return f"{_words(exchange)} was answered with an error in the midst of its stream"
-    return None
+        return None
 
 
 def kept(recorded: Bundle, answered: Collection[str], *, unused: bool) -> list[Exchange]:

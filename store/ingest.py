@@ -151,7 +151,7 @@ class Ingest:
         exchange = kept.exchange
         scope = (run_name(exchange.run), day_of(exchange.id))
         cut = () if exchange.request.body.truncated else elements(exchange.request.body.data)
-        row = exchange_row(exchange, self._project, kept.call)
+        row = exchange_row(exchange, self._project, kept.call, is_large=kept.summary is not None)
         head = encoded_head(exchange)
         return _Ready(kept, scope, cut, head, row, call_row(kept, kept.call, self._project) if kept.call else None)
 

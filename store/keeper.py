@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from calls.events import Gap
 from calls.model import Call, Exchange, UnknownFormat
 from store import news
 from store.counted import Counted
@@ -24,14 +25,21 @@ from store.drain import DAMAGED, Drain, Gathered
 from store.filing import filed
 from store.ingest import Ingest, Kept
 from store.kin import Kin
+from store.large.memory import trim
+from store.large.queue import LargeQueue, Runner
+from store.large.storing import InProcess
 from store.postgres import NoPostgres
 from store.prices import cost
 from store.spool import Position
+from store.spool.place import spool_directories
 
 log = logging.getLogger(__name__)
 
-HELD = 256 << 20
-"""Bytes of open exchanges in memory, over all spools; more are parked on disk."""
+HELD = 32 << 20
+"""What open exchanges in memory weigh at most, over all spools; more are parked on disk."""
+
+TRIM_EVERY = 5.0
+"""Seconds between two times that freed memory is given back to the system, where something was stored."""
 
 COMMIT_EVERY = 1.0
 """Seconds between two syncs of a spool's cursor: what is read again after a crash was stored in this time."""
@@ -53,6 +61,7 @@ class Counts:
     records: int = 0
     exchanges: int = 0
     gaps: int = 0
+    large: int = 0
     underived: int = 0
     unplaced: int = 0
     retries: int = 0
@@ -82,7 +91,9 @@ class Keeper:
         ingest: Ingest,
         derive: Callable[[Exchange], Call],
         *,
+        large: Runner | None = None,
         revive: Callable[[], None] | None = None,
+        is_claimed: Callable[[str], bool] = lambda _run: False,
         now: Callable[[], int] = time.time_ns,
     ) -> None:
         self.counts = Counts()
@@ -95,6 +106,14 @@ class Keeper:
         self._spools = spools
         self._ingest = ingest
         self._derive = derive
+        self._is_claimed = is_claimed
+        self._large = LargeQueue(
+            large or InProcess(ingest, derive),
+            partial(_put_gap, Ingest(ingest.database, project=ingest.project)),
+            spools.parent / DAMAGED,
+            stored=self._large_stored,
+        )
+        self._trimmed = 0.0
         self._kin = Kin(ingest.database, partial(self._understood, source="another run"), ingest.project)
         self._revive = revive
         self._now = now
@@ -113,8 +132,24 @@ class Keeper:
         """How many spools there are."""
         return len(self._drains)
 
+    def bytes_pending(self) -> int:
+        """Bytes in the spools that are not stored yet. Reads the disk."""
+        pending = 0
+        for drain in list(self._drains.values()):
+            try:
+                pending += drain.reader.stats().bytes_pending
+            except (OSError, UnknownFormat):
+                pass  # `troubles` says what is wrong with it
+        return pending
+
     async def run(self) -> None:
         """Drain until `stop`; then what is there by that time."""
+        async with asyncio.TaskGroup() as group:
+            storing = group.create_task(self._large.run())
+            await self._drain()
+            storing.cancel()
+
+    async def _drain(self) -> None:
         rest, longest = REST
         while not self._stopping.is_set():
             if await self._pass():
@@ -166,7 +201,20 @@ class Keeper:
                 busy |= await self._drained(drain)
         for ticket in self._tickets:
             self._stamp(ticket)
+        if self._large.trouble:
+            self.troubles["large"] = self._large.trouble
+        else:
+            self.troubles.pop("large", None)
+        if not busy and self._trimmed and time.monotonic() > self._trimmed:
+            await asyncio.to_thread(trim)
+            self._trimmed = 0.0
         return busy
+
+    def _large_stored(self) -> None:
+        self.counts.large += 1
+        self.counts.underived += self._large.underived
+        self._large.underived = 0
+        self._wake.set()
 
     async def _drained(self, drain: Drain) -> bool:
         """Store what one spool has; whether there was anything. Raises OSError."""
@@ -176,6 +224,10 @@ class Keeper:
             self._forget(drain)
             return False
         drain.stored()
+        for exchange in gathered.large:
+            self._large.add(drain, exchange)
+        if gathered.records and not self._trimmed:
+            self._trimmed = time.monotonic() + TRIM_EVERY
         if gathered.orphaned:
             await self._bury(drain)
         elif drain.forgettable and time.monotonic() - self._committed[drain.directory] > COMMIT_EVERY:
@@ -194,7 +246,7 @@ class Keeper:
     def _understood(self, exchange: Exchange, source: str) -> Kept:
         try:
             call = self._derive(exchange)
-            whose = filed(exchange, call)
+            whose = filed(exchange, call, self._is_claimed)
             was = None if whose.run == exchange.run else exchange.run
             return Kept(whose, call, (source,), cost(exchange, call), was)
         except Exception:  # a mistake of ours in one dialect must not keep evidence from being stored
@@ -255,7 +307,7 @@ class Keeper:
             self.troubles["database"] = str(error)
 
     def _discover(self) -> None:
-        directories = sorted(self._spools.iterdir()) if self._spools.is_dir() else []
+        directories = spool_directories(self._spools)
         for directory in directories:
             if directory not in self._drains and time.monotonic() > self._again.get(directory, 0):
                 self._begin(directory)
@@ -286,7 +338,11 @@ class Keeper:
         """Store what a dead door left open, and remove its spool."""
         gathered = await asyncio.to_thread(drain.finish)
         if await self._stored(gathered, await asyncio.to_thread(self._kept, gathered, drain)):
-            await asyncio.to_thread(self._remove, drain)
+            for exchange in gathered.large:
+                self._large.add(drain, exchange)
+            # Its large exchanges lie in its directory until they are stored.
+            if not drain.large:
+                await asyncio.to_thread(self._remove, drain)
         else:
             self._forget(drain)
 
@@ -308,8 +364,9 @@ class Keeper:
         for drain, end in list(ticket.ends.items()):
             if not drain.buried and not drain.reached(end):
                 continue
-            unclosed = ticket.unclosed.setdefault(drain, set(drain.answered))
-            unclosed &= drain.answered
+            waiting = drain.answered | drain.large
+            unclosed = ticket.unclosed.setdefault(drain, set(waiting))
+            unclosed &= waiting
             if not unclosed:
                 del ticket.ends[drain]
         if not ticket.ends:
@@ -341,6 +398,10 @@ class Keeper:
     def _forget(self, drain: Drain) -> None:
         drain.reader.close()
         del self._drains[drain.directory]
+
+
+async def _put_gap(ingest: Ingest, gap: Gap) -> None:
+    await ingest.put((), (gap,))
 
 
 async def _either(event: asyncio.Event, seconds: float) -> None:

@@ -5,17 +5,18 @@ there when the second comes. What is asked is the database, so a keeper that die
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from calls.model import Exchange
 from store import chains, errands
+from store.attribution.processes import Processes
 from store.blobs import Corrupt
 from store.chains import Chains, link_of
 from store.database import Database
 from store.errands import Around, Asking, Recent, asking, seen
-from store.filing import done_for, given_back, in_trace, is_done, may_follow, may_go, trace_of
+from store.filing import done_for, given_back, in_trace, is_done, may_follow, may_go, placed, trace_of
 from store.ingest import Kept
 from store.recorded import Recorded
 from store.threads import done_by
@@ -25,18 +26,46 @@ from store.ties import owner_of, session_tie, ties
 class Kin:
     """Finds the runs of a batch's traces and chains. `understand` derives the call of an exchange that is moved."""
 
-    def __init__(self, database: Database, understand: Callable[[Exchange], Kept], project: str = "default") -> None:
+    def __init__(
+        self,
+        database: Database,
+        understand: Callable[[Exchange], Kept],
+        project: str = "default",
+        *,
+        reads_large: bool = False,
+    ) -> None:
+        self._reads_large = reads_large
         self._database = database
         self._understand = understand
         self._project = project
         self._recent = Recent()
+        self._processes = Processes(database, project)
 
     async def joined(self, batch: Sequence[Kept]) -> list[Kept]:
         """The batch with each exchange in the run of its kin, and with those stored earlier that are to be moved there.
 
         Raises `Unavailable` while Postgres is away.
         """
-        return await self._done(await self._chained(await self._traced(batch)))
+        batch = await self._traced(batch)
+        await self._processes.prepare(batch)
+        batch = await self._done(await self._chained(await self._divided(batch)))
+        self._processes.learn(batch)
+        return await self._placed(batch)
+
+    # -- by processes
+
+    async def _divided(self, batch: Sequence[Kept]) -> list[Kept]:
+        """With the conversations of processes that turn out to have several at once in runs of their own."""
+        moves = await self._processes.divide(batch)
+        kept = [_moved(one, moves.pop(one.exchange.id, None)) for one in batch]
+        return kept + [_moved(self._understand(one), moves[one.id]) for one in await self._exchanges(moves)]
+
+    async def _placed(self, batch: Sequence[Kept]) -> list[Kept]:
+        """With what only a process names beside the conversations of that process."""
+        goals = await self._processes.place(batch)
+        read = {one.exchange.id: one for one in batch if one.exchange.id in goals}
+        read |= await self._understood(goals.keys() - read.keys())
+        return _merged(batch, [_gone(one, placed(one.exchange, *goals[name])) for name, one in read.items()])
 
     # -- by traces
 
@@ -64,7 +93,8 @@ class Kin:
     # -- by the ids that they hand back
 
     async def _chained(self, batch: Sequence[Kept]) -> list[Kept]:
-        fresh = [link_of(one.exchange, tied) for one in batch if (tied := ties(one.exchange, one.call))]
+        apart = [one for one in batch if not self._processes.keeps_together(one.exchange)]
+        fresh = [link_of(one.exchange, tied) for one in apart if (tied := ties(one.exchange, one.call))]
         if not fresh:
             return list(batch)
         async with self._database.raw() as connection:
@@ -90,10 +120,12 @@ class Kin:
         asked = {one.id: [asker.id for asker in known.askers(one)] for one in done}
         asked = {name: askers for name, askers in asked.items() if askers}
         told, askings = await self._read(told, known, asked)
+        unread = await self._large(set(itertools.chain(*asked.values())) - askings.keys())
         placed = [
             _done_for(told[name], known, [askings[one] for one in askers if one in askings])
             for name, askers in asked.items()
-            if name in told
+            # Where one of those who may have asked was not read, nobody can say which of them it was.
+            if name in told and unread.isdisjoint(askers)
         ]
         merged = _merged(batch, placed)
         self._recent.learn(merged)
@@ -124,8 +156,18 @@ class Kin:
     async def _understood(self, ids: Iterable[str]) -> dict[str, Kept]:
         return {one.id: self._understand(one) for one in await self._exchanges(ids)}
 
+    async def _large(self, ids: Collection[str]) -> set[str]:
+        """Which of these are large, and so are not read here."""
+        if self._reads_large or not ids:
+            return set()
+        recorded = Recorded(self._database, lambda _: _nothing_is_derived(), self._project)
+        return set(ids) - set(await recorded.not_large(ids))
+
     async def _exchanges(self, ids: Iterable[str]) -> list[Exchange]:
         recorded, wanted = Recorded(self._database, lambda _: _nothing_is_derived(), self._project), list(ids)
+        if not self._reads_large:
+            # They are left where they are: to open them is not for this process (`store.large`).
+            wanted = await recorded.not_large(wanted)
         try:
             return list((await recorded.evidence(wanted)).values())
         except Corrupt:

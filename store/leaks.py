@@ -11,11 +11,13 @@ from fnmatch import fnmatchcase
 from itertools import zip_longest
 from typing import Any
 
+from calls.derive import assembled
 from calls.encoding import Undecodable, decode
 from calls.json import NotLossless, lenient
 from calls.model import Body, Exchange, Headers, Json, header
 from calls.placeholder import PATTERN
 from calls.redact import Redactor
+from calls.route import route_of
 
 KINDS: Mapping[str, str] = {
     "H": "a header that nobody declared harmless",
@@ -26,6 +28,7 @@ KINDS: Mapping[str, str] = {
     "T": "a token or key of a known make",
     "P": "a private key",
     "J": "a value that its name or a profile calls secret",
+    "D": "a card, an account, an e-mail address or a telephone number",
 }
 """What the letter of a placeholder means."""
 
@@ -53,7 +56,8 @@ def leaks(step: int, exchange: Exchange, redactor: Redactor) -> Iterator[Leak]:
     if response is not None:
         answered = (*response.headers, *response.trailers)
         yield from _headers(f"{step}/response/headers", answered, redactor.response_headers(answered)[0])
-        yield from _body(f"{step}/response/body", redactor, response.headers, response.body)
+        found = list(_body(f"{step}/response/body", redactor, response.headers, response.body))
+        yield from found or _answer(f"{step}/response/answer", exchange, redactor)
         yield from _text(f"{step}/response/reason", response.reason, redactor.text(response.reason))
     words = {"error": exchange.error, "actor": exchange.actor, **dict(exchange.run_evidence)}
     for name, text in words.items():
@@ -98,10 +102,29 @@ def _headers(place: str, before: Headers, after: Headers) -> Iterator[Leak]:
 
 def _body(place: str, redactor: Redactor, headers: Headers, body: Body) -> Iterator[Leak]:
     if any(chunk.kind != "data" for chunk in body.chunks):
-        for n, chunk in enumerate(body.chunks):
-            yield from _bytes(f"{place}/message/{n}", redactor, body.data[chunk.offset : chunk.offset + chunk.size])
+        yield from _messages(place, redactor, body)
         return
     yield from _bytes(place, redactor, body.data, header(headers, "content-type"), header(headers, "content-encoding"))
+
+
+def _answer(place: str, exchange: Exchange, redactor: Redactor) -> Iterator[Leak]:
+    """The places in what a stream comes to when it is put together: its text, thoughts and arguments of tools."""
+    assembly = assembled(exchange.response, route_of(exchange.request).dialect)
+    if assembly is not None and assembly.streamed:
+        for pointer, text in _texts(place, assembly.answer):
+            yield from _text(pointer, text, redactor.text(text))
+
+
+def _messages(place: str, redactor: Redactor, body: Body) -> Iterator[Leak]:
+    """The places in the messages of a WebSocket, also of what they spell out together."""
+    work = redactor.messages()
+    said = [body.data[chunk.offset : chunk.offset + chunk.size] for chunk in body.chunks]
+    fed = [one for data, chunk in zip(said, body.chunks, strict=True) for one in work.feed(data, 0, chunk.kind)]
+    for n, (old, new) in enumerate(zip(said, [*fed, *work.finish()], strict=True)):
+        if new.fault:
+            yield Leak(place=f"{place}/message/{n}", kind=f"a message that cannot be looked through ({new.fault})")
+        elif new.data != old:
+            yield from _within(f"{place}/message/{n}", old, new.data)
 
 
 def _bytes(

@@ -35,6 +35,21 @@ class Lock:
         finally:
             os.close(handle)
 
+    def shared(self) -> int | None:
+        """Hold it together with others, until the handle is closed; None where one process holds it for itself."""
+        return self._try(fcntl.LOCK_SH)
+
+    def alone(self) -> int | None:
+        """Hold it for ourselves, until the handle is closed; None where another process holds it."""
+        return self._try(fcntl.LOCK_EX)
+
+    def _try(self, how: int) -> int | None:
+        handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if _locks(handle, how):
+            return handle
+        os.close(handle)
+        return None
+
     def held(self) -> bool:
         """Whether a process holds it now."""
         try:

@@ -1,6 +1,7 @@
-"""The mode of a run that was given one of its own: the keeper writes it, doors look at each request.
+"""The mode of a run that was given one of its own, and the runs that are forks or replays: the keeper writes it, doors look at
+each request.
 
-DIR/replays/DIGEST.mode
+DIR/replays/DIGEST.mode  DIGEST.only
 """
 
 from dataclasses import dataclass
@@ -37,6 +38,14 @@ class Modes:
         part = file.with_suffix(".mode-part")
         part.write_text(mode)
         part.replace(file)
+
+    def mark_only(self, run: str) -> None:
+        """Have all requests whose credentials name this run belong to it: it is a fork or a replay."""
+        self._file(run).with_suffix(".only").touch()
+
+    def is_only(self, run: str) -> bool:
+        """Whether requests whose credentials name this run belong to it, whatever run the program binds them to."""
+        return self._file(run).with_suffix(".only").exists()
 
     def _file(self, run: str) -> Path:
         return self.place / f"{digest(run)}.mode"

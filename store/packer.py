@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from calls.events import Gap
 from store.bundle import COUNTED
@@ -11,8 +11,6 @@ from store.packed import COLUMNS, MAGIC, Head, Parts, Rows, Tail, framed
 from store.rekey import stored_keys
 from store.schema import SCHEMA
 
-BATCH: Final = 1000
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packer:
@@ -20,6 +18,8 @@ class Packer:
 
     database: Database
     project: str = "default"
+    batch: int = 1000
+    """Rows that are read together."""
 
     async def packed(self, run: Mapping[str, Any], profiles: str, gaps: list[Gap]) -> AsyncIterator[bytes]:
         """One run, piece by piece."""
@@ -42,7 +42,7 @@ class Packer:
             connection.transaction(isolation="repeatable_read", readonly=True),
         ):
             cursor = await connection.cursor(query, self.project, run)
-            while found := await cursor.fetch(BATCH):
+            while found := await cursor.fetch(self.batch):
                 yield found
 
 

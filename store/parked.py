@@ -10,13 +10,13 @@ cursor passed the exchange's end.
 
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
-from calls.events import Closed, Record
+from calls.events import SEVERAL_BELOW, Closed, Record, RequestStarted
 from store.spool import Position
 
 
@@ -30,6 +30,9 @@ class _Append(msgspec.Struct, array_like=True, frozen=True):
 _HEAD = 4
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Append)
+
+# MessagePack: an array of two, and an array of one.
+_TWO, _ONE = b"\x92", b"\x91"
 
 
 @dataclass(slots=True)
@@ -55,18 +58,19 @@ class Parked:
 
     def _recover(self, path: Path) -> None:
         """Learn how far a file goes, and cut a torn end off: it was not synced, so the spool still has what it lacks."""
-        appends: list[tuple[_Append, int]] = []
+        last: _Append | None = None
+        whole = 0
         try:
-            appends += _appends(path)
+            for last, whole in _appends(path):  # noqa: B007 - one is held at a time, and the last is what counts
+                pass
         except (msgspec.DecodeError, UnicodeDecodeError):
             # Left beside for whoever may still read it; what the spool has of it comes again.
             path.rename(path.with_suffix(".damaged"))
             self.damaged.append(path.stem)
             return
-        if not appends:
+        if last is None:
             path.unlink()
             return
-        last, whole = appends[-1]
         os.truncate(path, whole)
         self._complete_to[path.stem] = last.position
         if isinstance(last.events[-1], Closed):
@@ -78,7 +82,8 @@ class Parked:
     def has(self, exchange: str, position: Position) -> bool:
         """Whether the file of the exchange has the event that ends there."""
         last = self._complete_to.get(exchange)
-        return last is not None and position <= last
+        # By place alone: what an older Playhead laid aside has no count.
+        return last is not None and position[:2] <= last[:2]
 
     def complete_to(self, exchange: str) -> Position:
         """Up to where in the spool the file has every event of the exchange."""
@@ -86,60 +91,96 @@ class Parked:
 
     def append(self, exchange: str, events: Iterable[Record], position: Position) -> None:
         """Lay more events aside; there are no others up to `position`. Raises OSError."""
-        encoded = _encoder.encode(_Append(position, list(events)))
-        self.directory.mkdir(exist_ok=True, mode=0o700)
-        _append(self._path(exchange), len(encoded).to_bytes(_HEAD, "big") + encoded)
-        self._complete_to[exchange] = position
-        self._unsynced.add(exchange)
+        self._append(exchange, _encoder.encode(_Append(position, list(events))), b"", position)
+
+    def append_payload(self, exchange: str, payload: memoryview | bytes, position: Position) -> None:
+        """Lay a payload of the spool aside as it is, without opening it: all its events are of this exchange. Raises OSError."""
+        several = payload[1] < SEVERAL_BELOW
+        self._append(exchange, _TWO + _encoder.encode(position) + (b"" if several else _ONE), payload, position)
 
     def events(self, exchange: str) -> Iterator[Record]:
         """The events of an exchange, in their order."""
-        for append, _ in _appends(self._path(exchange)):
-            yield from append.events
+        return events_in(self.path(exchange))
+
+    def size(self, exchange: str) -> int:
+        """How long the file of an exchange is."""
+        return self.path(exchange).stat().st_size
+
+    def set_aside(self, exchange: str, directory: Path) -> None:
+        """Move the file of an exchange that cannot be stored to where people look for it. Raises OSError."""
+        directory.mkdir(exist_ok=True, mode=0o700)
+        self.path(exchange).rename(directory / f"{exchange}.parked")
+        self._complete_to.pop(exchange, None)
+        self._unsynced.discard(exchange)
 
     def sync(self) -> None:
         """Have on disk what was appended. Raises OSError."""
         for exchange in self._unsynced:
-            _sync(self._path(exchange))
+            _sync(self.path(exchange))
         if self._unsynced:
             _sync(self.directory)
         self._unsynced.clear()
 
     def drop(self, exchange: str) -> None:
         """Forget an exchange that is stored, and whose end the cursor has passed."""
-        self._path(exchange).unlink(missing_ok=True)
+        self.path(exchange).unlink(missing_ok=True)
         self._complete_to.pop(exchange, None)
         self._unsynced.discard(exchange)
 
-    def _path(self, exchange: str) -> Path:
+    def path(self, exchange: str) -> Path:
+        """The file of an exchange."""
         return self.directory / f"{exchange}.parked"
 
+    def _append(self, exchange: str, head: bytes, payload: memoryview | bytes, position: Position) -> None:
+        size = len(head) + len(payload)
+        self.directory.mkdir(exist_ok=True, mode=0o700)
+        _append(self.path(exchange), (size.to_bytes(_HEAD, "big"), head, payload))
+        self._complete_to[exchange] = position
+        self._unsynced.add(exchange)
 
-def _append(path: Path, data: bytes) -> None:
+
+def events_in(path: Path) -> Iterator[Record]:
+    """The events in the file of one exchange, in their order; one append is in memory at a time. Raises OSError."""
+    for append, _ in _appends(path):
+        yield from append.events
+
+
+def beginning_of(path: Path) -> RequestStarted | None:
+    """The first event in the file of an exchange, if the file begins with its request. Raises OSError."""
+    first = next(events_in(path), None)
+    return first if isinstance(first, RequestStarted) else None
+
+
+def _append(path: Path, pieces: Sequence[memoryview | bytes]) -> None:
     """Write all of it or nothing: on a full disk half an append would hide those that follow it."""
+    size = sum(map(len, pieces))
     with path.open("ab", buffering=0) as file:
         before = file.tell()
         try:
-            written = file.write(data)
+            written = os.writev(file.fileno(), pieces)
         except OSError:
             written = 0
             raise
         finally:
-            if written < len(data):
+            if written < size:
                 os.ftruncate(file.fileno(), before)
-        if written < len(data):
+        if written < size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
 
 def _appends(path: Path) -> Iterator[tuple[_Append, int]]:
-    """Each whole append and where it ends."""
-    data = path.read_bytes()
-    end = 0
-    while (start := end + _HEAD) <= len(data):
-        end = start + int.from_bytes(data[start - _HEAD : start], "big")
-        if end > len(data):
-            return
-        yield _decoder.decode(memoryview(data)[start:end]), end
+    """Each whole append and where it ends. The file may be far larger than memory, so they are read one by one."""
+    with path.open("rb") as file:
+        end = 0
+        while len(head := file.read(_HEAD)) == _HEAD:
+            size = int.from_bytes(head, "big")
+            data = file.read(size)
+            if len(data) < size:
+                return
+            end += _HEAD + size
+            append = _decoder.decode(data)
+            del data
+            yield append, end
 
 
 def _sync(path: Path) -> None:

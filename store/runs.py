@@ -15,6 +15,7 @@ from sqlalchemy import (
     Text,
     and_,
     bindparam,
+    case,
     cast,
     delete,
     func,
@@ -27,13 +28,17 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from calls.events import Gap
 from calls.model import Usage
+from store.attribution.certainty import GUESSED
 from store.blobs import unpack
 from store.database import Database
 from store.filters import Cursor, Filters, cut, of_runs, page, unkept
 from store.folds import Folds, among, folds
 from store.rows import clean
 from store.shapes import NO_STATS, Shape, ns_of, run_shape
-from store.tables import calls, exchanges, gaps, parts, replays, runs
+from store.tables import calls, exchanges, gaps, parts, processes, replays, runs
+
+ISOLATIONS = ("none", "watched", "captive")
+"""From the least to the most."""
 
 LONGEST_LABEL = 1000
 
@@ -106,6 +111,7 @@ class Runs:
         labels: Mapping[str, str | None] | None = None,
         pinned: bool | None = None,
         ended_at: int | None = None,
+        isolation: str | None = None,
     ) -> bool:
         """Change what is given; a label of None is taken away. Whether there is such a run."""
         changes: dict[str, Any] = {"name": runs.c.name if name is None else _name(name)}
@@ -116,6 +122,8 @@ class Runs:
             changes["pinned"] = pinned
         if ended_at is not None:
             changes["ended_at"] = ended_at
+        if isolation is not None:
+            changes["isolation"] = _weaker(isolation)
         async with self._database.transaction() as connection:
             changed = await connection.execute(update(runs).where(*self._is(run)).values(changes))
             return _count(changed) > 0
@@ -133,6 +141,7 @@ class Runs:
             "ended_at": None if is_open else end if ended is None else ended,
             "parent": clean(parent, LONGEST_LABEL) if isinstance(parent, str) else None,
             "forked_at": step if type(step) is int and 0 <= step < 1 << 31 else None,
+            "isolation": told.get("isolation") if told.get("isolation") in ISOLATIONS else None,
         }
         async with self._database.transaction() as connection:
             await connection.execute(update(runs).where(*self._is(run)).values(changes))
@@ -151,7 +160,7 @@ class Runs:
         query = select(gaps).where(gaps.c.project == self._project, gaps.c.run == run)
         async with self._database.transaction() as connection:
             found = (await connection.execute(query.order_by(gaps.c.happened_at, gaps.c.id))).mappings().all()
-        return [Gap(row["run"], row["happened_at"], row["reason"], row["exchange"]) for row in found]
+        return [Gap(row["run"], row["happened_at"], row["reason"], row["exchange"], row["count"]) for row in found]
 
     async def replay(self, replay: str) -> bytes | None:
         """The newest report of a replay, as the JSON that was told."""
@@ -171,7 +180,7 @@ async def counted(connection: AsyncConnection, project: str, names: Sequence[str
     """What is counted about runs: by name, with zeros where there is nothing."""
     stats: defaultdict[str, dict[str, Any]] = defaultdict(lambda: dict(NO_STATS))
     folded = await folds(connection, project, names)
-    for query in (_of_exchanges(), _of_calls(folded), _of_gaps()):
+    for query in (_of_exchanges(), _of_calls(folded), _of_gaps(), _of_processes()):
         for row in (await connection.execute(query, {"project": project, "names": list(names)})).mappings():
             stats[row["run"]].update(row)
     return stats
@@ -186,8 +195,15 @@ def following(found: Sequence[RowMapping], limit: int) -> str | None:
 
 
 def _of_exchanges() -> Select[Any]:
-    columns = (func.count().label("exchanges"), func.count().filter(unkept()).label("unkept"))
-    return _by_run(exchanges, columns)
+    attribution = func.max(exchanges.c.attribution).label("attribution")
+    return _by_run(
+        exchanges, (func.count().label("exchanges"), func.count().filter(unkept()).label("unkept"), attribution)
+    )
+
+
+def _of_processes() -> Select[Any]:
+    """What is left in the run of a process that worked on several things at once is there by a guess."""
+    return _by_run(processes, (func.max(GUESSED).label("attribution"),)).where(processes.c.unclear)
 
 
 def _of_calls(folded: Folds) -> Select[Any]:
@@ -210,7 +226,7 @@ def _may_have_cost() -> ColumnElement[bool]:
 
 
 def _of_gaps() -> Select[Any]:
-    return _by_run(gaps, (func.count().label("gaps"),))
+    return _by_run(gaps, (func.sum(gaps.c.count).label("gaps"),))
 
 
 def _by_run(table: Any, columns: Iterable[Any]) -> Select[Any]:
@@ -234,3 +250,9 @@ def _name(name: str | None) -> str | None:
 def _count(result: Any) -> int:
     assert isinstance(result, CursorResult)
     return result.rowcount
+
+
+def _weaker(isolation: str) -> ColumnElement[str]:
+    """What a run keeps that is continued: it is as isolated as the least of its parts."""
+    weaker = ISOLATIONS[: ISOLATIONS.index(isolation)]
+    return case((runs.c.isolation.in_(weaker), runs.c.isolation), else_=isolation)

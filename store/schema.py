@@ -2,5 +2,5 @@
 
 from typing import Final
 
-SCHEMA: Final = "0006"
+SCHEMA: Final = "0011"
 """The version of our tables: the newest migration's (a test says so)."""

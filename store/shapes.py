@@ -2,7 +2,7 @@
 
 import datetime as dt
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from calls.folding import joined
 from calls.model import Body, Call, Exchange, ToolCall, Usage
+from store.attribution.certainty import level_name
 from store.rows import body_digest, digest_text
 
 IDLE = 30 * 60 * 1_000_000_000
@@ -28,6 +29,7 @@ NO_STATS: Mapping[str, Any] = {
     "models": [],
     "known_cost_usd": None,
     "unpriced": 0,
+    "attribution": None,
 }
 
 
@@ -85,6 +87,9 @@ def run_shape(row: Mapping[Any, Any], stats: Mapping[str, Any], now: int) -> Sha
         "known_cost_usd": dollars(stats["known_cost_usd"]),
         "unpriced": stats["unpriced"],
         "profile": row["profile"],
+        "attribution": level_name(stats["attribution"]),
+        # Nobody said so of what was not started by us, and so nothing kept it from the network.
+        "isolation": row["isolation"] or "none",
         "head": None,
     }
 
@@ -104,7 +109,7 @@ class Place:
 
     step: int
     nth: int
-    exchanges: Sequence[str]
+    exchanges: tuple[str, ...]
     attempts: int
 
 

@@ -18,6 +18,7 @@ from sqlalchemy import (
     MetaData,
     Numeric,
     PrimaryKeyConstraint,
+    SmallInteger,
     Table,
     Text,
     Uuid,
@@ -49,6 +50,7 @@ runs = Table(
     Column("parent", Text),
     Column("forked_at", Integer),
     Column("profile", Text),  # digest of the profiles that made its keys
+    Column("isolation", Text),  # captive, watched or none; null: nobody said, as of what was not started by us
     _key("id"),
     Index(None, "project", "started_at", "id"),
     comment="One agent's work from start to end.",
@@ -80,6 +82,8 @@ exchanges = Table(
     Column(
         "ties", ARRAY(BigInteger)
     ),  # digests of what it makes, asks, hands back and does, where we told no run: `ties`
+    Column("attribution", SmallInteger),  # how sure it is that it belongs to its run (`attribution.certainty`)
+    Column("large", Boolean),  # true: too large to be opened by the store server itself (`store.large`)
     _key("id"),
     # A run's exchanges in step order.
     Index(None, "project", "run", "started_at", "id"),
@@ -92,6 +96,8 @@ exchanges = Table(
         postgresql_with={"fastupdate": "off"},
         postgresql_where=text("ties IS NOT NULL"),
     ),
+    # Whether a run has any, and which.
+    Index("exchanges_large_idx", "project", "run", postgresql_where=text("large")),
     postgresql_partition_by="RANGE (id)",
     comment="One HTTP request and its response as they crossed the wire, after redaction: the evidence.",
 )
@@ -144,6 +150,7 @@ calls = Table(
     Column("takes", ARRAY(Text)),  # …and those that the request hands back: by these, calls follow one another
     Column("fingerprint", Text),  # what the provider says of the model's set-up
     Column("answer", LargeBinary),  # digest of what the answer says (`calls.meaning`), cut to 16 bytes
+    Column("summary", LargeBinary),  # of a large exchange: what lists show of its call (`store.large.summary`)
     _key("id"),
     # A run's calls in step order, and whether a run has a call of some kind.
     Index(None, "project", "run", "started_at", "id"),
@@ -173,6 +180,7 @@ gaps = Table(
     Column("reason", Text, nullable=False),
     Column("exchange", Text),
     Column("evidence", LargeBinary),  # of an exchange that the tables could not take: all of it, MessagePack in zstd
+    Column("count", Integer, nullable=False, server_default=text("1")),  # how often, where several are told as one
     _key("id"),
     Index(None, "project", "run"),
     comment="Something passed, or may have passed, that is not among the exchanges.",
@@ -186,6 +194,17 @@ replays = Table(
     Column("report", LargeBinary, nullable=False),  # the JSON as it was told, in a form of `blobs`
     _key("id"),
     comment="The newest report of each replay.",
+)
+
+processes = Table(
+    "processes",
+    metadata,
+    Column("project", Text, nullable=False),
+    Column("run", Text, nullable=False),  # the process's own run
+    Column("divided", Boolean, nullable=False),  # whether its conversations have runs of their own
+    Column("unclear", Boolean, nullable=False),  # whether what is left in its own run may belong to any of them
+    _key("run"),
+    comment="Processes whose calls name no run, and whether they worked on several things at once.",
 )
 
 PARTITIONED = (exchanges, calls, parts)

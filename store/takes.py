@@ -8,22 +8,21 @@ the same result.
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import batched
 from pathlib import Path
 from typing import Any
 
 from calls.events import ReplayNoted
 from calls.model import Call, Exchange
-from store.bundle import Bundle, Entry
-from store.copies import new_id
-from store.database import Database, DatabaseError
-from store.generation import FLAWED, flaw, kept
-from store.ingest import Ingest, Kept
-from store.lineage import LABEL, OF, following, newest
-from store.prices import cost
-from store.recorded import Recorded
+from store.database import Database, DatabaseError, Unavailable
+from store.generation import FLAWED
+from store.ingest import Ingest
+from store.judging import Judge
+from store.large.helper import Helper
+from store.large.jobs import Job, JudgeJob, Judgement
+from store.lineage import OF
+from store.recorded import TooLarge
 from store.runs import Runs
 from store.take import Take, digest
 
@@ -34,8 +33,6 @@ PATIENCE = 5.0
 
 LOOK = 2.0
 """Seconds between two looks for takes that have ended by themselves."""
-
-BATCH = 100
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,6 +49,9 @@ class Takes:
     """Waits until all that was acknowledged is stored; whether it is."""
 
     now: Callable[[], int]
+    helper: Helper | None = None
+    """The process that reads what is too large for this one; none where this one may open everything."""
+
     _one: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def run(self) -> None:
@@ -96,10 +96,10 @@ class Takes:
         async with self._one:
             if (take := Take.read(path)) is None or not await self.settled(PATIENCE):
                 return None
-            name, why = await self._judged(take, path)
+            judgement = await self._judged(take, path)
             report = dict(take.report or await self._last_told(take))
             report.pop("answered_by", None)
-            report["generation"] = {"run": name, "why": why}
+            report["generation"] = {"run": judgement.run, "why": judgement.why}
             await self.ingest.put((), replays=[ReplayNoted(take.id, json.dumps(report).encode())])
             path.unlink(missing_ok=True)  # noqa: ASYNC240 - one name of a small file
             return report
@@ -109,66 +109,20 @@ class Takes:
         told = await Runs(self.database).replay(take.id)
         return json.loads(told) if told else {"id": take.id, "run": take.run}
 
-    async def _judged(self, take: Take, path: Path) -> tuple[str | None, str | None]:
-        """The generation that it became, and why it became none."""
-        runs = Runs(self.database)
-        shape = await runs.get(take.run, self.now())
-        if shape is not None and take.becomes is not None and newest(take.run, shape) == take.becomes:
-            await runs.delete(take.candidate)
-            return take.becomes, None
-        if take.report is not None and not take.report["live"] and not take.report["interrupted"]:
-            return None, None
-        new = await self._bundle(take.candidate)
-        why = _unfit(take.report, new, succeeded=take.succeeded) or await asyncio.to_thread(flaw, new, self.derive)
-        if take.candidate == take.run:
-            await runs.patch(take.run, labels={FLAWED: why})
-            return (None, why) if why else (take.run, None)
-        name = None if shape is None else following(take.run, newest(take.run, shape))
-        if why is None and name is not None:
-            take = replace(take, becomes=name)
-            take.write(path)
-            await self._made(take, name, new, unused=not take.succeeded)
-            return name, None
-        why = why or "there is no run here whose generation it could be, or no room in its name for one"
-        await runs.patch(take.candidate, labels={OF: take.run, FLAWED: why})
-        return None, why
-
-    async def _made(self, take: Take, name: str, new: Bundle, *, unused: bool) -> None:
-        """What answered and what is new, once more, as one run; then the one label that makes it count."""
-        assert take.report is not None, "a take without a report is not whole"
-        old = await self._bundle(take.recording) if take.recording else Bundle(run={}, profiles="")
-        answered = frozenset(take.report.get("answered_by", ()))
-        both = [*kept(old, answered, unused=unused or take.report["allow_unused"]), *new.exchanges]
-        for batch in batched(both, BATCH):
-            copies = [replace(each, id=new_id(each.id, name), run=name) for each in batch]
-            await self.ingest.put(await asyncio.to_thread(self._kept, copies))
-        runs = Runs(self.database)
-        await runs.patch(name, labels={OF: take.run}, ended_at=self.now())
-        await runs.patch(take.run, labels={LABEL: name, FLAWED: None})
-        await runs.delete(take.candidate)
-
-    def _kept(self, exchanges: Sequence[Exchange]) -> list[Kept]:
-        calls = ((each, self.derive(each)) for each in exchanges)
-        return [Kept(each, call, ("take",), cost(each, call)) for each, call in calls]
-
-    async def _bundle(self, run: str) -> Bundle:
-        """What was recorded of a run."""
-        found = [Entry(exchange=each) async for each in Recorded(self.database, self.derive).exchanges(run)]
-        gaps = tuple(await Runs(self.database).gaps(run))
-        return Bundle(run={"id": run}, profiles="", entries=tuple(found), gaps=gaps)
-
-
-def _unfit(report: Mapping[str, Any] | None, new: Bundle, *, succeeded: bool | None) -> str | None:
-    """Why what was recorded live does not count; None where it does."""
-    if succeeded is False:
-        return "the agent did not succeed"
-    if report is None or report["interrupted"]:
-        return "its proxy died in the middle"
-    if report["missed"]:
-        return f"{report['missed']} requests were missed"
-    if len(new.entries) < report["live"]:
-        return f"of {report['live']} calls that went out {len(new.entries)} were recorded"
-    return None
+    async def _judged(self, take: Take, path: Path) -> Judgement:
+        """What it became; where exchanges of it are too large for this process, a helper process finds out."""
+        judge = Judge(self.ingest, self.derive, self.now, reads_large=self.helper is None)
+        try:
+            return await judge.judged(take, path)
+        except TooLarge:
+            assert self.helper is not None
+            reply = await self.helper.run(Job(judge=JudgeJob(file=str(path))))
+        if reply.is_unavailable:
+            raise Unavailable(reply.failed or "Postgres is away.")
+        if reply.judgement is None:
+            # Tried again, it would fail again.
+            await Runs(self.database).patch(take.candidate, labels={OF: take.run, FLAWED: reply.failed})
+        return reply.judgement or Judgement(why=reply.failed)
 
 
 async def _gone(path: Path) -> None:

@@ -130,7 +130,7 @@ class Done:
 
 def done_by(exchange: Exchange, call: Call) -> Done:
     """What must be known of a call to tell what it did."""
-    values = frozenset((*_in_url(exchange.request.url), *_values(call.request)))
+    values = frozenset((*_in_url(exchange.request.url), *values_in(call.request)))
     return Done(exchange.id, exchange.started_at, values, call.tool_calls)
 
 
@@ -173,7 +173,7 @@ def _same_name(asked: str, called: str) -> bool:
 
 
 def _arguments(tool: ToolCall) -> frozenset[str]:
-    return frozenset(_values(tool.arguments)) - _TELLS_NOTHING
+    return frozenset(values_in(tool.arguments)) - _TELLS_NOTHING
 
 
 _TELLS_NOTHING: Final = frozenset(("", "true", "false", "null", "0", "1"))
@@ -206,7 +206,7 @@ def _names(asked: str) -> list[str]:
     return [asked, *(asked[n:] for n in places)][:_LOOKED_FOR]
 
 
-def _values(value: Json) -> Iterator[str]:
+def values_in(value: Json) -> Iterator[str]:
     """Every value in it, as text, members' names aside."""
     left: list[Json] = [value]
     for _ in range(_DEEP):

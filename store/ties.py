@@ -12,11 +12,12 @@ from typing import Final
 
 from calls.model import Call, Exchange, Json, header
 from calls.shape import elements, members, some
+from store.attribution.turns import turn_handed_back, turn_made
 from store.links import gives, takes
 from store.threads import asked_by, done_by, found_by
 
 OWNER: Final = "owner"
-OWN: Final = frozenset(("credentials", "x-playhead-run"))
+OWN: Final = frozenset(("x-playhead-bound-run", "credentials", "x-playhead-run"))
 """Sources of evidence that are our own words."""
 
 EXECUTES: Final = "executes"
@@ -121,6 +122,7 @@ def made(exchange: Exchange, call: Call) -> list[str]:
     if call.dialect in _STATEFUL:
         answer = members(call.answer)
         ids += [some(answer.get(name)) for name in ("id", "conversation_id", "thread_id")]
+    ids.append(turn_made(call) if call.kind == "model" else None)
     asked = {call.polls, *_in_path(exchange)}
     return _distinct(one for one in ids if one not in asked)
 
@@ -132,7 +134,7 @@ def handed_back(exchange: Exchange, call: Call) -> list[str]:
         return _distinct(ids)
     request = members(call.request)
     ids += [*(some(request.get(name)) for name in _BEFORE), *_in_path(exchange)]
-    return _distinct(ids) or _distinct([next(_told_before(request), None)])
+    return _distinct(ids) or _distinct([next(_told_before(request), None) or turn_handed_back(call.request)])
 
 
 def owner_of(exchange: Exchange) -> str | None:

@@ -111,9 +111,10 @@ class GapJson(msgspec.Struct, omit_defaults=True, frozen=True):
     reason: str
     run: str
     exchange: str | None = None
+    count: Count = 1
 
 
-def digest(data: bytes) -> str:
+def digest(data: bytes | memoryview) -> str:
     """`sha256:<hex>` of the bytes."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
@@ -164,12 +165,12 @@ def from_json(raw: ExchangeJson, earlier: Earlier) -> Exchange:
 
 def gap_to_json(gap: Gap) -> GapJson:
     """A gap in the trace format."""
-    return GapJson(rfc3339_ns(gap.happened_at), gap.reason, gap.run, gap.exchange)
+    return GapJson(rfc3339_ns(gap.happened_at), gap.reason, gap.run, gap.exchange, gap.count)
 
 
 def gap_from_json(raw: GapJson) -> Gap:
     """The gap that `gap_to_json` was given."""
-    return Gap(raw.run, from_rfc3339_ns(raw.happened_at), raw.reason, raw.exchange)
+    return Gap(raw.run, from_rfc3339_ns(raw.happened_at), raw.reason, raw.exchange, raw.count)
 
 
 def body_to_json(
@@ -203,6 +204,12 @@ def body_from_json(raw: BodyJson | None, earlier: Earlier) -> Body:
         raise Unfit("a body's bytes do not match its digest")
     chunks = tuple(map(_chunk, raw.chunks))
     return Body(data=data, chunks=chunks, size=raw.size, truncated=raw.truncated, reencoded=raw.reencoded)
+
+
+def told_size(raw: BodyJson) -> int:
+    """How large a body is at most, before it is put together."""
+    spans = sum(span[1] for span in (raw.prefix, raw.suffix) if span)
+    return spans + len(raw.text or "") + len(raw.base64 or "")
 
 
 def rfc3339_ns(ns: int) -> str:

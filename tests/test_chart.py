@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from proxy.settings import Settings
+
 CHART = Path(__file__).resolve().parent.parent / "deploy" / "helm"
 HELM = shutil.which("helm")
 INFERENCE = ("inference.enabled=true", "inference.model.persistentVolumeClaim.claimName=weights")
@@ -45,6 +47,20 @@ def test_doors_and_keeper_share_the_spool_and_no_model_server_is_brought_unasked
     assert [each["name"] for each in containers] == ["keeper", "proxy"]
     assert containers[0]["volumeMounts"] == containers[1]["volumeMounts"]
     assert "PLAYHEAD_UPSTREAMS" not in environment(containers[1])
+    context = found["StatefulSet r-playhead"]["spec"]["template"]["spec"]["securityContext"]
+    assert (context["fsGroup"], context["fsGroupChangePolicy"]) == (10001, "OnRootMismatch")
+
+
+def test_settings_reach_both_containers_and_all_that_are_named_are_settings() -> None:
+    found = rendered("secret=s", *INFERENCE, "settings.PLAYHEAD_DURABILITY=fsync")
+    containers = found["StatefulSet r-playhead"]["spec"]["template"]["spec"]["containers"]
+    for container in containers:
+        given = environment(container)
+        assert given["PLAYHEAD_DURABILITY"] == "fsync"
+        assert {name.removeprefix("PLAYHEAD_").lower() for name in given} <= Settings.model_fields.keys()
+        # Not /readyz: without its database the pod still records, and must stay in the Service.
+        if container["name"] == "keeper":
+            assert container["readinessProbe"]["httpGet"]["path"] == "/healthz"
 
 
 def test_the_model_server_is_one_value_and_gets_what_was_meant_for_the_provider() -> None:

@@ -60,6 +60,8 @@ class Reading:
         """No more bytes will come."""
         if not self._decided:
             self._decide(ended=True)
+        if not self._decided and "event-stream" in self._media and sse in self._framings:
+            self._decoder = sse.Decoder()  # a stream that ended before its first event is one all the same
         if self._decoder:
             self._take(self._decoder.finish())
         else:

@@ -303,7 +303,18 @@ class _ToolCalls:
 
 
 def _inner(entry: Mapping[str, Json]) -> Mapping[str, Json]:
-    return members(entry.get("custom") or entry.get("function"))
+    """What is called: of the two kinds the one that the entry names, or else the one that says anything.
+
+    Snowflake's Cortex (2026-11) sends both with every call, the one that is not meant with empty members.
+    """
+    function, custom = members(entry.get("function")), members(entry.get("custom"))
+    match entry.get("type"):
+        case "custom" if custom:
+            return custom
+        case "function" if function:
+            return function
+        case _:
+            return custom if any(custom.values()) or not function else function
 
 
 def _whole_call(head: dict[str, Json], inner: dict[str, Json]) -> Json:
@@ -314,14 +325,26 @@ def _whole_call(head: dict[str, Json], inner: dict[str, Json]) -> Json:
 
 
 def _joined(pieces: Sequence[Json]) -> Json:
-    """Text pieces as one text; where Mistral sends parts among them, all as parts."""
+    """Text pieces as one text; where Mistral sends parts among them, all as parts, of which equal kinds that follow one
+    another are one: its thinking comes in many, and stands in one where it is not streamed."""
     texts = [piece for piece in pieces if isinstance(piece, str)]
     if len(texts) == len(pieces):
         return "".join(texts)
+    return _parts([{"type": "text", "text": piece} if isinstance(piece, str) else piece for piece in pieces])
+
+
+def _parts(pieces: Sequence[Json]) -> list[Json]:
     parts: list[Json] = []
-    for is_text, group in groupby(pieces, key=lambda piece: isinstance(piece, str)):
-        run = list(group)
-        parts.extend([{"type": "text", "text": "".join(map(text, run))}] if is_text else run)
+    for kind, group in groupby(pieces, key=lambda piece: members(piece).get("type")):
+        run = [members(piece) for piece in group]
+        match kind:
+            case "text":
+                parts.append({**run[0], "text": "".join(text(piece.get("text")) for piece in run)})
+            case "thinking":
+                thought = [part for piece in run for part in elements(piece.get("thinking"))]
+                parts.append({**run[0], **run[-1], "thinking": _parts(thought)})
+            case _:
+                parts.extend(run)
     return parts
 
 
@@ -340,7 +363,8 @@ def _text(message: Mapping[str, Json]) -> str | None:
 def _tool_calls(message: Mapping[str, Json]) -> tuple[ToolCall, ...]:
     calls = [_tool_call(members(call)) for call in elements(message.get("tool_calls"))]
     legacy = members(message.get("function_call"))
-    if legacy:
+    # Snowflake's Cortex sends an empty one beside the calls.
+    if legacy.get("name"):
         calls.append(ToolCall(id=None, name=text(legacy.get("name")), arguments=arguments_of(legacy.get("arguments"))))
     return tuple(calls)
 

@@ -16,16 +16,29 @@ for name in $PLAYHEAD_ACTION_DUMMY_KEYS; do
     [ -n "${!name:-}" ] || keys+=("$name=playhead-needs-no-key")
 done
 
+# In a network of its own nothing can leave, whatever the command does. Ubuntu 24.04 forbids that to users until it is told.
+allow_namespaces() {
+    if [ "$(cat /proc/sys/kernel/apparmor_restrict_unprivileged_userns 2>/dev/null)" = 1 ]; then
+        sudo -n sysctl -q -w kernel.apparmor_restrict_unprivileged_userns=0 2>/dev/null || true
+    fi
+    unshare --user --map-current-user --net --mount true 2>/dev/null
+}
+
 replay() {
-    "$here/../../playhead" replay "${flags[@]}" "$PLAYHEAD_ACTION_RECORDING" -- env "${keys[@]}" "$@"
+    "$here/../../playhead" replay "${flags[@]}" --isolation "$isolation" "$PLAYHEAD_ACTION_RECORDING" -- env "${keys[@]}" "$@"
 }
 
 if [ -n "$PLAYHEAD_ACTION_RUN" ]; then
+    isolation=$PLAYHEAD_ACTION_ISOLATION
+    if allow_namespaces && [ "$isolation" = auto ]; then isolation=require; fi
     code=0
     replay bash -euo pipefail -c "$PLAYHEAD_ACTION_RUN" || code=$?
     python3 "$here/summary.py" "$state/report.json" "$PLAYHEAD_ACTION_RECORDING" "$code"
     exit "$code"
 fi
+
+# Other steps are no children of ours, and cannot be in that network: they go by the variables.
+isolation=off
 
 # For the steps that follow: a command that hands its environment out and waits is what is replayed.
 env -0 >"$state/before"

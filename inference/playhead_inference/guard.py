@@ -46,6 +46,26 @@ UNTESTED: Final = {
     "kv_transfer": "KV transfer between servers",
     "runner": "vLLM's second model runner on a CPU",
     "extension": "another plugin's worker extension",
+    "worker": "another worker class (--worker-cls)",
+    "executor": "another executor (--distributed-executor-backend)",
+    "scheduler": "another scheduler class (--scheduler-cls)",
+    "logits_processors": "custom logits processors",
+    "kv_offloading": "an offloaded KV cache (--kv-offloading-size)",
+    "cpu_offload": "weights offloaded to CPU memory",
+    "ec_transfer": "transfer of encoder caches",
+    "weight_transfer": "weights that are replaced while it runs",
+    "watermark": "watermarked answers",
+    "diffusion": "diffusion models",
+    "prompt_embeds": "embeddings in place of prompts",
+    "processed_logprobs": "a --logprobs-mode other than raw_logprobs",
+    "load_format": "a --load-format other than auto, hf, safetensors and pt",
+    "implementation": "a --model-impl other than vllm",
+    "sleep": "sleep mode",
+    "additional": "--additional-config",
+    "kernels": "a choice of linear or expert kernels",
+    "remote_code": "code that comes with a model (--trust-remote-code)",
+    "plugins": "another plugin of vLLM that VLLM_PLUGINS names",
+    "development": "VLLM_SERVER_DEV_MODE, which opens the worker to everyone",
 }
 
 
@@ -55,11 +75,17 @@ def refusals(facts: Facts) -> tuple[str, ...]:
     return untested + (_on_cpu(facts) if facts.device == "cpu" else _on_gpu(facts))
 
 
+_COMPILED: Final = "torch.compile and CUDA graphs hide what is executed from the self-check; use --enforce-eager"
+
+
 def _on_cpu(facts: Facts) -> tuple[str, ...]:
     rules = {
         "VLLM_BATCH_INVARIANT must be unset on a CPU: vLLM's own mode fails there on the first forward pass": facts.mode,
         f"{facts.dtype} was not tested on a CPU; use --dtype float32": facts.dtype != "float32",
-        "torch.compile was not tested on a CPU; use --enforce-eager": not facts.eager,
+        f"the attention backend {facts.attention} was not tested on a CPU; leave --attention-backend out": (
+            facts.attention not in (None, "CPU_ATTN")
+        ),
+        _COMPILED: not facts.eager,
         f"{facts.heads} heads over {facts.kv_heads} KV heads do not fit the kernel's {ROWS} rows": (
             facts.heads > ROWS * facts.kv_heads
         ),
@@ -72,6 +98,7 @@ def _on_gpu(facts: Facts) -> tuple[str, ...]:
         "VLLM_BATCH_INVARIANT=1 must be set before vLLM is imported; start it with `playhead inference up`": (
             not facts.mode
         ),
+        _COMPILED: not facts.eager,
         # vllm-project/vllm#51902: FlashAttention 3 picks its tiles by a neighbour's prefill. FlashInfer: by the batch.
         "only the attention backend TRITON_ATTN is accepted; use --attention-backend TRITON_ATTN": (
             facts.attention != "TRITON_ATTN"

@@ -2,11 +2,10 @@
 
 Each row of the result is computed by one program that reads the whole reduced axis in blocks of a fixed size, first to last:
 no split of the reduction, no tile picked by the number of rows. gpu.py puts them in place of vLLM's own where that is asked for.
-Tested in Triton's interpreter, where the logic of the tiles shows and a GPU's order of addition within a block does not; never
-run on a GPU. They are made to be right and plain: matrices are multiplied in float32, without tensor cores.
+Tested in Triton's interpreter, where the logic of the tiles shows and a GPU's order of addition within a block does not. They
+are made to be right and plain: matrices are multiplied in float32, without tensor cores. A kernel's parameters have no types:
+Triton takes an annotation for a global variable of the kernel, and refuses to compile it (on an H100; its interpreter does not).
 """
-
-from typing import Any
 
 import torch
 import triton
@@ -20,15 +19,15 @@ BLOCK = 256
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore] # Triton's own
-def _matmul(
-    a: Any,
-    b: Any,
-    out: Any,
-    m: Any,
-    n: Any,
-    k: Any,
-    down: Any,
-    across: Any,
+def _matmul(  # type: ignore[no-untyped-def] # see above
+    a,
+    b,
+    out,
+    m,
+    n,
+    k,
+    down,
+    across,
     rows: tl.constexpr,
     columns: tl.constexpr,
     depth: tl.constexpr,
@@ -50,7 +49,7 @@ def _matmul(
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore] # Triton's own
-def _rms_norm(x: Any, weight: Any, out: Any, width: Any, epsilon: Any, block: tl.constexpr) -> None:
+def _rms_norm(x, weight, out, width, epsilon, block: tl.constexpr) -> None:  # type: ignore[no-untyped-def] # see above
     row = tl.program_id(0) * width
     squares = tl.zeros((block,), dtype=tl.float32)
     for start in range(0, width, block):
@@ -66,7 +65,7 @@ def _rms_norm(x: Any, weight: Any, out: Any, width: Any, epsilon: Any, block: tl
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore] # Triton's own
-def _log_softmax(x: Any, out: Any, width: Any, block: tl.constexpr) -> None:
+def _log_softmax(x, out, width, block: tl.constexpr) -> None:  # type: ignore[no-untyped-def] # see above
     row = tl.program_id(0) * width
     highest = tl.full((block,), float("-inf"), dtype=tl.float32)
     for start in range(0, width, block):
@@ -86,7 +85,7 @@ def _log_softmax(x: Any, out: Any, width: Any, block: tl.constexpr) -> None:
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore] # Triton's own
-def _mean(x: Any, out: Any, width: Any, block: tl.constexpr) -> None:
+def _mean(x, out, width, block: tl.constexpr) -> None:  # type: ignore[no-untyped-def] # see above
     row = tl.program_id(0) * width
     sums = tl.zeros((block,), dtype=tl.float32)
     for start in range(0, width, block):

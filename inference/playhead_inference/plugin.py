@@ -21,16 +21,30 @@ def register() -> None:
 
 
 def _on_cpu() -> None:
+    import os
+
+    # Functions that vLLM compiles also in eager mode would run code that no trace shows.
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"
+
+    import torch._dynamo.config
     from vllm import _custom_ops
+    from vllm.model_executor.layers.fused_moe.experts import cpu_moe
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-    from playhead_inference.matmul import pair
+    from playhead_inference.elementwise import replace_functions
+    from playhead_inference.matmul import replace_experts, replace_matmul
     from playhead_inference.sampling import rewind
+    from playhead_inference.threads import set_threads
+
+    torch._dynamo.config.disable = True
+    set_threads()
 
     register_backend(AttentionBackendEnum.CPU_ATTN, "playhead_inference.attention.Backend")
     rewind(GPUModelRunner)
-    pair(_custom_ops)
+    replace_matmul(_custom_ops)
+    replace_experts(cpu_moe)
+    replace_functions()
 
 
 def _own_kernels(key: str) -> None:

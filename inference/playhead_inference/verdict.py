@@ -54,7 +54,7 @@ def first_divergence(texts: Iterable[Sequence[int]]) -> int | None:
 CONTROL: Final = "PLAYHEAD_CONTROL"
 """Has what a process without the patch found, where that had to be another process than the server's."""
 
-SAME: Final = ("device", "dtype", "torch", "weights")
+SAME: Final = ("device", "dtype", "torch")
 """What a control must share with the server that it is the control of."""
 
 
@@ -66,29 +66,34 @@ def apart(built: Mapping[str, Any], left: str | None) -> list[Cell]:
     ours, theirs = (
         [{name: worker[name] for name in SAME} for worker in of["workers"]] for of in (built, control["of"])
     )
-    if ours != theirs or built["vllm"] != control["of"]["vllm"]:
+    if ours != theirs or any(built[name] != control["of"][name] for name in ("vllm", "model")):
         raise ValueError("the control is not of this model on this machine")
     if any(worker["mode"] for worker in control["of"]["workers"]):
         raise ValueError("the control ran with vLLM's batch-invariant mode on, so it is none")
     return [Cell(**found) for found in control["cells"]]
 
 
-def word(patched: Sequence[Cell], control: Sequence[Cell], differing: Sequence[str], refused: Sequence[str]) -> Word:
-    """The verdict. A check that could not have failed proves nothing: without a control that varied it is inconclusive."""
+def word(
+    patched: Sequence[Cell],
+    control: Sequence[Cell],
+    differing: Sequence[str],
+    refused: Sequence[str],
+    uncovered: Sequence[str] = (),
+) -> Word:
+    """The verdict. A check that could not have failed proves nothing: without a control that varied it is inconclusive.
+
+    Nor does one that covers less than the model has: `uncovered` is what it could not look at.
+    """
     if refused:
         return "refused"
     if differing or any(found.distinct > 1 for found in patched):
         return "varies"
     varied = any(found.distinct > 1 for found in control)
-    return "holds" if varied and patched and all(found.answers > 1 for found in patched) else "inconclusive"
+    looked = bool(patched) and all(found.answers > 1 for found in patched) and not uncovered
+    return "holds" if varied and looked else "inconclusive"
 
 
 def fingerprint(facts: Mapping[str, Any]) -> str:
     """What two servers share that may be expected to give the same bits."""
     canonical = json.dumps(facts, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return f"sha256:{hashlib.sha256(canonical.encode()).hexdigest()}"
-
-
-def header(verdict: Word) -> str:
-    """The value of `x-batch-invariant`: true for what holds, and never for anything else."""
-    return {"holds": "true", "varies": "false", "inconclusive": "inconclusive", "refused": "false"}[verdict]

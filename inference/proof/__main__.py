@@ -3,6 +3,7 @@
 python -m proof --list                     the cells
 python -m proof CELL                       one of them, here and now
 python -m proof --job                      all of them, each in a process of its own; what the record has is not run again
+python -m proof --job --device gpu         the same cells on a GPU, stock and ours in a process each
 python -m proof --cost 20 --threads 1      what the patch costs, in so many rounds
 python -m proof --page PAGE                 write the tables of the record into it
 """
@@ -13,13 +14,17 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from proof.cells import REAL, Cell, again, cover
+from proof.cells import REAL, UNEVEN, Cell, again, cover
 from proof.table import written
 
 TIMES = 3
@@ -28,28 +33,69 @@ TIMES = 3
 
 def cells() -> dict[str, Cell]:
     """By name."""
-    return {cell.name: cell for cell in (*cover(), *chain(*again()))}
+    found = (*cover(), *chain(*again()))
+    return {cell.name: cell for cell in (*found, *(replace(each, threads=2) for each in found))}
+
+
+KINDS = ("dense", "moe", "uneven")
+THREADS = (2, 3, 4, 8)
 
 
 def jobs(real: Path | None) -> list[tuple[str, int, list[str]]]:
-    """Name, run and words of everything there is to do."""
+    """Name, run and words of everything there is to do on a CPU."""
     same, otherwise = again()
-    found = [(cell.name, 1, [cell.name]) for cell in cover()]
+    found = [("uneven", 1, ["--uneven", "--threads", "2"])]
+    found += [(cell.name, 1, [cell.name]) for cell in cover()]
+    found += [
+        (f"operations-{kind}-t{threads}", 1, ["--operations", kind, "--threads", str(threads)])
+        for kind in KINDS
+        for threads in THREADS
+    ]
+    found += [(f"uneven-t{threads}", 1, ["--uneven", "--threads", str(threads)]) for threads in THREADS[1:]]
     found += [("real", 1, ["--real", str(real)])] if real else []
     found += [(cell.name, run, [cell.name]) for run in range(1, TIMES + 1) for cell in same]
     found += [(cell.name, 1, [cell.name]) for cell in otherwise]
     return [*found, ("thousand", 1, ["--thousand", "1000"])]
 
 
+def gpu_jobs(own: bool) -> list[tuple[str, int, list[str]]]:
+    """Likewise on a GPU: the same cells with the default number of threads, which a GPU's bits do not depend on."""
+    cells = dict.fromkeys(replace(cell, threads=2) for cell in cover() if cell.kind != "uneven")
+    kernels = "-own" if own else ""
+    return [(f"gpu{kernels}-{cell.name}", 1, [cell.name, "--device", "gpu"]) for cell in cells]
+
+
 def job(wanted: argparse.Namespace) -> None:
-    """Run what the record has no row of, and add a row for each as it comes: an interruption loses the one that runs."""
+    """Run what the record has no row of, and add a row for each as it comes: an interruption loses those that run."""
     from proof.runs import patch
 
     done = {(row["cell"], row.get("run")) for row in read(wanted.record) if row["patch"] == patch()}
-    for name, run, words in jobs(wanted.real):
-        if (name, run) not in done:
-            for row in _ran([*words, "--models", str(wanted.models)], wanted.patience):
-                append(wanted.record, {"cell": name, "run": run} | row)
+    found = gpu_jobs(wanted.own) if wanted.device == "gpu" else jobs(wanted.real)
+    left = [each for each in found if (each[0], each[1]) not in done][wanted.share :: wanted.shares]
+    lock = threading.Lock()
+
+    def run(each: tuple[str, int, list[str]]) -> None:
+        name, number, words = each
+        words = [*words, "--models", str(wanted.models)]
+        for row in _both_sides(words, wanted) if wanted.device == "gpu" else _ran(words, wanted.patience):
+            with lock:
+                append(wanted.record, {"cell": name, "run": number} | row)
+
+    with ThreadPoolExecutor(wanted.at_once) as pool:
+        list(pool.map(run, left))
+
+
+def _both_sides(words: Sequence[str], wanted: argparse.Namespace) -> list[dict[str, Any]]:
+    """A row of two processes: vLLM's mode cannot be turned off in one."""
+    found: dict[str, Any] = {}
+    for side in ("stock", "patched"):
+        kernels = {"PLAYHEAD_KERNELS": "own"} if wanted.own and side == "patched" else {}
+        mode = {"VLLM_BATCH_INVARIANT": "1"} if side == "patched" else {}
+        rows = _ran([*words, "--side", side], wanted.patience, {**kernels, **mode})
+        if not rows:
+            return []
+        found |= rows[0]
+    return [found]
 
 
 def read(record: Path) -> list[dict[str, Any]]:
@@ -63,11 +109,13 @@ def append(record: Path, row: Mapping[str, Any]) -> None:
         file.write(json.dumps({**row, "date": time.strftime("%Y-%m-%d")}) + "\n")
 
 
-def _ran(words: Sequence[str], patience: float) -> list[dict[str, Any]]:
+def _ran(words: Sequence[str], patience: float, variables: Mapping[str, str] = MappingProxyType({})) -> list[Any]:
     """The rows that a process of its own prints. One that fails says so, and is run again by the next job."""
     command = [sys.executable, "-m", "proof", *words]
     try:
-        done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True, timeout=patience)
+        done = subprocess.run(
+            command, check=False, stdout=subprocess.PIPE, text=True, timeout=patience, env={**os.environ, **variables}
+        )
     except subprocess.TimeoutExpired:
         print(f"{words[0]} took more than {patience} seconds", file=sys.stderr)  # noqa: T201 # a script's output
         return []
@@ -87,8 +135,20 @@ def main() -> None:
     parser.add_argument("--page", type=Path, metavar="PAGE")
     parser.add_argument("--real", type=Path, metavar="DIR", help="a model of yours, as a further cell")
     parser.add_argument("--thousand", type=int, metavar="ASKS")
-    parser.add_argument("--cost", type=int, metavar="ROUNDS")
-    parser.add_argument("--threads", type=int, default=2, help="with --cost")
+    parser.add_argument("--uneven", action="store_true", help="one layer of 1,000 columns, in batches of 33 to 63")
+    parser.add_argument("--operations", choices=KINDS, help="every operation at every number of rows")
+    parser.add_argument(
+        "--cost", type=int, metavar="ROUNDS", help="rounds at most; fewer once each interval is 10 %% wide"
+    )
+    parser.add_argument("--threads", type=int, default=2, help="with --cost, --uneven, --operations")
+    parser.add_argument("--device", choices=["cpu", "gpu"], default="cpu")
+    parser.add_argument("--own", action="store_true", help="with --device gpu: our kernels in place of vLLM's")
+    parser.add_argument(
+        "--side", choices=["stock", "patched"], help="with --device gpu: which of the two this process is"
+    )
+    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="with --job: engines at once")
+    parser.add_argument("--share", type=int, default=0, metavar="K", help="with --job: every so many of the list,")
+    parser.add_argument("--shares", type=int, default=1, metavar="N", help="from the K-th on")
     parser.add_argument("--patience", type=float, default=1800, metavar="S", help="with --job: for each cell")
     parser.add_argument("--models", type=Path, default=Path(tempfile.gettempdir()) / "playhead-proof-models")
     wanted = parser.parse_args()
@@ -107,6 +167,7 @@ def _measured(wanted: argparse.Namespace) -> None:
     cell = cells()[wanted.cell] if wanted.cell else None
     # Read by the libraries that compute, when they are loaded.
     os.environ["OMP_NUM_THREADS"] = str(cell.threads if cell else wanted.threads)
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from proof import cost, runs
     from proof.engine import Engine
 
@@ -115,6 +176,13 @@ def _measured(wanted: argparse.Namespace) -> None:
             append(wanted.record, row)
     elif wanted.thousand:
         _say(runs.thousand(Engine(wanted.models, runs.THOUSAND), wanted.thousand))
+    elif wanted.uneven:
+        _say(runs.uneven(Engine(wanted.models, replace(UNEVEN, threads=wanted.threads))))
+    elif wanted.operations:
+        whole = Cell(kind=wanted.operations, context=2000, chunk=2048, threads=wanted.threads)
+        _say(runs.operations(Engine(wanted.models, whole, device=wanted.device)))
+    elif cell and wanted.device == "gpu":
+        _say(runs.half(Engine(wanted.models, cell, device="gpu"), wanted.side or "stock"))
     elif wanted.real:
         _say(runs.proved(Engine(wanted.models, REAL, wanted.real)))
     elif cell:

@@ -1,6 +1,6 @@
 """What is run: every pair of settings that might conspire, in as few engines as cover them.
 
-The whole product would be 7,680 engines. A fault needs one setting, or two that meet; so each pair of settings meets in one
+The whole product would be 61,440 engines. A fault needs one setting, or two that meet; so each pair of settings meets in one
 cell at least (pairwise cover), and the list is the same at every run.
 """
 
@@ -11,15 +11,16 @@ from itertools import combinations, product
 from typing import Any, Final
 
 FACTORS: Final[Mapping[str, Sequence[Any]]] = {
-    "kind": ("dense", "moe"),
+    "kind": ("dense", "moe", "uneven"),
     "ratio": (1, 2, 3, 4, 8),
     "context": (600, 1200, 2500, 4048),
     "chunked": (True, False),
     "prefix": (True, False),
     "preempted": (False, True),
-    "most": (4, 16, 64),
+    "most": (4, 16, 64, 128),
     "streamed": (False, True),
     "sampling": ("greedy", "seeded"),
+    "threads": (2, 3, 4, 8),
 }
 """Each setting and what it is set to."""
 
@@ -31,6 +32,7 @@ COMPANY: Final[Mapping[int, tuple[tuple[int, int, int], ...]]] = {
     4: ((2, 2, 0), (2, 2, 0)),
     16: ((5, 3, 8),),
     64: ((6, 4, 54),),
+    128: ((6, 4, 118),),
 }
 """By how many are at once: waves of so many needles, long neighbours and short ones."""
 
@@ -115,6 +117,12 @@ def _pairs(row: Sequence[Any]) -> list[tuple[object, ...]]:
     return [(one, two, row[one], row[two]) for one, two in combinations(range(len(row)), 2)]
 
 
+UNEVEN: Final = Cell(kind="uneven", context=40, most=64, answer=12)
+"""One layer, 1,000 columns in its activation function: asked the same in batches of 33 to 63."""
+
+BATCHES: Final = tuple(range(33, 64, 3))
+
+
 def again() -> tuple[tuple[Cell, ...], tuple[Cell, ...]]:
     """Cells to compare the bits of one process with another's: to be run several times, and set otherwise where it should
     not matter, or may.
@@ -123,6 +131,7 @@ def again() -> tuple[tuple[Cell, ...], tuple[Cell, ...]]:
     otherwise = (
         {"threads": 1},
         {"threads": 4},
+        {"threads": 8},
         {"chunked": False},
         {"prefix": False},
         {"preempted": True},

@@ -15,9 +15,14 @@ from typing import Any, Final
 from proof.cells import Cell
 from proof.engine import Engine
 from proof.runs import Row, facts
+from proof.spread import is_settled
 
 WORK: Final = {"prefill 2 x 1500": (2, 1500, 1), "decode 16 x 16": (16, 32, 16), "alone 600 + 16": (1, 600, 16)}
 """So many prompts of so many tokens, answered with so many."""
+
+
+LEAST: Final = 8
+"""Rounds before an interval is believed."""
 
 
 def cell(threads: int) -> Cell:
@@ -26,15 +31,19 @@ def cell(threads: int) -> Cell:
 
 
 def pairs(engine: Engine, rounds: int) -> Iterator[Row]:
-    """One row for each kind of work in each round; who is first alternates."""
+    """One row for each kind of work in each round, until each interval is narrow enough; who is first alternates."""
     draw = random.Random(3)  # noqa: S311 # the same prompts for stock and ours
     prompts = {name: [engine.words(draw, length) for _ in range(count)] for name, (count, length, _) in WORK.items()}
     told = facts(engine)
     for name, (_, _, tokens) in WORK.items():
         engine.timed(prompts[name], tokens)
+    rows: list[Row] = []
     for at in range(rounds):
         for name, (_, _, tokens) in WORK.items():
-            yield {"cell": "cost", "work": name} | _pair(engine, prompts[name], tokens, first=at % 2 == 0) | told
+            rows.append({"cell": "cost", "work": name} | _pair(engine, prompts[name], tokens, first=at % 2 == 0) | told)
+            yield rows[-1]
+        if at >= LEAST and is_settled(rows):
+            return
 
 
 def _pair(engine: Engine, prompts: Sequence[list[int]], tokens: int, *, first: bool) -> Row:

@@ -14,6 +14,12 @@ from proof.models import VOCABULARY, made
 
 SAMPLINGS: dict[str, dict[str, Any]] = {"greedy": {"temperature": 0.0}, "seeded": {"temperature": 0.8, "seed": 42}}
 
+MOST = 128
+"""Requests that the engine computes at once at most."""
+
+CACHE = 4 << 30
+"""Bytes of the KV cache on a GPU."""
+
 SHORT = (20, 60)
 """How long a short neighbour is: there to fill the batch."""
 
@@ -21,10 +27,12 @@ SHORT = (20, 60)
 class Engine:
     """vLLM without its server, with the plugin as it is installed."""
 
-    def __init__(self, models: Path, cell: Cell, model: Path | None = None) -> None:
+    def __init__(self, models: Path, cell: Cell, model: Path | None = None, device: str = "cpu") -> None:
         os.environ |= {
             "VLLM_CPU_KVCACHE_SPACE": "1",
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            # What is run without vLLM's mode on a GPU is stock, which the guard would refuse.
+            "PLAYHEAD_INVARIANCE": "degrade",
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
             "VLLM_PLUGINS": "playhead_inference",
             "VLLM_NO_USAGE_STATS": "1",
@@ -32,17 +40,24 @@ class Engine:
         }
         from vllm import LLM
 
-        self.cell = cell
+        self.cell, self.device = cell, device
+        # A fixed size, so that several engines may share a GPU.
+        memory: dict[str, Any] = (
+            {"gpu_memory_utilization": 0.1, "kv_cache_memory_bytes": CACHE} if device == "gpu" else {}
+        )
+        if device == "gpu":
+            memory["attention_backend"] = "TRITON_ATTN"
         self.llm = LLM(
             model=str(model or made(models, cell.kind, cell.ratio)),
-            dtype="float32",
+            dtype="bfloat16" if device == "gpu" else "float32",
             enforce_eager=True,
             max_model_len=cell.longest,
             enable_chunked_prefill=cell.chunked,
             max_num_batched_tokens=cell.chunk if cell.chunked else max(cell.longest, 8192),
-            max_num_seqs=64,
+            max_num_seqs=MOST,
             enable_prefix_caching=cell.prefix,
             disable_log_stats=False,
+            **memory,
             **({"num_gpu_blocks_override": cell.blocks, "block_size": BLOCK} if cell.blocks else {}),
         )
         self.vocabulary = self.llm.model_config.get_vocab_size() if model else VOCABULARY

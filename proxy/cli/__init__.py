@@ -34,10 +34,12 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "rekey": ("keys", "Key stored calls again under the rules in force."),
     "export": ("files", "Write a run as one file: a bundle, a VCR cassette or HAR."),
     "import": ("files", "Read bundles, VCR cassettes, HAR and fixtures into the store."),
-    "inference": ("inference", "The model server whose answers do not depend on their company."),
+    "inference": ("inference", "Set up, run and probe the bundled batch-invariant vLLM server."),
     "env": ("ground", "Print what points a shell at the running `up`."),
     "ca": ("ground", "Print the path of our CA certificate."),
+    "token": ("ground", "Print the token of the REST API, or of the proxy."),
     "config": ("ground", "Print the settings in force."),
+    "rules": ("rules", "Redirect other programs' connections to `up --transparent`."),
     "doctor": ("ground", "Prove which clients on this machine go through, and which would escape."),
     "demo": ("ground", "See the whole of it in a minute: record, cut the network, replay, miss."),
 }

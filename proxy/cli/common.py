@@ -12,9 +12,11 @@ from typing import Any, Final
 import click
 
 from proxy.api import Api
+from proxy.capture.command import IsolationWish
 from proxy.house import House
 from proxy.naming import unfit
 from proxy.settings import Settings, WrongFlag, load
+from proxy.text import printable_json
 
 type Command = Callable[..., Any]
 
@@ -30,6 +32,59 @@ def with_settings(command: Command) -> Command:
     for option in reversed(_SETTINGS):
         command = option(command)
     return command
+
+
+class _LocalService(click.ParamType[tuple[str, int]]):
+    """A service of this machine: its address and port."""
+
+    name = "HOST:PORT"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
+        if isinstance(value, tuple):
+            return value
+        host, _, port = str(value).rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            self.fail(f"{value!r} is no HOST:PORT: write 127.0.0.1:5432, localhost:5432 or [::1]:5432", param, ctx)
+        return host.strip("[]"), int(port)
+
+
+_ISOLATION = [
+    click.option(
+        "--isolation",
+        type=click.Choice(["require", "auto", "off"]),
+        default="auto",
+        help="Run COMMAND in a network of its own, from which nothing leaves but through the proxy. Default: auto, where the"
+        " system allows it. require: or not at all. off: set proxy variables only.",
+    ),
+    click.option(
+        "--allow-local",
+        type=_LocalService(),
+        multiple=True,
+        metavar="HOST:PORT",
+        help="Let COMMAND reach this service of this machine in a replay, such as a database. May be repeated.",
+    ),
+    click.option(
+        "--watch",
+        type=click.Choice(["seccomp", "poll", "off"]),
+        default="seccomp",
+        help="How connections past the proxy are noticed where COMMAND has no network of its own. Default: seccomp, which sees"
+        " all; without root, programs such as sudo gain no privileges then. poll: reads /proc, and misses short ones.",
+    ),
+]
+
+
+def with_isolation(command: Command) -> Command:
+    """The options of the commands that run somebody's command."""
+    for option in reversed(_ISOLATION):
+        command = option(command)
+    return command
+
+
+def isolation_wish(flags: dict[str, Any]) -> IsolationWish:
+    """Take these options out of `flags`."""
+    return IsolationWish(
+        isolation=flags.pop("isolation"), allow_local=tuple(flags.pop("allow_local")), watch=flags.pop("watch")
+    )
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs instead of text for people.")
@@ -93,7 +148,7 @@ def asking[T](flags: dict[str, Any], question: Callable[[Api], T]) -> T:
 
 def print_json(value: Any) -> None:
     """One JSON value, readable, and without anything that a terminal acts on."""
-    click.echo(_FOREIGN.sub(_escaped, json.dumps(value, indent=2, ensure_ascii=False, default=_digits)))
+    click.echo(printable_json(json.dumps(value, indent=2, ensure_ascii=False, default=_digits)))
 
 
 def _digits(number: Decimal) -> str:
@@ -101,13 +156,6 @@ def _digits(number: Decimal) -> str:
     if not isinstance(number, Decimal):
         raise TypeError(f"{type(number).__name__} is no JSON")
     return str(number)
-
-
-_FOREIGN = re.compile(r"[^\n -~]")
-
-
-def _escaped(found: re.Match[str]) -> str:
-    return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1]
 
 
 def pairs(labels: tuple[str, ...]) -> dict[str, str]:

@@ -11,8 +11,18 @@ import click
 from calls.model import Exchange
 from calls.redact import Redactor
 from proxy.api import Api, NotFound, meant, segment
-from proxy.bisect import Bisection, Found, sentence
-from proxy.cli.common import as_json, asking, moment, print_json, settings, with_settings
+from proxy.bisect import Bisection, Found, Harmless, sentence
+from proxy.capture.command import IsolationWish
+from proxy.cli.common import (
+    as_json,
+    asking,
+    isolation_wish,
+    moment,
+    print_json,
+    settings,
+    with_isolation,
+    with_settings,
+)
 from proxy.cli.profiles import user_profiles
 from proxy.comparison import show
 from proxy.drifted import show_drift
@@ -28,6 +38,7 @@ from store.bundle import read
 from store.diff import compare
 from store.diff import compared as compared_runs
 from store.diff_mixed import Mixture
+from store.diff_settled import settled
 from store.diff_steps import Reading, step_shape
 
 DIFFER = 1
@@ -121,6 +132,7 @@ def _file(name: str) -> Path | None:
 
 @click.command("bisect", short_help="Find the answer that makes a command fail.")
 @with_settings
+@with_isolation
 @as_json
 @click.argument("good", metavar="GOOD")
 @click.argument("bad", metavar="BAD")
@@ -136,8 +148,9 @@ def bisect_command(good: str, bad: str, command: tuple[str, ...], as_json: bool,
         playhead bisect ticket-904 last -- python agent.py
         playhead bisect good.jsonl bad.jsonl -- pytest tests/test_agent.py
     """
+    wish = isolation_wish(flags)
     found = settings(**flags)
-    told = asyncio.run(_bisected(found, good, bad, command) if command else _parted(found, good, bad))
+    told = asyncio.run(_bisected(found, good, bad, command, wish) if command else _parted(found, good, bad))
     if as_json:
         print_json(told)
     else:
@@ -152,18 +165,37 @@ async def _parted(found: Settings, good: str, bad: str) -> dict[str, Any]:
     return {"good": good, "bad": bad, "verdict": verdict, "words": words, "cause": cause, "trials": []}
 
 
-async def _bisected(found: Settings, good: str, bad: str, command: tuple[str, ...]) -> dict[str, Any]:
+async def _bisected(
+    found: Settings, good: str, bad: str, command: tuple[str, ...], wish: IsolationWish
+) -> dict[str, Any]:
     present(command)
     reading, redactor = _reading(found)
     async with House(found) as house:
         sides = [await _exchanges(house, name, redactor, reading) for name in (good, bad)]
-        diff = await asyncio.to_thread(compared_runs, (good, sides[0]), (bad, sides[1]), reading)
-        mixture = Mixture(diff=diff, one=sides[0], other=sides[1], profiles=reading.profiles.digest)
-        if not mixture.candidates:
-            why = (diff.shape()["cause"] or {"words": "they are the same"})["words"]
+        mixtures = await asyncio.to_thread(_mixtures, (good, bad), sides, reading)
+        able = [mixture for mixture in mixtures if mixture.candidates]
+        if not able:
+            why = (mixtures[-1].diff.shape()["cause"] or {"words": "they are the same"})["words"]
             raise Failure(f"no request that both runs made was answered otherwise, so there is nothing to try: {why}")
-        result = await Bisection(house, mixture, command).run()
-    return _told(good, bad, result)
+        for mixture in able[:-1]:
+            try:
+                return _told(good, bad, await Bisection(house, mixture, command, wish).run())
+            except Harmless:
+                click.echo(
+                    "playhead: what the command minds may be a time or an id: all that differs is tried", err=True
+                )
+        return _told(good, bad, await Bisection(house, able[-1], command, wish).run())
+
+
+def _mixtures(names: tuple[str, str], sides: list[list[Exchange]], reading: Reading) -> list[Mixture]:
+    """Without the values that are made anew in each answer, and with them: it may be one of these that matters."""
+    one, other = sides
+    diff = compared_runs((names[0], one), (names[1], other), reading)
+    made = [Mixture(diff=diff, one=one, other=other, profiles=reading.profiles.digest)]
+    if (both := settled(one, other, diff, reading)) is not None:
+        diff = compared_runs((names[0], both[0]), (names[1], both[1]), reading)
+        made.insert(0, Mixture(diff=diff, one=both[0], other=both[1], profiles=reading.profiles.digest))
+    return made
 
 
 def _told(good: str, bad: str, result: Found) -> dict[str, Any]:
@@ -208,7 +240,8 @@ def drift_command(
     if as_json:
         print_json(told)
     else:
-        show_drift(told, sheet())
+        given = {"--until": until, "--model": model, "--provider": provider}
+        show_drift(told, sheet(), [f"{name} {value}" for name, value in given.items() if value])
     raise click.exceptions.Exit(1 if exit_code and told["items"] else 0)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from calls.effects import BadRule, effects
-from proxy.cli.common import RUN_ID, pairs, settings, with_settings
+from proxy.cli.common import RUN_ID, isolation_wish, pairs, settings, with_isolation, with_settings
 from proxy.fork import Wanted, fork
 from proxy.overrides import overrides_of
 
@@ -52,6 +52,7 @@ def _with_live(command: Command) -> Command:
     help="The last step that the record answers.",
 )
 @_with_live
+@with_isolation
 @click.argument("recording", metavar="RUN|BUNDLE|last")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def fork_command(at: int, **given: Any) -> None:
@@ -71,6 +72,7 @@ def fork_command(at: int, **given: Any) -> None:
 @click.command("resume", short_help="Go on with a run that stopped, without paying for it again.")
 @with_settings
 @_with_live
+@with_isolation
 @click.argument("recording", metavar="RUN|BUNDLE|last")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def resume_command(**given: Any) -> None:
@@ -108,6 +110,7 @@ def _forked(
         labels=pairs(labels),
         overrides=overrides_of(override),
         report=report,
+        wish=isolation_wish(given),
         **live,
     )
     return asyncio.run(fork(settings(**given), command, wanted))

@@ -4,7 +4,6 @@ import asyncio
 import os
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,33 +11,75 @@ import click
 
 from proxy import doctor
 from proxy.ca import ensure
+from proxy.capture.command import java_roots
 from proxy.cli.common import RUN_ID, as_json, print_json, settings, with_settings
 from proxy.demo.demo import demo
 from proxy.demo.screen import Screen
-from proxy.environ import Form, addressed, render, variables
+from proxy.environ import LOOPBACK, Form, addressed, container_variables, render, variables
 from proxy.errors import Failure
 from proxy.house import House
-from proxy.record import java_roots, new_run
+from proxy.identity import BY_PROCESS
 from proxy.settings import Settings
 from proxy.text import print_table
 from proxy.witness import HOST, echoing
 from proxy.wrap import present
+from store.datadir import DataDir
+
+CONTAINER_HOST = "host.docker.internal"
+"""Docker Desktop's name for the machine; elsewhere `--add-host host.docker.internal:host-gateway` gives it."""
+
+CA_DIRECTORY = "/etc/playhead"
 
 
 @click.command("env", short_help="Print what points a shell at the running `up`.")
 @with_settings
-@click.option("--run", "run_id", type=RUN_ID, metavar="ID", help="Let everything in this shell belong to one run.")
+@click.option(
+    "--run",
+    "run_id",
+    type=RUN_ID,
+    metavar="ID",
+    help="Let everything that is started from this shell belong to one run; else each agent that is started has its own.",
+)
 @click.option(
     "--format", "form", type=click.Choice(["sh", "fish", "json", "dotenv"]), default="sh", help="Default: sh."
 )
+@click.option(
+    "--for-container",
+    "container_host",
+    is_flag=False,
+    flag_value=CONTAINER_HOST,
+    metavar="[HOST]",
+    help="For programs in a container, which reaches this machine as HOST (default: host.docker.internal): no loopback"
+    " address and no path of this machine is printed.",
+)
+@click.option(
+    "--ca-dir",
+    default=CA_DIRECTORY,
+    metavar="DIR",
+    help=f"With --for-container: where the container has ca.pem and ca-bundle.pem. Default: {CA_DIRECTORY}.",
+)
 @click.option("--wait", is_flag=True, help="Wait up to a minute for an `up` that was started just now.")
 @as_json
-def env_command(run_id: str | None, form: Form, wait: bool, as_json: bool, **flags: Any) -> None:
+def env_command(
+    run_id: str | None,
+    form: Form,
+    container_host: str | None,
+    ca_dir: str,
+    wait: bool,
+    as_json: bool,
+    **flags: Any,
+) -> None:
     """Print what makes a shell's programs go through the running `playhead up`.
 
     \b
         playhead up &
         eval "$(playhead env --wait)"
+
+    For a container, with the certificates mounted or fetched (what is said on stderr shows both):
+
+    \b
+        playhead env --for-container --format dotenv > agent.env
+        docker run --env-file agent.env …
     """
     house = House(settings(**flags))
     note = house.running_up(patience=60, coming=wait)
@@ -46,14 +87,46 @@ def env_command(run_id: str | None, form: Form, wait: bool, as_json: bool, **fla
         raise Failure(
             "no `playhead up` runs on this data directory; start one, or wrap a command: playhead record -- CMD"
         )
-    if house.token and run_id is None:
-        # A token is the password to a user name, which is the run; several clients send none without the other.
-        run_id = new_run(time.time())
-    proxy = addressed(note["proxy"], run_id, house.token) if run_id else note["proxy"]
+    # A token is the password to a user name; several clients send none without the other. A run that is named here would
+    # merge all that is started from the shell: so the process that owns a connection names it.
+    proxy = str(note["proxy"])
+    if run_id:
+        proxy = addressed(proxy, run_id, house.run_token(run_id))
+    elif note.get("asks_for_token"):
+        proxy = addressed(proxy, BY_PROCESS, house.secret(DataDir.recording_token))
+    if container_host is not None:
+        found = container_variables(proxy=proxy, host=container_host, ca_directory=ca_dir, run=run_id, api=note["api"])
+        click.echo(render(found, "json" if as_json else form), nl=False)
+        _explain_certificates(found["PLAYHEAD_API"], ca_dir.rstrip("/"), str(note.get("listen")))
+        return
     turned = variables(
-        proxy=proxy, ca=note["ca"], ca_bundle=note["ca_bundle"], run=run_id, api=note["api"], base=os.environ
+        proxy=proxy,
+        ca=note["ca"],
+        ca_bundle=note["ca_bundle"],
+        run=run_id,
+        api=note["api"],
+        api_token_file=house.data.api_token_file,
+        base=os.environ,
     )
     click.echo(render(turned, "json" if as_json else form), nl=False)
+
+
+def _explain_certificates(api: str, directory: str, listen: str) -> None:
+    """Say how a container gets the certificates that the variables name, and what it may lack to reach us."""
+    lines = [
+        f"the container needs the certificates in {directory}; it can fetch them:",
+        f"  mkdir -p {directory} && for f in ca.pem ca-bundle.pem; do curl -fsS {api}/$f -o {directory}/$f; done",
+        "or have them mounted:",
+        f'  docker run -v "$(playhead ca)":{directory}/ca.pem:ro -v "$(playhead ca --bundle)":{directory}/ca-bundle.pem:ro …',
+    ]
+    if listen in LOOPBACK:
+        lines.append(
+            f"this `up` listens on {listen}, which containers reach only in Docker Desktop; elsewhere start it with"
+            " --listen and the address of Docker's bridge (172.17.0.1) or 0.0.0.0, and docker run with"
+            " --add-host host.docker.internal:host-gateway"
+        )
+    for line in lines:
+        click.echo(f"playhead: {line}", err=True)
 
 
 @click.command("ca", short_help="Print the path of our CA certificate.")
@@ -68,6 +141,43 @@ def ca_command(bundle: bool, as_json: bool, **flags: Any) -> None:
         print_json({"ca": str(authority.certificate), "ca_bundle": str(authority.bundle)})
         return
     click.echo(authority.bundle if bundle else authority.certificate)
+
+
+@click.command("token", short_help="Print the token of the REST API, or of the proxy.")
+@with_settings
+@as_json
+@click.option("--recording", is_flag=True, help="The one that only records: it goes into a proxy's URL.")
+@click.option("--run", "run_id", type=RUN_ID, metavar="ID", help="The one that records into this run alone.")
+def token_command(recording: bool, run_id: str | None, as_json: bool, **flags: Any) -> None:
+    """Print the token that the REST API asks for. It is made on first use and lies in the data directory.
+
+    Whoever has it can read and delete all that was recorded, so give it to people and to programs that look at
+    recordings. It goes into a header:
+
+    \b
+        curl -H "Authorization: Bearer $(playhead token)" http://127.0.0.1:8081/v1/runs
+
+    Agents need none of it, and `playhead record` and `env` give them what they need. An agent on another machine gets
+    the recording token, as the password in its proxy's URL; it can record, and neither read nor delete:
+
+    \b
+        HTTPS_PROXY=http://RUN:$(playhead token --recording)@HOST:8080
+
+    A run that `record`, `fork` or `resume` began takes further requests only with its own token (--run RUN).
+    """
+    if recording and run_id:
+        raise click.UsageError("--recording and --run are two tokens: ask for one of them.")
+    house = House(settings(**flags))
+    if run_id:
+        told = {"token": house.run_token(run_id), "run": run_id}
+    elif recording:
+        told = {"token": house.secret(DataDir.recording_token), "file": str(house.data.recording_token_file)}
+    else:
+        told = {"token": house.secret(DataDir.api_token), "file": str(house.data.api_token_file)}
+    if as_json:
+        print_json(told)
+        return
+    click.echo(told["token"])
 
 
 @click.command("config", short_help="Print the settings in force.")
@@ -126,7 +236,11 @@ async def _examined(found: Settings, command: tuple[str, ...]) -> tuple[doctor.F
             token=house.token,
             truststore=java_roots(door.ready["ca_bundle"]),
         )
-        return await doctor.examine(place, os.environ, command)
+        captive = {"proxy": place.proxy, **door.ready}
+        return (
+            *await doctor.examine(place, os.environ, command),
+            await doctor.examine_captive(captive, echo, house.token),
+        )
 
 
 @click.command("demo", short_help="See the whole of it in a minute: record, cut the network, replay, miss.")
@@ -143,4 +257,4 @@ def demo_command(home: Path | None) -> None:
     raise click.exceptions.Exit(asyncio.run(demo(place, Screen(sys.stdout))))
 
 
-COMMANDS = (env_command, ca_command, config_command, doctor_command, demo_command)
+COMMANDS = (env_command, ca_command, token_command, config_command, doctor_command, demo_command)

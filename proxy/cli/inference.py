@@ -38,17 +38,21 @@ with_environment = click.option(
     help="The server's environment. Default: $PLAYHEAD_INFERENCE_ENV, else inference/.venv in the checkout.",
 )
 with_device = click.option(
-    "--device", type=click.Choice(["cpu", "gpu"]), default="cpu", help="Default: cpu. gpu was not run by us."
+    "--device",
+    type=click.Choice(["cpu", "gpu"]),
+    default="cpu",
+    help="Default: cpu. On a GPU the self-check was seen to fail: see docs.",
 )
 
 
-@click.group("inference", short_help="The model server whose answers do not depend on their company.")
+@click.group("inference", short_help="Set up, run and probe the bundled batch-invariant vLLM server.")
 def inference() -> None:
-    """vLLM, patched so that the same request gets the same bits whoever else is asking, and made to prove it.
+    """Run the bundled vLLM server, patched so that a request's answer has the same bits whatever else is in its batch.
 
     \b
         playhead inference setup                       # once: an environment of its own, 3 GB
         playhead inference up ./qwen3                  # serves once it has checked itself
+        playhead inference up ./qwen3 --stock --port 9001  # the same model without the patch, to compare with
         playhead inference probe http://127.0.0.1:9000 # the same question many times, of any server
         playhead inference replay last                 # a recorded run, asked again and compared bit by bit
 
@@ -64,7 +68,7 @@ def inference() -> None:
 )
 @as_json
 def setup_command(place: Path | None, device: Device, wheels: Path | None, as_json: bool) -> None:
-    """Make the environment that vLLM runs in. It is none of ours: nothing of Playhead's is imported there."""
+    """Make the environment that vLLM runs in. It is separate from Playhead's own, and Playhead imports nothing from it."""
     where = home(place).absolute()
     set_up(where, device, wheels)
     if as_json:
@@ -83,10 +87,17 @@ def setup_command(place: Path | None, device: Device, wheels: Path | None, as_js
 @click.option("--host", default="127.0.0.1", metavar="ADDR", help="Default: 127.0.0.1.")
 @click.option("--port", type=int, default=9000, help="Default: 9000; 0 takes a free one.")
 @click.option("--context", type=int, default=4096, help="Tokens of prompt and answer together. Default: 4096.")
-@click.option("--threads", type=int, default=2, help="On a CPU, fixed: they belong to the fingerprint. Default: 2.")
+@click.option(
+    "--threads",
+    type=int,
+    default=2,
+    help="On a CPU, fixed, and part of the fingerprint. More than there are CPUs are refused. Default: 2.",
+)
 @click.option("--cache-gib", type=int, default=1, help="On a CPU, memory for the KV cache. Default: 1.")
 @click.option(
-    "--degrade", is_flag=True, help="Serve also what does not hold, without the claim: x-batch-invariant says so."
+    "--degrade",
+    is_flag=True,
+    help="Serve even where the self-check fails; x-batch-invariant then says false or inconclusive.",
 )
 @click.option(
     "--kernels",
@@ -94,13 +105,19 @@ def setup_command(place: Path | None, device: Device, wheels: Path | None, as_js
     default="vllm",
     help="On a GPU: vllm's own, or ours in their place, once they hold on that GPU. Default: vllm.",
 )
+@click.option(
+    "--stock", is_flag=True, help="Serve vLLM as it comes, without patch, check or claim: a control for `probe`."
+)
+@click.option("--recheck", is_flag=True, help="Repeat the self-check even where its verdict is remembered.")
 @click.argument("model")
 @click.argument("extra", nargs=-1, type=click.UNPROCESSED, metavar="[-- VLLM ARGS…]")
 def up_command(place: Path | None, **what: Any) -> None:
     """Serve MODEL, a directory or a name that vLLM knows, with an OpenAI-compatible API.
 
     Prints one line on stdout once the self-check has held: ready inference=… invariance=holds fingerprint=… . A server that
-    does not hold, or whose check could not have failed, is not started. What was checked: GET /batch_invariance.
+    does not hold, or whose check could not have failed, is not started. What was checked: GET /batch_invariance. A check that
+    held is remembered for the same model, code, settings, threads and machine; the line then ends in cached=WHEN. That of a
+    mixture of experts is repeated at each start, since two processes were seen to give it other bits.
 
     \b
         playhead inference up ./qwen3 --port 9000
@@ -108,6 +125,10 @@ def up_command(place: Path | None, **what: Any) -> None:
     """
     if what["kernels"] == "own" and what["device"] == "cpu":
         raise click.UsageError("--kernels own is for a GPU; on a CPU what is patched is vLLM's own kernels")
+    if what["stock"] and (what["degrade"] or what["recheck"] or what["kernels"] == "own"):
+        raise click.UsageError(
+            "--stock serves vLLM without the patch: leave out --degrade, --recheck and --kernels own"
+        )
     try:
         asyncio.run(serve(home(place), Serving(**what), say_on_stderr))
     except* Failure as failures:
@@ -197,9 +218,10 @@ def _show(tallies: Sequence[Tally]) -> None:
 @inference.command("replay", short_help="Ask a recorded run's model calls again, and compare bit by bit.")
 @with_settings
 @click.option("--server", metavar="URL", help="Who is asked. Default: by [upstreams], else who was asked then.")
+@click.option("--api-key", "key", envvar="VLLM_API_KEY", help="Sent to that server. Default: $VLLM_API_KEY.")
 @as_json
 @click.argument("run", metavar="RUN|BUNDLE")
-def replay_command(run: str, server: str | None, as_json: bool, **flags: Any) -> None:
+def replay_command(run: str, server: str | None, key: str | None, as_json: bool, **flags: Any) -> None:
     """Ask the live server again what RUN asked it, and compare the answers to the last bit.
 
     Only answers that were given under the claim (`x-batch-invariant: true`) are asked again; the others are counted. Exits
@@ -209,7 +231,7 @@ def replay_command(run: str, server: str | None, as_json: bool, **flags: Any) ->
     \b
         playhead inference replay last --server http://127.0.0.1:9000
     """
-    told = asyncio.run(_derived_again(settings(**flags), run, server))
+    told = asyncio.run(_derived_again(settings(**flags), run, server, key))
     if as_json:
         print_json(told)
     else:
@@ -224,14 +246,14 @@ def replay_command(run: str, server: str | None, as_json: bool, **flags: Any) ->
 _SAME = {True: "same", False: "DIFFERS", None: "unknown"}
 
 
-async def _derived_again(found: Settings, run: str, server: str | None) -> dict[str, Any]:
+async def _derived_again(found: Settings, run: str, server: str | None, key: str | None) -> dict[str, Any]:
     profiles = user_profiles(found)
     exchanges = _from_file(run, profiles)
     if exchanges is None:
         async with House(found) as house:
             with await house.api() as api:
                 exchanges = await asyncio.to_thread(recorded, api, run)
-    asked = await again(exchanges, server, found.upstreams, profiles)
+    asked = await again(exchanges, server, found.upstreams, profiles, key)
     return report(run, asked, len(exchanges) - len(asked))
 
 

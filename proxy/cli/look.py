@@ -59,6 +59,7 @@ def _row(run: dict[str, Any]) -> tuple[str, ...]:
     # Cached tokens are among the input's and reasoning among the output's.
     total = sum(run["tokens"][side] or 0 for side in ("input_tokens", "output_tokens"))
     flag = "" if run["complete"] else " (incomplete)"
+    flag += " (guessed)" if run.get("attribution") == "guessed" else ""
     named = [run["name"]] if run["name"] else []
     labels = " ".join((*named, *(f"{name}={value}" for name, value in (run["labels"] or {}).items())))
     started = (run["started_at"] or "")[:19].replace("T", " ")
@@ -81,7 +82,9 @@ def show_command(what: str, as_json: bool, **flags: Any) -> None:
             shape = api.get(path)
         except NotFound:
             return _call(api, what)
-        calls = list(api.each(f"{path}/calls", limit=500))
+        # A table needs summaries only; with bodies, pages are small.
+        wanted: dict[str, Any] = {"fields": "*", "limit": 20} if as_json else {"limit": 500}
+        calls = list(api.each(f"{path}/calls", **wanted))
         return _Seen(shape=shape, calls=calls, gaps=list(api.each(f"{path}/gaps")), lacking=lacking)
 
     found = asking(flags, look)
@@ -115,14 +118,25 @@ def _call(api: Api, what: str) -> dict[str, Any]:
     return found
 
 
+_ATTRIBUTION = {
+    "given": "given (every call named this run to Playhead)",
+    "derived": "derived (from ids that agents send, from ids in their messages, or from the process that called)",
+    "guessed": "guessed (calls of other work may be among these, or calls of this run elsewhere; see docs/runs.md)",
+}
+
+
 def _show_run(seen: _Seen) -> None:
     run, calls = seen.shape, seen.calls
     click.echo(click.style(f"run {printable(run['id'])}", bold=True))
     for label, value in (run["labels"] or {}).items():
         click.echo(f"  {printable(label)} = {printable(value)}")
+    if run.get("isolation", "none") != "none":
+        click.echo(f"  isolation: {run['isolation']}")
     if run["parent"] is not None:
         click.echo(f"  fork of {printable(run['parent'])} at step {run['forked_at']}")
     click.echo(f"  {counted(run['calls'], 'call')}, {counted(run['gaps'], 'gap')}, {_state(seen)}")
+    if run.get("attribution"):
+        click.echo(f"  attribution: {_ATTRIBUTION.get(run['attribution'], run['attribution'])}")
     for line in _gap_lines(seen.gaps, calls):
         click.echo(f"  {printable(line)}")
     click.echo()

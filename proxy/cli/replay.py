@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from proxy.cli.common import HOST, settings, with_settings
+from proxy.cli.common import HOST, isolation_wish, settings, with_isolation, with_settings
 from proxy.overrides import overrides_of
 from proxy.replay import Wanted, replay
 
@@ -38,6 +38,7 @@ from proxy.replay import Wanted, replay
 @click.option("--allow-unused", is_flag=True, help="Recordings left over are no failure.")
 @click.option("--override", type=click.Path(path_type=Path), metavar="FILE", help="Answer some steps differently.")
 @click.option("--report", type=click.Path(path_type=Path), metavar="FILE", help="Write the report there as JSON.")
+@with_isolation
 @click.argument("recording", metavar="RUN|BUNDLE|last")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def replay_command(
@@ -52,11 +53,12 @@ def replay_command(
         playhead replay last -- python agent.py
         playhead replay ticket-904.playhead.jsonl -- pytest tests/
     """
+    wish = isolation_wish(flags)
     options = {name: flags.pop(name) for name in ("pace", "on_miss", "from_step", "after_last", "allow_unused")}
     options |= overrides_of(flags.pop("override"))
     if "overrides" in options and options["on_miss"] == "record":
         raise click.UsageError("what was edited is no recording: take --override or --on-miss record, not both")
-    wanted = Wanted(recording=recording, report=report, options=options, hosts=hosts)
+    wanted = Wanted(recording=recording, report=report, options=options, hosts=hosts, wish=wish)
     raise click.exceptions.Exit(asyncio.run(replay(settings(**flags), command, wanted)))
 
 

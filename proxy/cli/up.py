@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from proxy.capture.rules import TRANSPARENT_PORT
 from proxy.cli.common import settings, with_settings
 from proxy.errors import Failure
 from proxy.up import say_on_stderr, up
@@ -15,8 +16,18 @@ from proxy.up import say_on_stderr, up
 @click.option("--mode", type=click.Choice(["record", "replay", "auto", "passthrough"]), help="Default: record.")
 @click.option("--proxy-port", type=int, help="Default: 8080; 0 takes a free one.")
 @click.option("--api-port", type=int, help="Default: 8081; 0 takes a free one.")
+@click.option(
+    "--transparent",
+    is_flag=False,
+    flag_value=TRANSPARENT_PORT,
+    type=int,
+    metavar="[PORT]",
+    help=f"Also take connections that nftables or iptables redirect here (see playhead rules). Port: {TRANSPARENT_PORT}.",
+)
 @click.option("--workers", type=int, help="Door processes that share the proxy port. Default: 1.")
-@click.option("--listen", metavar="ADDR", help="Default: 127.0.0.1. Beyond loopback a token is required.")
+@click.option(
+    "--listen", metavar="ADDR", help="Default: 127.0.0.1. Beyond loopback the proxy asks for its recording token."
+)
 @click.option("--reverse", metavar="ORIGIN", help="Serve this origin in reverse mode, for clients with a base_url.")
 @click.option("--replay", multiple=True, metavar="RUN|BUNDLE", help="What answers in replay mode. May be repeated.")
 @click.option("--part", type=click.Choice(["all", "keeper", "doors"]), help="Run one half alone, as the images do.")
@@ -28,11 +39,13 @@ from proxy.up import say_on_stderr, up
 def up_command(**flags: Any) -> None:
     """Run Playhead in the foreground: the proxy, the keeper and, unless you name one, its Postgres.
 
-    Prints one line on stdout once it answers: ready proxy=… api=… ca=… . Then point an agent at it:
+    Prints one line on stdout once it answers: ready proxy=… api=… ca=… token=FILE. Then point an agent at it:
 
     \b
         eval "$(playhead env)"
         python agent.py
+
+    FILE holds the token that the API asks for; `playhead token` prints it, and our own commands read it themselves.
     """
     flags["replay"] = flags["replay"] or None
     try:

@@ -4,22 +4,20 @@ Nothing here answers with a reason: where it returns None, the connection goes t
 either speaks what we do not, or says what is wrong with it.
 """
 
-import hmac
 import ipaddress
 import re
 from typing import Final, NamedTuple
 
 from calls.identity import RUN
 from calls.model import Headers
+from proxy.capture.captured import Captured
+from proxy.capture.first_bytes import host_name
 from proxy.door import Origin
-from proxy.identity import Credentials, Identity, credentials, identify
+from proxy.identity import OWN_SOURCES, Credentials, Identity, credentials, identify, names_a_run
 from proxy.lane.heads import Fields, RequestHead, framing, without
 from proxy.lane.upstream import Way
 from proxy.mitm.engine import Begun, Engine
 from proxy.mitm.heads import HEAD_LINES
-
-NAMES_US: Final = ("credentials", "x-playhead-run")
-"""Where a run may be named for us; what an agent tells others never selects a recording."""
 
 _PORT: Final = re.compile(r":[0-9]{1,5}\Z")
 _NUMBER: Final = r"([0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
@@ -48,11 +46,20 @@ class Asked(NamedTuple):
     closes: bool
     """Whether the client wants no more of the connection."""
 
+    body_follows: bool
+    """Whether anything comes behind the head, if only the end of an empty body."""
+
     expects: bool
     """Whether the client waits for a 100 before it sends its body."""
 
     bound: bool
     """Whether its authentication is that of a connection, which nobody else may use then."""
+
+    captured: Captured | None
+    """Where its connection went, where it was captured."""
+
+    given: Credentials
+    """Run and token, as the client presented them."""
 
     wire: Fields
     """What an upstream of HTTP/2 gets."""
@@ -68,17 +75,25 @@ class Asked(NamedTuple):
 
 
 class Tunnel(NamedTuple):
-    """What a CONNECT has told."""
+    """What a CONNECT has told, or what is known of a captured connection."""
 
     host: str
     port: int
     given: Credentials
+    captured: Captured | None = None
+    """Where a captured connection went; `host` is then what it names in its handshake, if it names anything."""
 
     def begun(self, within: Origin | None = None, name: str | None = None) -> Begun:
         """The same for the other engine: `within` is whom it is for, once that is known, by this `name` in its handshake."""
         secure = within is not None and within.scheme == "https"
         return Begun(
-            host=self.host, port=self.port, given=self.given, opened=within is not None, secure=secure, name=name
+            host=self.host,
+            port=self.port,
+            given=self.given,
+            opened=within is not None,
+            secure=secure,
+            name=name,
+            captured=self.captured,
         )
 
 
@@ -97,6 +112,15 @@ def connected(head: RequestHead, engine: Engine) -> Tunnel | None:
     return None if barred or engine.tunnelled(tunnel.host) else tunnel
 
 
+def names_to_us(head: RequestHead, engine: Engine) -> bool:
+    """Whether a request outside of a tunnel names a run to us."""
+    prefix = _PREFIX.match(head.target) if engine.reverse is not None else None
+    return prefix is not None or names_a_run(
+        zip(head.names, (value for _, value in head.fields), strict=True),
+        credentials(_value(head, "proxy-authorization")),
+    )
+
+
 def in_tunnel(tunnel: Tunnel, name: str | None, *, secure: bool) -> Origin:
     """Whom requests in a tunnel are for: its host, or, where that is an address, the name of the TLS handshake."""
     host = name if name and _is_address(tunnel.host) else tunnel.host
@@ -110,14 +134,12 @@ def asked(head: RequestHead, engine: Engine, owner: str, tunnel: Tunnel | None, 
         return None
     if names.count("host") != 1 or "upgrade" in names or "http2-settings" in names:
         return None
-    if frame.length and _value(head, "content-length").startswith("0"):
-        return None  # octal to some readers
     place = _tunnelled(head, tunnel, within) if tunnel and within else _placed(head, engine)
     if place is None:
         return None
     if within is None:
         head = _readdressed(head, place)
-    identity = identify(head.fields, place.given, owner)
+    identity = identify(head.fields, place.given, owner, engine.config.is_only_run)
     expects = _value(head, "expect").lower()
     if identity.wrong or expects not in ("", "100-continue"):
         return None
@@ -130,8 +152,11 @@ def asked(head: RequestHead, engine: Engine, owner: str, tunnel: Tunnel | None, 
         named_to_us(identity),
         frame.chunked,
         frame.closes,
+        frame.chunked or bool(frame.length),
         bool(expects),
         by_connection(_value(head, "authorization")),
+        tunnel and tunnel.captured,
+        place.given,
         (),
         identity.headers,
         head.raw if identity.headers is head.fields else _without_ours(head),
@@ -141,7 +166,7 @@ def asked(head: RequestHead, engine: Engine, owner: str, tunnel: Tunnel | None, 
 
 def named_to_us(identity: Identity) -> str | None:
     """The run, where the client named it to us."""
-    return next((value for source, value in identity.evidence if source in NAMES_US), None)
+    return next((value for source, value in identity.evidence if source in OWN_SOURCES), None)
 
 
 def by_connection(scheme: str) -> bool:
@@ -152,6 +177,10 @@ def by_connection(scheme: str) -> bool:
 def way_to(engine: Engine, target: Origin, tunnel: Tunnel | None) -> Way:
     """How whom we contact for the target is reached."""
     contact = engine.contact(target)
+    if contact is target and tunnel is not None and (captured := tunnel.captured) is not None:
+        # Whom the certificate has to be of is what the handshake named, whatever Host says.
+        name = tunnel.host if contact.scheme == "https" else None
+        return Way(captured.host, captured.port, name, captured.is_local)
     name = contact.host if contact.scheme == "https" else None
     if contact is target and tunnel is not None:
         return Way(tunnel.host, tunnel.port, name)
@@ -178,8 +207,16 @@ class _Place(NamedTuple):
 
 
 def _tunnelled(head: RequestHead, tunnel: Tunnel, within: Origin) -> _Place | None:
+    if tunnel.captured is not None:
+        within = named_by(_value(head, "host"), within)
     there = names(_value(head, "host"), within) and head.target.startswith("/")
     return _Place(within, head.target, tunnel.given) if there else None
+
+
+def named_by(host: str, within: Origin) -> Origin:
+    """Whom a request over a captured connection is for: the client chose the connection without us, and Host is its word."""
+    name = host_name(host)
+    return within if name is None or name == within.host else Origin(within.scheme, name, within.port)
 
 
 def names(host: str, within: Origin) -> bool:
@@ -228,10 +265,10 @@ def _value(head: RequestHead, name: str) -> str:
 
 
 def _authorized(given: Credentials, engine: Engine) -> bool:
-    token = engine.config.token
-    if token is not None and not hmac.compare_digest((given[1] if given else "").encode(), token.encode()):
+    access = engine.config.access
+    if not access.admits(given):
         return False
-    return not given or not given[0] or RUN.fullmatch(given[0]) is not None
+    return not given or not given[0] or (RUN.fullmatch(given[0]) is not None and access.may_write(given[0], given))
 
 
 def _is_address(host: str) -> bool:

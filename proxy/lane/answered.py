@@ -15,6 +15,7 @@ from proxy.lane.carriers import Source
 from proxy.lane.exchange import Desk, Exchange, Told
 from proxy.lane.relay import Relay
 from proxy.mitm.problem import Problem
+from proxy.wire.trailers import sendable_trailers
 from replay.answer import Answer, Piece, again
 
 BURST: Final = 64 << 10
@@ -98,7 +99,7 @@ class Answered(Exchange):
 
     def start(self) -> None:
         asked = self.asked
-        if not (asked.chunked or asked.length):
+        if not asked.body_follows:
             self._ask(b"")
         elif asked.expects:
             # Nobody else will ask for the body.
@@ -320,7 +321,7 @@ class Answered(Exchange):
     def _finish(self, answer: Answer, told: Told | None, pieces: list[bytes]) -> None:
         """Send the last of it."""
         if self._chunked:
-            trailers = "".join(f"{name}: {value}\r\n" for name, value in answer.trailers)
+            trailers = "".join(f"{name}: {value}\r\n" for name, value in sendable_trailers(answer.trailers))
             pieces.append(b"0\r\n" + trailers.encode("latin-1") + b"\r\n")
         self.desk.send_all(told, pieces, last=True, trailers=answer.trailers)
         self.finish(keep=False, closes=self._closes)

@@ -2,20 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Protocol
 
 from calls.model import Headers
 from proxy.lane.admission import Asked, by_connection
 from proxy.lane.exchange import BROKEN, Told
 from proxy.lane.framing import Body, Chunked, Cut, Malformed, Sized, UntilClosed
 from proxy.lane.h2heads import http1_request, wired
-from proxy.lane.heads import BARE, END, Framing, ResponseHead, flaw, framing, response_head, without
+from proxy.lane.heads import END, Framing, ResponseHead, framing, is_withheld, response_head, without
 from proxy.lane.upstream import Upstream, Upstreams, Way
 from proxy.mitm.destinations import Destinations
-
-HEAD_BYTES: Final = 1 << 20
-
-_ALT_SVC: Final = frozenset({"alt-svc"})
+from proxy.wire.http1_heads import response_flaw, unfinished_flaw
+from proxy.wire.trailers import sendable_trailers
 
 
 class Taker(Protocol):
@@ -165,9 +163,9 @@ class OverHttp1:
 
     def _told(self, head: ResponseHead, *, closes: bool) -> Told:
         raw, fields = head.raw, head.fields
-        # Else the client would leave for QUIC, past us.
-        if "alt-svc" in head.known.lowered:
-            raw = without(raw, head.known.lowered, _ALT_SVC)
+        if head.known.withheld:
+            raw = without(raw, head.known.lowered, head.known.withheld)
+            # Evidence is what the upstream said, also under our names.
             fields = tuple(field for field in fields if field[0].lower() != "alt-svc")
         return Told(head.status, head.reason, f"HTTP/{head.version}", fields, raw, (), closes)
 
@@ -208,24 +206,27 @@ class OverHttp1:
             head = response_head(raw)
             if head is None or head.status == 101:
                 wrong = (
-                    f"no sound head ({flaw(raw)})" if head is None else "a switch of protocols that nobody asked for"
+                    f"no sound head ({response_flaw(raw)})"
+                    if head is None
+                    else "a switch of protocols that nobody asked for"
                 )
                 self._malformed(wrong)
                 return
             if head.status >= 200:
                 self._begin(head, data)
                 return
+            if head.known.coding is not None:
+                self._malformed("an interim response has a transfer coding")
+                return
             self._taker.interim(self._told(head, closes=False))
         self._unread = data
-        if len(data) > HEAD_BYTES:
-            self._malformed("its head is too large")
-        elif BARE.search(data):
-            # Its end could not be found, and would be waited for.
-            self._malformed("a line of its head ends in a bare LF")
+        if (fault := unfinished_flaw(data)) is not None:
+            self._malformed(fault)
 
     def _begin(self, head: ResponseHead, data: bytes) -> None:
         frame, method = framing(head), self._asked.method
-        if frame.odd or (frame.chunked and head.version == "1.0"):
+        # RFC 9112 6.1: neither an HTTP/1.0 response nor one of status 204 has a transfer coding.
+        if frame.odd or (frame.chunked and (head.version == "1.0" or head.status == 204)):
             self._malformed("its framing is ambiguous or invalid")
             return
         self._unread = b""
@@ -277,12 +278,15 @@ class Reframed(OverHttp1):
     def _last(self, data: bytes, trailers: Headers) -> bytes:
         if not self._asked.chunked:
             return data
-        lines = "".join(f"{name}: {value}\r\n" for name, value in trailers).encode("latin-1")
+        lines = "".join(f"{name}: {value}\r\n" for name, value in sendable_trailers(trailers)).encode("latin-1")
         return self._framed(data) + b"0\r\n" + lines + b"\r\n"
 
     def _told(self, head: ResponseHead, *, closes: bool) -> Told:
         told = super()._told(head, closes=closes)
-        return replace(told, raw=b"", wire=wired(told.status, told.fields), closes=False)
+        seen = told.fields
+        if head.known.withheld:
+            seen = tuple(field for field in seen if not is_withheld(field[0].lower()))
+        return replace(told, raw=b"", wire=wired(told.status, seen), closes=False)
 
     def _pass(self, cut: Cut) -> None:
         pieces = [piece for piece in cut.pieces if piece]

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final, cast
 
 from calls.model import Headers, Outcome
 from proxy.door import Origin, acknowledge
-from proxy.lane.admission import Tunnel, asked, connected, not_ours
+from proxy.lane.admission import Tunnel, asked, connected, names_to_us, not_ours
 from proxy.lane.answered import exchange_for
 from proxy.lane.carriers import Lender
 from proxy.lane.exchange import Exchange, Told
 from proxy.lane.framing import Body, Chunked, Malformed, Sized
-from proxy.lane.heads import END, http1_head, request_head
+from proxy.lane.heads import END, RequestHead, http1_head, request_head
 from proxy.lane.repeated import Repeated
 from proxy.lane.tls import Tls
 from proxy.lane.upstream import HIGH
@@ -66,6 +66,9 @@ class Client(Visitor, asyncio.Protocol):
         self._heading = False
         """Whether a part of a head is there."""
 
+        self._owner_found = False
+        """Whether the process behind the connection was looked for."""
+
         self._carried = False
         """Whether there was a request for the lane."""
 
@@ -85,9 +88,7 @@ class Client(Visitor, asyncio.Protocol):
         # uvloop's are no asyncio.Transport by inheritance.
         transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(HIGH)
-        host = str((transport.get_extra_info("peername") or ("",))[0])
-        prefix = self.engine.config.owner
-        self.owner = prefix if host in ("127.0.0.1", "::1") else f"{prefix}-{host.replace('%', '-')}"
+        self.owner = self.engine.owners.accepted(transport.get_extra_info("peername"))
         connection = transport.get_extra_info("socket")
         if connection is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -201,6 +202,10 @@ class Client(Visitor, asyncio.Protocol):
         request = self._repeated.find(raw)
         if request is None:
             head = request_head(raw)
+            if head is not None and self._needs_owner(head):
+                self._buffer = data
+                self.later(self._find_owner())
+                return None
             if head is not None and head.method == "CONNECT" and self._tunnel is None and self.engine.reverse is None:
                 tunnel = connected(head, self.engine)
                 if tunnel is not None:
@@ -218,11 +223,37 @@ class Client(Visitor, asyncio.Protocol):
                 self._carried = True
                 self.engine.config.counts["connections/lane_http1"] += 1
             self._repeated.remember(raw, request)
+        if not self.engine.config.access.may_write(request.identity.run, request.given):
+            # Also where the same head came before: the run may have been claimed since.
+            self._hand_over(data, "refused")
+            return None
         self._heading = False
         self._body = None
         self.exchange = exchange = exchange_for(self, request, self.owner, self._lender)
         exchange.start()
         return rest
+
+    def _needs_owner(self, head: RequestHead) -> bool:
+        """Whether the process behind the connection has to be searched for before this request begins."""
+        if self._tunnel is not None or self._owner_found or names_to_us(head, self.engine):
+            return False
+        self._owner_found = True
+        peer, here = (self._transport.get_extra_info(name) for name in ("peername", "sockname"))
+        if not self.engine.owners.can_find(peer, here):
+            return False
+        owner = self.engine.owners.find_at_once(peer, here)
+        if owner is None:
+            return True
+        self.owner = owner
+        return False
+
+    async def _find_owner(self) -> None:
+        self.hold(full=True)
+        peer, here = (self._transport.get_extra_info(name) for name in ("peername", "sockname"))
+        self.owner = await self.engine.owners.find(peer, here)
+        if not (self._gone or self._transport.is_closing()):
+            self.hold(full=False)
+            self.data_received(b"")
 
     def _more(self, exchange: Exchange, data: bytes) -> bytes:
         """More of a request; return what does not belong to it. Raises Malformed."""

@@ -5,9 +5,10 @@ What a client is to speak is settled in its TLS handshake; where that depends on
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from calls.model import Outcome
+from proxy.capture.captured import rejection
 from proxy.door import Origin
 from proxy.lane.admission import Tunnel, in_tunnel, way_to
 from proxy.lane.carriers import Lender
@@ -18,6 +19,9 @@ from proxy.lane.hello import Hello, NotTls, client_hello
 from proxy.lane.tls import Tls
 from proxy.lane.visitor import Visitor
 from proxy.mitm.problem import Problem
+
+HTTPS_PORTS: Final = (443, 8443)
+"""Ports at which a client that names no protocol in its handshake speaks HTTP."""
 
 if TYPE_CHECKING:
     from proxy.lane.lane import Lane
@@ -70,6 +74,9 @@ class Entrance(Visitor, asyncio.Protocol):
     # What it is
 
     def _look(self, data: bytes) -> None:
+        if data.startswith(b"PRI * HTTP/2.0\r\n"):
+            self._hand_over(data, "h2_prior_knowledge")
+            return
         if data[:1].isalpha():
             self._go_on(in_tunnel(self._tunnel, None, secure=False), data)
             return
@@ -83,7 +90,13 @@ class Entrance(Visitor, asyncio.Protocol):
         if not spoken(hello):
             self._hand_over(data, "alpn")
             return
+        if self._tunnel.captured is not None and not hello.protocols and self._tunnel.port not in HTTPS_PORTS:
+            # It may speak anything within TLS, and the other engine can pass that on.
+            self._hand_over(data, "no_alpn")
+            return
         self._hello, self._buffer = hello, b""
+        if self._tunnel.captured is not None and hello.name:
+            self._tunnel = self._tunnel._replace(host=hello.name.lower())
         target = in_tunnel(self._tunnel, hello.name, secure=True)
         if asks_first(hello, self.engine, target):
             self._transport.pause_reading()
@@ -112,6 +125,8 @@ class Entrance(Visitor, asyncio.Protocol):
     def _secured(self, target: Origin, error: Exception | None) -> None:
         if error is not None:
             self._transport.abort()
+            if self._tunnel.captured is not None and (why := rejection(error)):
+                self._tunnel.captured.report_failure(why)
         elif self._transport.get_extra_info("ssl_object").selected_alpn_protocol() != "h2":
             self._go_on(target, b"")
         else:

@@ -1,5 +1,8 @@
 """Where a body ends, and what of it is payload. The bytes themselves go on as they came, framing and all.
 
+What a chunked body says beside its payload goes on only where it may: extensions of chunks are for the next hop alone, and a
+recipient ignores those that it does not know (RFC 9112 7.1.1); some fields may not stand in trailers (`proxy/wire/trailers`).
+
 Feeding is incremental: what is only half of a size line or of an end waits for the rest of it; all else may go on at once,
 but for what completes the message, which is given apart.
 """
@@ -9,6 +12,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
 from calls.model import Headers
+from proxy.wire.trailers import is_sendable
 
 LINE: Final = 4096
 """No size line is longer, with its extensions."""
@@ -114,6 +118,14 @@ class Chunked:
             raise
 
     def _cut(self, data: bytes, pieces: list[bytes]) -> Cut:
+        passed = _Passed(data)
+        try:
+            return self._scan(data, pieces, passed)
+        except Malformed as fault:
+            fault.go = passed.until(len(fault.go))
+            raise
+
+    def _scan(self, data: bytes, pieces: list[bytes], passed: "_Passed") -> Cut:
         at, size = 0, len(data)
         while at < size:
             if self._left:
@@ -137,17 +149,20 @@ class Chunked:
                     break
                 self._left = self._sized(data, at, line)
                 if not self._left:
-                    return self._last(data, at, line, pieces)
+                    return self._last(data, at, line, pieces, passed)
+                if (extension := data.find(b";", at, line)) >= 0:
+                    passed.leave_out(extension, line)
                 at = line + 2
-        if at == size:
-            return Cut(data, pieces, None)
-        self._tail = data[at:]
-        return Cut(data[:at], pieces, None)
+        if at < size:
+            self._tail = data[at:]
+        return Cut(passed.until(at), pieces, None)
 
     def _only_chunk(self, data: bytes) -> bytes | None:
         """The payload, where this is one chunk and no more: as nearly all events of a stream come."""
         line = data.find(b"\r\n", 0, LINE)
-        found = self._size.fullmatch(data, 0, line) if line > 0 and data.endswith(b"\r\n") else None
+        if line <= 0 or not data.endswith(b"\r\n") or data.find(b";", 0, line) >= 0:
+            return None
+        found = self._size.fullmatch(data, 0, line)
         size = int(found[1], 16) if found else 0
         return data[line + 2 : -2] if size and size == len(data) - line - 4 else None
 
@@ -157,7 +172,7 @@ class Chunked:
             raise Malformed("what should be a chunk's size is none", data[:at])
         return int(found[1], 16)
 
-    def _last(self, data: bytes, at: int, line: int, pieces: list[bytes]) -> Cut:
+    def _last(self, data: bytes, at: int, line: int, pieces: list[bytes], passed: "_Passed") -> Cut:
         """The chunk of size 0, and the trailers behind it."""
         if data.startswith(b"\r\n", line + 2):
             end = line + 4
@@ -167,9 +182,42 @@ class Chunked:
                 if len(data) - line > TRAILERS:
                     raise Malformed("endless trailers", data[:at])
                 self._tail = data[at:]
-                return Cut(data[:at], pieces, None)
+                return Cut(passed.until(at), pieces, None)
             self.trailers = _trailers(data[line + 2 : end - 4], data[:at])
-        return Cut(data[:at], pieces, data[at:end], data[end:])
+        return Cut(passed.until(at), pieces, self._end(data[at:line], data[line + 2 : end - 2]), data[end:])
+
+    def _end(self, size: bytes, lines: bytes) -> bytes:
+        """What goes on of the last chunk's size line and of the trailers behind it."""
+        if all(is_sendable(name) for name, _ in self.trailers):
+            sendable = lines
+        else:
+            sent = [
+                line for line in lines.split(b"\r\n")[:-1] if is_sendable(line.partition(b":")[0].decode("latin-1"))
+            ]
+            sendable = b"".join([line + b"\r\n" for line in sent])
+        return size.partition(b";")[0] + b"\r\n" + sendable + b"\r\n"
+
+
+class _Passed:
+    """What goes on of some bytes: all but what is left out of them."""
+
+    __slots__ = ("_data", "_from", "_pieces")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._pieces: list[bytes] = []
+        self._from = 0
+
+    def leave_out(self, start: int, end: int) -> None:
+        """Leave these out, behind all that was left out before."""
+        self._pieces.append(self._data[self._from : start])
+        self._from = end
+
+    def until(self, end: int) -> bytes:
+        """What goes on of those before `end`."""
+        if not self._pieces:
+            return self._data if end == len(self._data) else self._data[:end]
+        return b"".join([*self._pieces, self._data[self._from : end]])
 
 
 def _trailers(lines: bytes, before: bytes) -> Headers:

@@ -8,12 +8,15 @@ from typing import Final
 from calls.model import Headers, header
 from proxy.door import Origin
 from proxy.identity import identify
-from proxy.lane.admission import Asked, Tunnel, by_connection, named_to_us, names, way_to
+from proxy.lane.admission import Asked, Tunnel, by_connection, named_by, named_to_us, names, way_to
 from proxy.lane.exchange import Told
-from proxy.lane.heads import Fields
+from proxy.lane.heads import Fields, is_withheld
 from proxy.mitm.engine import Engine
 from proxy.mitm.heads import HEAD_LINES
 from proxy.mitm.problem import Problem
+from proxy.wire.http1_heads import is_length
+from proxy.wire.run_access import require_write_access
+from proxy.wire.trailers import sendable_trailers
 
 # RFC 9113 8.2.2
 _OF_CONNECTION: Final = frozenset({"connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"})
@@ -25,13 +28,19 @@ def asking(fields: Fields, engine: Engine, owner: str, tunnel: Tunnel, within: O
     method, authority, path = pseudo[":method"], pseudo.get(":authority", ""), pseudo.get(":path", "")
     _sound(method, path, headers)
     hosts = [value for name, value in headers if name == "host"]
+    if tunnel.captured is not None:
+        within = named_by(authority or next(iter(hosts), ""), within)
     if not all(names(host, within) for host in (authority, *hosts) if host):
         detail = f"the request names another host than the connection was made for, {within.authority}; it went nowhere"
         raise Problem(421, "host_mismatch", detail)
-    identity = identify(headers, tunnel.given, owner)
+    identity = identify(headers, tunnel.given, owner, engine.config.is_only_run)
     if identity.wrong:
         raise Problem(400, "bad_run", identity.wrong)
+    require_write_access(identity.run, tunnel.given, engine.config.access)
     length = header(headers, "content-length")
+    if length is not None and not is_length(length):
+        detail = "the request's Content-Length is not a plain number; it went nowhere"
+        raise Problem(400, "malformed_framing", detail)
     return Asked(
         target=within,
         way=way_to(engine, within, tunnel),
@@ -41,12 +50,15 @@ def asking(fields: Fields, engine: Engine, owner: str, tunnel: Tunnel, within: O
         named=named_to_us(identity),
         chunked=length is None and not bodiless,
         closes=False,
+        body_follows=not bodiless,
         expects=header(headers, "expect") is not None,
         bound=by_connection(header(headers, "authorization") or ""),
+        given=tunnel.given,
         wire=_for_upstream(fields, within.scheme.encode(), headers, identity.headers),
         headers=identity.headers,
         head=b"",
         length=int(length or 0),
+        captured=tunnel.captured,
     )
 
 
@@ -97,10 +109,10 @@ def http1_request(asked: Asked) -> bytes:
 
 def from_http2(fields: Fields) -> Told:
     """The head of an HTTP/2 response."""
-    # Else the client would leave for QUIC, past us.
-    if any(name == b"alt-svc" for name, _ in fields):
-        fields = [field for field in fields if field[0] != b"alt-svc"]
     pseudo, headers = _apart(fields)
+    if any(is_withheld(name) for name, _ in headers):
+        fields = [field for field in fields if not is_withheld(field[0].decode("latin-1"))]
+        headers = tuple(field for field in headers if field[0] != "alt-svc")
     return Told(int(pseudo[":status"]), "", "HTTP/2", headers, wire=fields)
 
 
@@ -113,6 +125,11 @@ def as_fields(headers: Headers) -> list[tuple[bytes, bytes]]:
     """Fields as HTTP/2 has them: in lower case, and without what speaks of a connection."""
     lowered = [(name.lower(), value) for name, value in headers]
     return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in lowered if name not in _OF_CONNECTION]
+
+
+def as_trailers(trailers: Headers) -> list[tuple[bytes, bytes]]:
+    """Those trailer fields that are passed on, as HTTP/2 has them."""
+    return as_fields(sendable_trailers(trailers))
 
 
 def as_text(fields: Fields) -> Headers:

@@ -8,7 +8,7 @@ import ngh2
 
 from calls.model import Headers
 from proxy.lane.exchange import Exchange, Told
-from proxy.lane.h2heads import as_fields, wired
+from proxy.lane.h2heads import as_trailers, wired
 from proxy.lane.h2wire import Flow
 from proxy.lane.visitor import SWALLOWED
 
@@ -56,7 +56,7 @@ class Seat(Flow):
         if told is not None:
             self._client.respond(self, told.wire, end=ends)
         if last and not (ends and told is not None):
-            self._client.end(self, data, as_fields(trailers))
+            self._client.end(self, data, as_trailers(trailers))
         elif data:
             self._client.send(self, data)
 

@@ -11,9 +11,10 @@ from calls.model import Headers, header
 from proxy.lane.admission import Asked
 from proxy.lane.carriers import Taker
 from proxy.lane.exchange import BROKEN
-from proxy.lane.h2heads import as_fields, as_text, from_http2
+from proxy.lane.h2heads import as_text, as_trailers, from_http2
 from proxy.lane.h2wire import Flow, Wire
 from proxy.lane.heads import Fields
+from proxy.wire.http1_heads import is_length
 
 logger = logging.getLogger(__name__)
 
@@ -166,7 +167,7 @@ class Leg(Flow):
 
     def end(self, data: bytes, trailers: Headers) -> None:
         self._asked = True
-        self._shared.end(self, data, as_fields(trailers))
+        self._shared.end(self, data, as_trailers(trailers))
 
     def hold(self, *, full: bool) -> None:
         self._shared.hold(self, full=full)
@@ -201,10 +202,15 @@ class Leg(Flow):
         if self._taker is None:
             return
         told = from_http2(event.headers)
+        length = header(told.fields, "content-length")
+        if length is not None and not is_length(length):
+            taker = self._taker
+            self.drop(_MALFORMED)
+            taker.malformed("its Content-Length is not a plain number")
+            return
         if event.end_stream:
             self._taker.whole(told, b"")
             return
-        length = header(told.fields, "content-length")
         self._left = None if length is None else int(length)
         self._taker.response(told, alone=self._left != 0)
 
@@ -236,8 +242,12 @@ class Leg(Flow):
         """The stream is closed, by both sides or by one."""
         if self._answered and self._asked:
             return
-        if self.code is None and event.error_code == _MALFORMED and not self._said and self._taker is not None:
-            self._taker.malformed("it is no sound HTTP/2 message")
+        taker = self._taker
+        if self.code is None and event.error_code == _MALFORMED and taker is not None:
+            # With what came of the body, whose length may be what is wrong.
+            if self._kept:
+                taker.body(self._kept, ())
+            taker.malformed("it is no sound HTTP/2 message")
         else:
             self._break(event.error_code, refused=event.error_code == _REFUSED and not self._said)
 

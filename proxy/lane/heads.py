@@ -8,14 +8,13 @@ from typing import Final, NamedTuple
 import httptools
 
 from calls.model import Headers
+from calls.own_fields import is_own_field
+from proxy.wire.http1_heads import is_length
 
 type Fields = Sequence[tuple[bytes, bytes]]
 """Of HTTP/2, as libnghttp2 has them."""
 
 END: Final = b"\r\n\r\n"
-BARE: Final = re.compile(rb"(?<!\r)\n")
-"""What nobody but a lenient reader takes for a line's end."""
-
 _CODED: Final = re.compile(r"[ \t]*chunked[ \t]*", re.IGNORECASE)
 _REQUEST_LINE: Final = re.compile(r"([!-~]+) ([!-~\x80-\xff]+) HTTP/1\.1\r\n")
 _STATUS_LINE: Final = re.compile(r"HTTP/(1\.[01]) ([1-9][0-9][0-9])(?: ([\t -~\x80-\xff]*))?\r\n")
@@ -42,6 +41,9 @@ class Names(NamedTuple):
 
     connection: tuple[int, ...]
     """Where the fields `Connection` stand."""
+
+    withheld: frozenset[str]
+    """Those that the client of a response does not get."""
 
 
 class RequestHead(NamedTuple):
@@ -121,17 +123,6 @@ def response_head(raw: bytes) -> ResponseHead | None:
     return ResponseHead(raw, *line, fields, _known(raw, fields))
 
 
-def flaw(raw: bytes) -> str:
-    """What is wrong with what should be a response's head, in llhttp's words, in which there is nothing of it."""
-    try:
-        httptools.HttpResponseParser(_Heard()).feed_data(raw)
-    except httptools.HttpParserUpgrade:
-        pass
-    except httptools.HttpParserError as error:
-        return str(error)
-    return "its status line is not one of HTTP/1"
-
-
 @lru_cache(256)
 def _status(line: str) -> tuple[str, int, str] | None:
     """Version, status and reason."""
@@ -152,7 +143,15 @@ def _names(given: tuple[str, ...]) -> Names:
         for wanted in ("content-length", "transfer-encoding", "connection")
     )
     single = len(lengths) <= 1 and len(codings) <= 1
-    return Names(lowered, lengths[0] if lengths else None, codings[0] if codings else None, single, connection)
+    withheld = frozenset(name for name in lowered if is_withheld(name))
+    return Names(
+        lowered, lengths[0] if lengths else None, codings[0] if codings else None, single, connection, withheld
+    )
+
+
+def is_withheld(name: str) -> bool:
+    """Whether a response field goes no further: our own, and what would have the client leave for QUIC, past us."""
+    return name == "alt-svc" or is_own_field(name)
 
 
 def _sound(parser: type, raw: bytes) -> bool:
@@ -181,7 +180,7 @@ def framing(head: RequestHead | ResponseHead) -> Framing:
     odd, chunked = not known.single, known.coding is not None
     if known.length is not None:
         value = fields[known.length][1]
-        odd = odd or not (value.isascii() and value.isdigit()) or len(value) > 15
+        odd = odd or not is_length(value)
         length = None if odd else int(value)
     if known.coding is not None:
         odd = odd or length is not None or not _CODED.fullmatch(fields[known.coding][1])

@@ -6,8 +6,9 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
+from proxy.capture.connection import CapturedConnection
+from proxy.capture.intake import Intake
 from proxy.door import Answerer, DoorConfig
-from proxy.errors import Failure
 from proxy.lane.admission import Tunnel
 from proxy.lane.client import Client
 from proxy.lane.entrance import Entrance
@@ -17,13 +18,12 @@ from proxy.lane.upstream import Upstreams
 from proxy.lane.visitor import Visitor
 from proxy.mitm.engine import Begun, Engine, trusted
 from proxy.mitm.tape import Recorder
+from proxy.wire.listener import Listener
 
 if TYPE_CHECKING:
     from proxy.mitm.service import Visits
 
 logger = logging.getLogger(__name__)
-
-BACKLOG: Final = 1024
 
 LOOK: Final = 1.0
 """Seconds between two looks at what is overdue."""
@@ -40,6 +40,7 @@ class Lane:
         self.config = config
         self.engine = Engine(config=config, recorder=recorder, answerer=answerer, trust=trusted(config))
         self.upstreams = Upstreams(str(self.engine.trust))
+        self.engine.make_room = self.upstreams.drop_idle
         self.ways = Ways(self.upstreams, self.engine, self.at_last)
         self.leaves = Leaves(config.authority)
         self._clients: set[Visitor] = set()
@@ -55,30 +56,24 @@ class Lane:
 
     async def run(self, ready: Callable[[int], None]) -> None:
         """Serve until the configuration's `stop` is set."""
-        server = await self._listen()
+        config = self.config
+        listener = Listener(self._open_connections, lambda: Client(self))
+        host, port = await listener.listen(config.host, config.port, reuse_port=config.reuse_port)
         try:
-            host, port = server.sockets[0].getsockname()[:2]
             self.engine.listening(host, port)
             self.spawn(self._look())
-            ready(port)
-            await self.config.stop.wait()
+            async with Intake(self.engine, self._enter_captured, self._enter_proxy, self._open_connections).listening():
+                ready(port)
+                await self.config.stop.wait()
         finally:
-            server.close()
+            listener.close()
             await self._let_go()
             for task in list(self._tasks):
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _listen(self) -> asyncio.Server:
-        host, port = self.config.host, self.config.port
-        try:
-            return await asyncio.get_running_loop().create_server(
-                lambda: Client(self), host, port, reuse_port=self.config.reuse_port or None, backlog=BACKLOG
-            )
-        except OSError as error:
-            raise Failure(
-                f"cannot listen on {host}:{port}: {error.strerror}; choose another port (0 takes a free one) or address"
-            ) from error
+    def _open_connections(self) -> int:
+        return len(self._clients) + (self._others.open_connections if self._others else 0)
 
     async def _look(self) -> None:
         limits = self.config.limits
@@ -114,7 +109,7 @@ class Lane:
             if self._others is not None:
                 await self._others.let_go(0)
             await self._empty.wait()
-        self.upstreams.close()
+        self.upstreams.drop_idle()
         self.ways.close()
 
     # For connections
@@ -170,6 +165,20 @@ class Lane:
     def enter(self, transport: asyncio.Transport, owner: str, tunnel: Tunnel, data: bytes) -> None:
         """Find out what goes through a tunnel, of which this was read already."""
         Entrance(self, owner, tunnel).begin(transport, data)
+
+    def _enter_captured(self, connection: CapturedConnection) -> None:
+        tunnel = Tunnel(connection.captured.host, connection.captured.port, connection.given, connection.captured)
+        transport, data = connection.transport, connection.data
+        if self.engine.proxy is not None:
+            self.config.counts["handed_over/upstream_proxy"] += 1
+            self.hand_over(transport, data, tunnel.begun())
+        else:
+            self.enter(transport, connection.owner, tunnel, data)
+
+    def _enter_proxy(self, transport: asyncio.Transport, data: bytes) -> None:
+        client = Client(self)
+        client.connection_made(transport)
+        client.data_received(data)
 
     def hand_over(self, transport: asyncio.Transport, data: bytes, begun: Begun | None) -> None:
         """Let mitmproxy go on with a connection, from these bytes on."""

@@ -83,14 +83,13 @@ class Relay(Exchange):
 
     def start(self) -> None:
         asked = self.asked
-        bodied = asked.chunked or asked.length > 0
-        self._streams = bodied and (
+        self._streams = asked.body_follows and (
             asked.expects or asked.chunked or asked.length > self.engine.config.limits.buffered_request
         )
         self._repeatable = asked.method in SAFE and not self._streams
         if not self._may_begin():
             return
-        if not bodied:
+        if not asked.body_follows:
             self.take_whole(b"")
         elif self._streams:
             self._forward()
@@ -109,7 +108,7 @@ class Relay(Exchange):
 
     def _may_begin(self) -> bool:
         self.begin_tape(gathers=not self._streams)
-        if problem := self.engine.refusal(self.asked.target):
+        if problem := self.engine.refusal(self.asked.target, self.asked.captured):
             self.refuse(problem)
             return False
         return True

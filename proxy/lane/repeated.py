@@ -40,6 +40,8 @@ class _Known(NamedTuple):
         if not digits.isdigit() or len(digits) > 15 or (digits.startswith(b"0") and digits != b"0"):
             return None
         headers = (*self.before, (self.name, digits.decode()), *self.after)
+        if (digits != b"0") is not self.asked.body_follows:
+            return None
         before, after = self.head
         return Asked._make((*self.fixed, headers, before + digits + after, int(digits)))
 

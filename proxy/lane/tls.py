@@ -9,7 +9,8 @@ import os
 import ssl
 import tempfile
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, cast
 
 from cryptography.hazmat.primitives import serialization
@@ -218,17 +219,32 @@ def _server_context(leaf: Leaf, *, alpn: str | None) -> ssl.SSLContext:
 
 
 def _load(context: ssl.SSLContext, leaf: Leaf) -> None:
-    """OpenSSL takes a key from a file only, and ours is never written as it is: the file is sealed, and gone at once."""
+    """OpenSSL takes a key from a file only. Ours is sealed, in memory, and gone at once."""
     password = os.urandom(16).hex().encode()
     pem = leaf.certificate.public_bytes(serialization.Encoding.PEM) + leaf.key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.TraditionalOpenSSL,
         serialization.BestAvailableEncryption(password),
     )
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(pem)
-        file.flush()
-        context.load_cert_chain(file.name, password=password)
+    with _memory_file(pem) as path:
+        context.load_cert_chain(path, password=password)
+
+
+@contextmanager
+def _memory_file(content: bytes) -> Iterator[str]:
+    """A path at which OpenSSL reads this. It is in memory, where the system can: no disk, and no name that others see."""
+    if not hasattr(os, "memfd_create"):
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(content)
+            file.flush()
+            yield file.name
+        return
+    handle = os.memfd_create("leaf")
+    try:
+        os.write(handle, content)
+        yield f"/proc/self/fd/{handle}"
+    finally:
+        os.close(handle)
 
 
 def upstream_context(trust: str, *alpn: str) -> ssl.SSLContext:

@@ -36,6 +36,9 @@ class Way(NamedTuple):
     name: str | None
     """Who it has to be, by TLS; None where that is not spoken."""
 
+    is_local: bool = False
+    """Whether private addresses and all ports are allowed: only the user's own captured commands reach it so."""
+
 
 class Listener(Protocol):
     """What an upstream's answer is for."""
@@ -235,8 +238,8 @@ class Upstreams:
             if not waiting:
                 del self._waiting[way]
 
-    def close(self) -> None:
-        """Let go of all."""
+    def drop_idle(self) -> None:
+        """Close those that nobody uses."""
         for waiting in self._waiting.values():
             for upstream in waiting:
                 upstream.drop()
@@ -247,9 +250,11 @@ class Upstreams:
         loop = asyncio.get_running_loop()
 
         async def opened(address: str) -> Upstream:
-            return (await loop.create_connection(lambda: Upstream(way), address, way.port))[1]
+            transport, upstream = await loop.create_connection(lambda: Upstream(way), address, way.port)
+            destinations.recent.note(transport)
+            return upstream
 
-        upstream = await destinations.reach(way.host, way.port, opened)
+        upstream = await destinations.reach(way.host, way.port, opened, local=way.is_local)
         if way.name is not None:
             try:
                 async with asyncio.timeout(destinations.timeout):

@@ -1,25 +1,26 @@
 """Whether a request may go on, who asks, and whom: everything that is decided before a byte is forwarded."""
 
-import hmac
 import ipaddress
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from mitmproxy import http
 from mitmproxy.net.http.url import parse_authority
 from mitmproxy.net.http.validate import validate_headers
 
 from calls.model import Headers
+from proxy.access import Access
+from proxy.capture.first_bytes import host_name
 from proxy.door import DEFAULT_PORTS, Origin
-from proxy.identity import Identity, identify, refusal
+from proxy.identity import OWN_SOURCES, Identity, identify, refusal
 from proxy.mitm.heads import HEAD_LINES, fields_fault
 from proxy.mitm.problem import Problem
+from proxy.wire.http1_heads import is_length
 
 type Credentials = tuple[str, str]
 """A run and a token; either may be empty."""
-
-OURS = ("credentials", "x-playhead-run")
-"""Where a run may be named for us; what an agent tells others never selects a recording."""
 
 _PREFIX = re.compile(rb"/~(?P<run>[A-Za-z0-9._:-]{1,128})(?:~(?P<token>[^/?]*))?(?=[/?]|$)")
 
@@ -42,33 +43,49 @@ class Asked:
     """The run, where the client named it to us: by credentials, our header or the path."""
 
 
+_NO_TARGET: Final = re.compile(rb"[\x00-\x20\x7f]")
+
+
 def sound(request: http.Request) -> None:
     """Raise Problem for a head that no upstream may see."""
     if len(request.headers.fields) > HEAD_LINES:
         raise Problem(431, "head_too_large", f"the request has more than {HEAD_LINES} header fields")
     line = fields_fault([(request.data.method, request.data.path)]) and "its method or its path is none"
+    if _NO_TARGET.search(request.data.path):
+        # HTTP/1 could not say so, and in a request line of ours it would begin another field (RFC 9113 8.3.1).
+        line = "its path holds a blank or a control character"
     if fault := fields_fault(request.headers.fields) or line:
         raise Problem(400, "malformed_head", f"the request's head is malformed ({fault}); it went nowhere")
     lengths = request.headers.get_all("content-length")
-    if "transfer-encoding" not in request.headers and (not lengths or (len(lengths) == 1 and _plain(lengths[0]))):
+    coded = "transfer-encoding" in request.headers
+    if not coded and (not lengths or (len(lengths) == 1 and is_length(lengths[0]))):
         return
     try:
         validate_headers(request)
     except ValueError as error:
-        detail = "the request's framing is ambiguous or invalid (Content-Length, Transfer-Encoding); it went nowhere"
-        raise Problem(400, "malformed_framing", detail) from error
+        raise _malformed_framing() from error
+    if lengths:
+        raise _malformed_framing()
 
 
-def _plain(length: str) -> bool:
-    # What begins with a zero is octal to some readers, and nothing to mitmproxy.
-    return length.isascii() and length.isdigit() and len(length) < 16 and (length == "0" or length[0] != "0")
+def _malformed_framing() -> Problem:
+    detail = "the request's framing is ambiguous or invalid (Content-Length, Transfer-Encoding); it went nowhere"
+    return Problem(400, "malformed_framing", detail)
 
 
-def authorize(given: Credentials | None, token: str | None, *, reverse: bool = False) -> None:
+def path_of_origin(request: http.Request) -> None:
+    """Raise Problem for a path that does not begin with /: in the record's URL it would be a part of the host."""
+    if not request.data.path.startswith(b"/"):
+        raise Problem(400, "bad_path", "the path of a request begins with /; it went nowhere")
+
+
+def authorize(given: Credentials | None, access: Access, *, reverse: bool = False) -> None:
     """Raise Problem unless the client may use this door and names a run that can be one."""
-    presented = given[1] if given else ""
-    if token is not None and not hmac.compare_digest(presented.encode(), token.encode()):
-        detail = "this proxy wants a token: use http://RUN:TOKEN@host:port as the proxy's URL"
+    if not access.admits(given):
+        detail = (
+            "this proxy asks for its recording token: use http://RUN:TOKEN@host:port as the proxy's URL;"
+            " `playhead token --recording` prints it, and `playhead env` fills it in"
+        )
         raise Problem(401 if reverse else 407, "token_required", detail)
     if wrong := refusal((), given):
         raise Problem(400, "bad_run", wrong)
@@ -102,6 +119,12 @@ def asked_in_tunnel(host: str, port: int, sni: str | None, *, secure: bool) -> O
     return Origin("https" if secure else "http", host.lower(), port)
 
 
+def named_by(request: http.Request, target: Origin) -> Origin:
+    """Whom a request over a captured connection is for: the client chose the connection without us, and Host is its word."""
+    name = host_name(request.authority or request.headers.get("host", ""))
+    return target if name is None or name == target.host else Origin(target.scheme, name, target.port)
+
+
 def agree_on_host(request: http.Request, target: Origin, *, rewrite: bool) -> None:
     """Let Host say whom the request is for. Raise Problem where it says something else and may not be rewritten."""
     hosts = request.headers.get_all("host")
@@ -121,10 +144,16 @@ def agree_on_host(request: http.Request, target: Origin, *, rewrite: bool) -> No
         request.authority = target.authority
 
 
-def asked(request: http.Request, target: Origin, given: Credentials | None, owner: str) -> Asked:
+def asked(
+    request: http.Request,
+    target: Origin,
+    given: Credentials | None,
+    owner: str,
+    is_only_run: Callable[[str], bool] = lambda _run: False,
+) -> Asked:
     """Find out who asks, and leave in the request only what is for the upstream."""
     headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.fields)
-    identity = identify(headers, given, owner)
+    identity = identify(headers, given, owner, is_only_run)
     if identity.wrong:
         raise Problem(400, "bad_run", identity.wrong)
     others = identity.headers
@@ -137,7 +166,7 @@ def asked(request: http.Request, target: Origin, given: Credentials | None, owne
         http_version=version(request),
         headers=others,
         identity=identity,
-        named=next((value for source, value in identity.evidence if source in OURS), None),
+        named=next((value for source, value in identity.evidence if source in OWN_SOURCES), None),
     )
 
 

@@ -148,7 +148,7 @@ class Answered(Relayed):
     def go_live(self, body: Body) -> CommandGenerator[None]:
         """Relay and record the collected request."""
         self.begin_tape()
-        if problem := self.visit.engine.refusal(self.asked.target):
+        if problem := self.visit.engine.refusal(self.asked.target, self.visit.captured):
             yield from self.refuse(problem, "refused")
             return
         self._tell_request(body)
@@ -317,7 +317,7 @@ class Answered(Relayed):
         self.server_state = self.over
         self._lacking = lambda _: dialogue.left()
         try:
-            upgrade = Upgrade(self.flow.request, answer.headers)
+            upgrade = Upgrade(self.flow.request, answer.headers, self.visit.engine.message_memory)
         except Problem as problem:
             yield from self.refuse(problem)
             return

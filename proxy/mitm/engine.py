@@ -9,11 +9,14 @@ from typing import ClassVar
 from urllib.parse import unquote, urlsplit
 
 from proxy.ca import roots_file
+from proxy.capture.captured import Captured
+from proxy.capture.owner import Owners
 from proxy.door import Answerer, DoorConfig, Origin, said_of
 from proxy.errors import Failure
 from proxy.mitm.destinations import Destinations
 from proxy.mitm.problem import Problem
 from proxy.mitm.tape import Recorder
+from proxy.wire.memory_budget import MemoryBudget
 
 ALPN_KEPT = 4096
 TARGETS_KEPT = 1024
@@ -63,8 +66,15 @@ class Engine:
     authorization_above: str | None = field(init=False, default=None)
     """What it wants to see."""
 
+    make_room: Callable[[], None] = lambda: None
+    """Close idle upstream connections: there is no file left for another one."""
+
     destinations: Destinations = field(init=False)
     _refusal: Callable[[Origin], Problem | None] = field(init=False)
+    owners: Owners = field(init=False)
+    message_memory: MemoryBudget = field(init=False, default_factory=MemoryBudget)
+    """For the WebSocket messages that are coming, on all connections."""
+
     alpn: dict[tuple[str, int], bytes] = field(init=False, default_factory=dict)
     """What upstreams chose; b"" for none. So a client of ours gets the protocol that it would get from them."""
 
@@ -80,10 +90,12 @@ class Engine:
             if parts.username is not None:
                 credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
                 self.authorization_above = f"Basic {base64.b64encode(credentials).decode()}"
+        self.owners = Owners(config.owner)
         self.listening(config.host, config.port)
 
     def listening(self, host: str, port: int) -> None:
         """Fix the rules about whom clients may reach, now that we know where we listen ourselves."""
+        self.owners.port = port
         exempt = {(origin.host, origin.port) for origin in self.upstreams.values()}
         if self.reverse:
             exempt.add((self.reverse.host, self.reverse.port))
@@ -93,6 +105,7 @@ class Engine:
             exempt=frozenset(exempt),
             own=(*self.config.own_addresses, (host, port)),
             timeout=self.config.limits.connect,
+            make_room=lambda: self.make_room(),
         )
         self._refusal = lru_cache(TARGETS_KEPT)(self._new_refusal)
 
@@ -110,9 +123,17 @@ class Engine:
         """Whether another origin stands in for this one."""
         return self.contact(target) is not target
 
-    def refusal(self, target: Origin) -> Problem | None:
-        """Why this target may not be asked, as far as its name and port tell."""
-        return self._refusal(target)
+    def has_upstream(self, host: str) -> bool:
+        """Whether another origin stands in for this host, at some port or at all."""
+        by_port = any(place.rpartition(":")[0] == host for place in self.upstreams)
+        return by_port or said_of(host, self.upstreams) is not None
+
+    def refusal(self, target: Origin, captured: Captured | None = None) -> Problem | None:
+        """Why this target may not be asked, as far as its name and port tell. A captured connection goes where it went,
+        whatever its requests name."""
+        if captured is None or self.overridden(target):
+            return self._refusal(target)
+        return None if captured.is_local else self.destinations.by_name(captured.host, captured.port)
 
     def _new_refusal(self, target: Origin) -> Problem | None:
         contact = self.contact(target)
@@ -163,6 +184,9 @@ class Begun:
 
     name: str | None = None
     """What the client called the host in its handshake."""
+
+    captured: Captured | None = None
+    """Where a captured connection went."""
 
 
 def trusted(config: DoorConfig) -> Path:

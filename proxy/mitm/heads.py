@@ -14,7 +14,8 @@ _END = re.compile(rb"\r?\n\r?\n")
 # Other control characters are blanks to some readers: `Transfer-Encoding:\x0bchunked` is chunked for Python's strip.
 _BAD_HEAD = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r(?!\n)|(?<!\r)\n|\n[ \t]")
 _OTHER_VERSION = re.compile(rb"[^\r\n]* HTTP/(?!1\.[01][\r\n])[0-9]")
-_BAD_VALUE = re.compile(rb"[\x00\r\n]")
+_BAD_VALUE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+_REQUEST_LINE = re.compile(rb"[!-~]+ [!-~\x80-\xff]+ HTTP/1\.[01]")
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 
 
@@ -28,6 +29,9 @@ def raw_fault(buffered: bytes) -> Problem | None:
         )
     if end and _OTHER_VERSION.match(head + b"\r"):
         return Problem(505, "unsupported_version", "this is no HTTP/1 request, on a connection that speaks HTTP/1")
+    if end and _REQUEST_LINE.fullmatch(head.partition(b"\r\n")[0]) is None:
+        # RFC 9112 3: who takes other blanks for the one that belongs here may find another target in it.
+        return Problem(400, "malformed_head", "the request's first line is not METHOD TARGET HTTP/1.1; it went nowhere")
     # While the head is incomplete its last byte may be half of a line's end.
     if _BAD_HEAD.search(head if end else head.removesuffix(b"\r")):
         return Problem(
@@ -44,7 +48,7 @@ def fields_fault(fields: Iterable[tuple[bytes, bytes]]) -> str | None:
         if not _is_token(name):
             return "a field name is not a token"
         if _BAD_VALUE.search(value):
-            return "a field value holds a NUL, a CR or an LF"
+            return "a field value holds a control character"
     return None
 
 

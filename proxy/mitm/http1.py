@@ -4,7 +4,6 @@ Each method replaces one of `mitmproxy.proxy.layers.http._http1`; tests/proxy/mi
 """
 
 import re
-from collections.abc import Iterator
 
 import h11
 from mitmproxy import http
@@ -25,14 +24,14 @@ from mitmproxy.proxy.layers.http._events import (
     ResponseTrailers,
 )
 
-from proxy.mitm.heads import HEAD_BYTES, raw_fault
+from proxy.mitm.heads import HEAD_BYTES, fields_fault, raw_fault
 from proxy.mitm.problem import Problem
 from proxy.mitm.signals import Heading, Hold, Informational, Malformed, Reading, Resume
+from proxy.wire.http1_heads import HEAD_END, response_flaw, unfinished_flaw
+from proxy.wire.trailers import is_sendable
 
 PIPELINED = 1 << 20
 """How much a client may send ahead of its answer before we stop reading."""
-
-RESPONSE_HEAD = 1 << 20
 
 _INTERIM = re.compile(rb"HTTP/1\.[01] 1(?!01)\d\d[ \r\n]")
 
@@ -57,11 +56,7 @@ class Http1(_http1.Http1Connection):
                 if found is None and len(self.buf) > HEAD_BYTES:
                     raise h11.RemoteProtocolError("endless chunk header or trailer")
             except h11.ProtocolError as error:
-                yield commands.CloseConnection(self.conn)
-                kind = self.ReceiveProtocolError
-                if kind is ResponseProtocolError and isinstance(event, events.DataReceived):
-                    kind = Malformed
-                yield ReceiveHttp(kind(self.stream_id, str(error), self.ReceiveProtocolError.code))
+                yield from self._broken_body(event, str(error))
                 return
             if found is None:
                 return
@@ -70,8 +65,19 @@ class Http1(_http1.Http1Connection):
                     yield ReceiveHttp(self.ReceiveData(self.stream_id, bytes(found.data)))
                 continue
             assert isinstance(found, h11.EndOfMessage)
+            if fault := fields_fault(found.headers.raw_items()):
+                yield from self._broken_body(event, fault)
+                return
             yield from self._end_of_body(found)
             return
+
+    def _broken_body(self, event: events.Event, fault: str) -> CommandGenerator[None]:
+        assert self.stream_id is not None
+        yield commands.CloseConnection(self.conn)
+        kind = self.ReceiveProtocolError
+        if kind is ResponseProtocolError and isinstance(event, events.DataReceived):
+            kind = Malformed
+        yield ReceiveHttp(kind(self.stream_id, fault, self.ReceiveProtocolError.code))
 
     def _end_of_body(self, end: h11.EndOfMessage) -> CommandGenerator[None]:
         assert self.stream_id is not None
@@ -93,9 +99,10 @@ class Http1(_http1.Http1Connection):
             yield end_of_message
 
     def _last_chunk(self) -> commands.SendData:
-        trailers = bytes(self.trailers) if self.trailers else b""
+        fields = self.trailers.fields if self.trailers else ()
         self.trailers = None
-        return commands.SendData(self.conn, b"0\r\n" + trailers + b"\r\n")
+        lines = [b"%b: %b\r\n" % field for field in fields if is_sendable(field[0].decode("latin-1"))]
+        return commands.SendData(self.conn, b"0\r\n" + b"".join(lines) + b"\r\n")
 
 
 class Server(Http1, _http1.Http1Server):
@@ -187,11 +194,13 @@ class Client(Http1, _http1.Http1Client):
     def read_headers(self, event: events.ConnectionEvent) -> CommandGenerator[None]:
         """Let interim responses by, then read the final one."""
         if isinstance(event, events.DataReceived) and self.stream_id is not None:
-            for interim in self._interim():
+            fault, interim = self._next_head()
+            while interim is not None:
                 yield ReceiveHttp(Informational(self.stream_id, interim))
-            if len(self.buf) > RESPONSE_HEAD and b"\n\r\n" not in bytes(self.buf):
+                fault, interim = self._next_head()
+            if fault is not None:
                 yield commands.CloseConnection(self.conn)
-                yield self._malformed("its head is too large")
+                yield self._malformed(fault)
                 self.state = self.done
                 return
         for command in super().read_headers(event):
@@ -204,16 +213,19 @@ class Client(Http1, _http1.Http1Client):
         assert self.stream_id is not None
         return ReceiveHttp(Malformed(self.stream_id, fault, ErrorCode.GENERIC_SERVER_ERROR))
 
-    def _interim(self) -> Iterator[http.Response]:
-        while _INTERIM.match(bytes(self.buf)):
-            lines = self.buf.maybe_extract_lines()
-            if not lines:
-                return
-            try:
-                yield http1.read_response_head([bytes(line) for line in lines])
-            except ValueError:
-                # Not ours to judge: drop it, the final response follows.
-                continue
+    def _next_head(self) -> tuple[str | None, http.Response | None]:
+        """What is wrong with the head that comes next; the interim response that it is. Neither, where it is the final one's."""
+        received = bytes(self.buf)
+        end = received.find(HEAD_END) + len(HEAD_END)
+        if end < len(HEAD_END):
+            return unfinished_flaw(received), None
+        if (flaw := response_flaw(received[:end])) is not None:
+            return f"no sound head ({flaw})", None
+        if _INTERIM.match(received) is None:
+            return None, None
+        interim = http1.read_response_head([bytes(line) for line in self.buf.maybe_extract_lines() or ()])
+        coded = "transfer-encoding" in interim.headers
+        return ("an interim response has a transfer coding", None) if coded else (None, interim)
 
     def send(self, event: HttpEvent) -> CommandGenerator[None]:
         """Send what a stream wants the upstream to get."""

@@ -4,9 +4,13 @@ mitmproxy announces windows of 2 GiB, acknowledges all it reads at once, and buf
 does not take. Here a stream's window is small, and while its reader's buffer is full nothing more is acknowledged.
 """
 
+import asyncio
+import re
+import time
 from typing import Any
 
 import h2.config
+import h2.errors
 import h2.events
 from mitmproxy import http
 from mitmproxy.proxy import commands, events
@@ -16,6 +20,7 @@ from mitmproxy.proxy.layers.http import _http2, _http_h2
 from mitmproxy.proxy.layers.http._base import ReceiveHttp
 from mitmproxy.proxy.layers.http._events import (
     RequestData,
+    RequestHeaders,
     RequestProtocolError,
     RequestTrailers,
     ResponseData,
@@ -23,10 +28,22 @@ from mitmproxy.proxy.layers.http._events import (
     ResponseTrailers,
 )
 
-from proxy.mitm.signals import Full, Hold, Informational, Resume, Room
+from proxy.mitm.body_lengths import BodyLengths
+from proxy.mitm.flood import FloodGuard
+from proxy.mitm.heads import fields_fault
+from proxy.mitm.signals import Await, Full, Hold, Informational, Malformed, Resume, Room
+from proxy.wire.trailers import is_sendable
 
 WINDOW = 1 << 20
 """What a sender may have under way on one stream."""
+
+_STATUS = re.compile(rb"[1-9][0-9][0-9]")
+
+SLICE = 512
+"""Bytes that are taken apart before it is looked at how long that took."""
+
+TURN = 0.003
+"""Seconds that one connection may take before others have their turn."""
 
 HIGH = 256 << 10
 LOW = 64 << 10
@@ -50,6 +67,7 @@ class Http2(_http2.Http2Connection):
 
     h2_conn: Buffered
     towards_client: bool
+    MalformedMessage: type[RequestProtocolError | Malformed]
 
     def __init__(self, context: Context, *args: Any) -> None:
         super().__init__(context, *args)
@@ -57,9 +75,17 @@ class Http2(_http2.Http2Connection):
         self.full: set[int] = set()
         self.held: set[int] = set()
         self.owed: dict[int, int] = {}
+        self.flood = FloodGuard(preface=self.towards_client)
+        self.lengths = BodyLengths()
 
     def handle_h2_event(self, event: h2.events.Event) -> CommandGenerator[bool]:
         """Deliver data of a held stream without acknowledging it; the rest is mitmproxy's."""
+        if isinstance(event, h2.events.TrailersReceived) and (wrong := fields_fault(event.headers or ())):
+            yield from self.malformed(event.stream_id or 0, wrong)
+            return False
+        if (malformed := self.lengths.fault(event)) is not None:
+            yield from self.malformed(*malformed)
+            return False
         match event:
             case h2.events.DataReceived() if event.stream_id in self.held and event.stream_id in self.streams:
                 self.owed[event.stream_id] = self.owed.get(event.stream_id, 0) + event.flow_controlled_length
@@ -69,6 +95,15 @@ class Http2(_http2.Http2Connection):
             case h2.events.StreamReset():
                 self.release(event.stream_id)
         return (yield from super().handle_h2_event(event))
+
+    def malformed(self, stream_id: int, fault: str) -> CommandGenerator[None]:
+        """End one stream, of which the peer has said what cannot be (RFC 9113 8.1.1)."""
+        if not self.is_closed(stream_id):
+            self.h2_conn.reset_stream(stream_id, h2.errors.ErrorCodes.PROTOCOL_ERROR)
+            yield commands.SendData(self.conn, self.h2_conn.data_to_send())
+        self.release(stream_id)
+        if self.streams.pop(stream_id, None) is not None:
+            yield ReceiveHttp(self.MalformedMessage(stream_id, fault, self.ReceiveProtocolError.code))
 
     def release(self, stream_id: int) -> None:
         """Acknowledge what was held back, so that the connection's window does not shrink for good."""
@@ -87,8 +122,38 @@ class Http2(_http2.Http2Connection):
 
     def _handle_event(self, event: events.Event) -> CommandGenerator[None]:
         if isinstance(event, RequestTrailers | ResponseTrailers):
-            event.trailers = http.Headers(_lowered(event.trailers))
+            sendable = [field for field in _lowered(event.trailers) if is_sendable(field[0].decode("latin-1"))]
+            if not sendable:
+                return
+            event.trailers = http.Headers(sendable)
+        elif isinstance(event, RequestData | ResponseData):
+            self.flood.carried(len(event.data))
+        elif isinstance(event, events.DataReceived):
+            if self.flood.is_flooded(event.data, time.monotonic()):
+                why = "too many frames that carry nothing"
+                yield from self.protocol_error(why, h2.errors.ErrorCodes.ENHANCE_YOUR_CALM)
+            else:
+                yield from self._received(event)
+            return
         yield from super()._handle_event(event)
+
+    def _received(self, event: events.DataReceived) -> CommandGenerator[None]:
+        """Take apart what has come, in slices: one read may hold frames that cost seconds, and others wait meanwhile."""
+        at, size = 0, SLICE
+        while at < len(event.data) and not self.is_over:
+            began = time.perf_counter()
+            yield from super()._handle_event(events.DataReceived(event.connection, event.data[at : at + size]))
+            at += size
+            if time.perf_counter() - began < TURN:
+                size *= 2
+            else:
+                size = SLICE
+                yield Await(lambda: asyncio.sleep(0))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the connection was closed, and what still comes on it is nothing to us."""
+        return "_handle_event" in vars(self)
 
     def measure(self, event: events.Event) -> CommandGenerator[None]:
         """Tell the streams whose reader lags, and those whose reader has caught up."""
@@ -109,6 +174,7 @@ class Server(Http2, _http2.Http2Server):
     """Towards the client."""
 
     towards_client = True
+    MalformedMessage = RequestProtocolError
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -136,6 +202,7 @@ class Client(Http2, _http2.Http2Client):
     """Towards the upstream."""
 
     towards_client = False
+    MalformedMessage = Malformed
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -151,17 +218,37 @@ class Client(Http2, _http2.Http2Client):
             yield from super()._handle_event(event)
 
     def _handle_event2(self, event: events.Event) -> CommandGenerator[None]:
+        if isinstance(event, RequestHeaders) and event.request.method == "HEAD":
+            self.lengths.heads.add(event.stream_id)
         yield from super()._handle_event2(event)
         yield from self.measure(event)
 
     def handle_h2_event(self, event: h2.events.Event) -> CommandGenerator[bool]:
         """Let interim responses by; mitmproxy swallows them."""
+        if isinstance(event, h2.events.ResponseReceived | h2.events.InformationalResponseReceived):
+            # mitmproxy reads ` 200` and `+200` as the number that they are for Python.
+            (_, code), *others = event.headers or [(b"", b"")]
+            sized = isinstance(event, h2.events.InformationalResponseReceived) and b"content-length" in dict(others)
+            if _STATUS.fullmatch(code) is None or fields_fault(others) or sized:
+                yield from self.malformed(event.stream_id, "it is no sound HTTP/2 message")
+                return False
         if isinstance(event, h2.events.InformationalResponseReceived):
             status, fields = _http2.parse_h2_response_headers(event.headers)
             interim = http.Response(b"HTTP/2.0", status, b"", fields, None, None, 0.0, None)
             yield ReceiveHttp(Informational(event.stream_id, interim))
             return False
         return (yield from super().handle_h2_event(event))
+
+    def protocol_error(
+        self, message: str, error_code: int = h2.errors.ErrorCodes.PROTOCOL_ERROR
+    ) -> CommandGenerator[None]:
+        """Say of each stream that what comes is no sound answer: mitmproxy says that the upstream is gone."""
+        for command in super().protocol_error(message, error_code):
+            if isinstance(command, ReceiveHttp) and isinstance(command.event, ResponseProtocolError):
+                event = command.event
+                yield ReceiveHttp(Malformed(event.stream_id, "it is no sound HTTP/2 message", event.code))
+            else:
+                yield command
 
 
 def _lowered(headers: http.Headers) -> list[tuple[bytes, bytes]]:

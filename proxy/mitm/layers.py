@@ -15,12 +15,14 @@ from mitmproxy.proxy.layers.tls import (
     ServerTLSLayer,
     TlsClienthelloHook,
     TlsEstablishedServerHook,
+    TlsFailedClientHook,
     TlsFailedServerHook,
     TlsStartClientHook,
     TlsStartServerHook,
 )
 from mitmproxy.tls import ClientHelloData, TlsData
 
+from proxy.capture.captured import rejection
 from proxy.identity import credentials
 from proxy.mitm import http1, http2, quicker, tls
 from proxy.mitm.admission import asked_in_tunnel, authorize, sound
@@ -30,6 +32,7 @@ from proxy.mitm.opaque import Opaque
 from proxy.mitm.problem import Fault, Problem
 from proxy.mitm.relayed import Relayed
 from proxy.mitm.visit import Visit
+from proxy.wire.run_access import require_write_access
 
 REPLACED = {
     "Http1Server": http1.Server,
@@ -37,6 +40,10 @@ REPLACED = {
     "Http2Server": http2.Server,
     "Http2Client": http2.Client,
 }
+
+
+PREFACE = b"PRI * HTTP/2.0\r\n"
+"""What a client of HTTP/2 begins with that knows what its server speaks (RFC 9113 3.4)."""
 
 
 def install() -> None:
@@ -66,7 +73,13 @@ class Http(http_layers.HttpLayer):
         self.context.server.error = None
         for connection in [c for c in self.connections if isinstance(c, Server) and self._over(c)]:
             del self.connections[connection]
-        yield from super().get_connection(event, reuse=reuse)
+        client = self.context.client
+        by_prior_knowledge = client.alpn == b"h2" and not client.tls and not event.tls
+        for command in super().get_connection(event, reuse=reuse):
+            if by_prior_knowledge and isinstance(command, commands.OpenConnection):
+                # gRPC without TLS: its server speaks nothing else, and no handshake tells so.
+                command.connection.alpn = b"h2"
+            yield command
 
     def _over(self, server: Server) -> bool:
         if server.connected or server in self.waiting_for_establishment:
@@ -106,7 +119,10 @@ class Stack:
     def resumed(self, visit: Visit, begun: Begun) -> Layer:
         """The first layer of a connection that another engine has begun."""
         context = Context(visit.client, self.engine.options)  # type: ignore[arg-type]  # theirs, cheaper
-        context.server.address = (begun.host, begun.port)
+        context.server.address = (begun.captured.host if begun.captured else begun.host, begun.port)
+        if self.engine.proxy is not None:
+            above = self.engine.proxy
+            context.server.via = (above.scheme, (above.host, above.port))  # type: ignore[assignment]  # theirs is a literal
         if not begun.opened:
             return NextLayer(context)
         if begun.secure:
@@ -125,6 +141,9 @@ class Stack:
             case HttpConnectUpstreamHook(flow=flow):
                 self._connect_above(flow)
             case TlsClienthelloHook(data=hello):
+                if visit.captured is not None and hello.client_hello.sni:
+                    visit.tunnel = hello.client_hello.sni.lower()
+                    hello.context.server.sni = visit.tunnel
                 hello.establish_server_tls_first = self._ask_upstream_first(visit, hello)
             case TlsStartClientHook(data=start):
                 self._start_client(visit, start)
@@ -134,6 +153,9 @@ class Stack:
                 self._established(done)
             case TlsFailedServerHook(data=failed):
                 _failed(failed)
+            case TlsFailedClientHook(data=failed):
+                if visit.captured is not None and (why := rejection(failed.conn.error)):
+                    visit.captured.report_failure(why)
 
     def _next(self, visit: Visit, undecided: NextLayer) -> Layer | None:
         context, data = undecided.context, undecided.data_client()  # type: ignore[no-untyped-call]
@@ -145,9 +167,13 @@ class Stack:
             return None
         if starts_like_tls_record(data) and not context.client.tls:
             return _stacked(ServerTLSLayer(context), ClientTLSLayer(context))
+        if data.startswith(PREFACE) and not context.client.tls:
+            context.client.alpn = b"h2"
         if context.client.alpn in tls.HTTP_ALPNS or _like_http(data):
             return Http(context, HTTPMode.transparent, visit)
-        return Opaque(context, visit, f"{visit.tunnel} was asked in something that is neither TLS nor HTTP")
+        within = "what it speaks within TLS is not HTTP"
+        reason = f"{visit.tunnel} was asked in something that is neither TLS nor HTTP"
+        return Opaque(context, visit, reason if visit.captured is None else within)
 
     def _first(self, visit: Visit, context: Context, data: bytes) -> Layer | None:
         if len(data) < 3:
@@ -168,7 +194,10 @@ class Stack:
         try:
             given = credentials(flow.request.headers.get("proxy-authorization", ""))
             sound(flow.request)
-            authorize(given, self.engine.config.token)
+            authorize(given, self.engine.config.access)
+            if given and given[0]:
+                # What goes on undecrypted is noted in the run.
+                require_write_access(given[0], given, self.engine.config.access)
             self._may_connect(flow.request.host, flow.request.port)
         except Problem as problem:
             self.engine.config.counts[f"errors/{problem.code}"] += 1

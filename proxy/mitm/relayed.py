@@ -34,10 +34,11 @@ from proxy.mitm import admission
 from proxy.mitm.heads import fields_fault
 from proxy.mitm.problem import Problem, unreachable
 from proxy.mitm.signals import Malformed
-from proxy.mitm.stream import RequestEvent, Stream, as_text, latin
+from proxy.mitm.stream import RequestEvent, Stream, as_text, latin, without_own_fields
 from proxy.mitm.tape import Recorder, Recording, Tape
 from proxy.mitm.upgraded import Upgraded
 from proxy.mitm.visit import Visit
+from proxy.wire.http1_heads import is_length
 
 
 class Tail:
@@ -109,7 +110,7 @@ class Relayed(Stream):
 
     def relay(self, event: RequestHeaders) -> CommandGenerator[None]:
         """Take in a short request whole; let a long one, or one of unknown length, go on as it comes."""
-        if problem := self.visit.engine.refusal(self.asked.target):
+        if problem := self.visit.engine.refusal(self.asked.target, self.visit.captured):
             yield from self.refuse(problem, "refused")
             return
         self.server_state = self.response_head
@@ -235,7 +236,8 @@ class Relayed(Stream):
             if self.mode is HTTPMode.transparent:
                 assert server.address is not None
                 address = server.address[:2]
-                server.sni = target.host
+                # Whom the certificate has to be of is what a captured handshake named, whatever Host says.
+                server.sni = self.visit.tunnel if self.visit.captured is not None else target.host
         connection, error = yield http_layers.GetHttpConnection(address, contact.scheme == "https", via, "tcp")
         if error:
             if self.client_left():
@@ -265,6 +267,7 @@ class Relayed(Stream):
         self.tape.response(
             response.status_code, latin(response.data.reason), admission.version(response), as_text(response.headers)
         )
+        without_own_fields(response)
         self.mark(response)
         self.server_state = self.response_body
         if event.end_stream:
@@ -383,8 +386,13 @@ def _response_fault(request: http.Request, response: http.Response) -> str | Non
         validate_headers(response)
     except ValueError:
         return "its framing is ambiguous or invalid"
+    if not all(map(is_length, response.headers.get_all("content-length"))):
+        return "its Content-Length is not a plain number"
+    # Other codings than this one only their own client could undo, who has not been asked.
+    if response.headers.get("transfer-encoding", "chunked").strip().lower() != "chunked":
+        return "its framing is ambiguous or invalid"
     if not 100 <= response.status_code <= 999:
         return "its status is none"
     if fields_fault([(b"reason", response.data.reason)]):
-        return "its reason holds a NUL, a CR or an LF"
+        return "its reason holds a control character"
     return fields_fault(response.headers.fields)

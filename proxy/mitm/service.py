@@ -7,14 +7,15 @@ from collections.abc import Callable
 from mitmproxy.proxy.mode_specs import ProxyMode
 from mitmproxy.utils.asyncio_utils import set_eager_task_factory
 
+from proxy.capture.connection import CapturedConnection
+from proxy.capture.intake import Intake
 from proxy.door import Answerer, DoorConfig
-from proxy.errors import Failure
+from proxy.mitm import tls
 from proxy.mitm.engine import Begun, Engine, trusted
 from proxy.mitm.layers import Stack, install
 from proxy.mitm.tape import Recorder
 from proxy.mitm.visit import Guard, Visit
-
-BACKLOG = 1024
+from proxy.wire.listener import Listener
 
 
 class Service:
@@ -34,28 +35,20 @@ class Service:
         engine = Engine(
             config=self.config, recorder=self._recorder, answerer=self._answerer, trust=trusted(self.config)
         )
-        visits = Visits(engine)
+        visits, config = Visits(engine), self.config
         with set_eager_task_factory():
-            server = await self._listen(visits)
+            listener = Listener(lambda: visits.open_connections, visits.protocol)
+            host, port = await listener.listen(config.host, config.port, reuse_port=config.reuse_port)
             try:
-                host, port = server.sockets[0].getsockname()[:2]
                 engine.listening(host, port)
-                ready(port)
-                await self.config.stop.wait()
+                async with Intake(
+                    engine, visits.enter_captured, visits.enter_proxy, lambda: visits.open_connections
+                ).listening():
+                    ready(port)
+                    await self.config.stop.wait()
             finally:
-                server.close()
+                listener.close()
                 await visits.let_go(self.config.limits.grace)
-
-    async def _listen(self, visits: "Visits") -> asyncio.Server:
-        host, port = self.config.host, self.config.port
-        try:
-            return await asyncio.start_server(
-                visits.serve, host, port, reuse_port=self.config.reuse_port or None, backlog=BACKLOG
-            )
-        except OSError as error:
-            raise Failure(
-                f"cannot listen on {host}:{port}: {error.strerror}; choose another port (0 takes a free one) or address"
-            ) from error
 
 
 class Visits:
@@ -63,15 +56,30 @@ class Visits:
 
     def __init__(self, engine: Engine) -> None:
         install()
+        # Read the roots now: they are kept, and later there may be no file left to read them with.
+        tls.towards_upstream("localhost", (), engine.trust)
         self._engine = engine
         self._stack, self._mode = Stack(engine), _mode(engine)
         self._visits: set[Visit] = set()
+        self._resumed: set[asyncio.Task[None]] = set()
         self._empty = asyncio.Event()
         self._empty.set()
+
+    @property
+    def open_connections(self) -> int:
+        """How many there are."""
+        return len(self._visits)
+
+    def protocol(self) -> asyncio.Protocol:
+        """What serves a new connection."""
+        reader = asyncio.StreamReader()
+        return asyncio.StreamReaderProtocol(reader, self.serve)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve a new connection until its client is gone."""
         _keepalive(writer)
+        self._engine.owners.accepted(writer.get_extra_info("peername"))
+        await self._find_owner(writer)
         await self._served(Visit(self._engine, self._stack, self._mode, reader, writer))
 
     async def resume(self, transport: asyncio.Transport, data: bytes, begun: Begun | None) -> None:
@@ -81,20 +89,44 @@ class Visits:
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
-        visit = Visit(
-            self._engine, self._stack, self._mode, reader, asyncio.StreamWriter(transport, protocol, reader, loop)
-        )
+        writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+        visit = Visit(self._engine, self._stack, self._mode, reader, writer)
         if begun is not None:
-            visit.given, visit.tunnel = begun.given, begun.host
+            visit.given, visit.tunnel, visit.captured = begun.given, begun.host, begun.captured
             visit.layer = Guard(self._stack.resumed(visit, begun), visit)  # type: ignore[assignment]
 
         def begin() -> None:
             reader.feed_data(data)
             transport.resume_reading()
 
+        if begun is None or (begun.captured is None and not (begun.given and begun.given[0])):
+            await self._find_owner(writer)
+
         # Not before `handle_client` stands: tasks are eager, and it would read on before it knows its own reader.
         loop.call_soon(begin)
         await self._served(visit)
+
+    def enter_captured(self, connection: CapturedConnection) -> None:
+        """Serve a captured connection."""
+        captured = connection.captured
+        begun = Begun(host=captured.host, port=captured.port, given=connection.given, opened=False, captured=captured)
+        self._resume_soon(connection.transport, connection.data, begun)
+
+    def enter_proxy(self, transport: asyncio.Transport, data: bytes) -> None:
+        """Serve a captured connection to our own port."""
+        self._resume_soon(transport, data, None)
+
+    def _resume_soon(self, transport: asyncio.Transport, data: bytes, begun: Begun | None) -> None:
+        transport.pause_reading()
+        task = asyncio.get_running_loop().create_task(self.resume(transport, data, begun))
+        self._resumed.add(task)
+        task.add_done_callback(self._resumed.discard)
+
+    async def _find_owner(self, writer: asyncio.StreamWriter) -> None:
+        peer, here = (writer.get_extra_info(name) for name in ("peername", "sockname"))
+        owners = self._engine.owners
+        if owners.can_find(peer, here) and owners.find_at_once(peer, here) is None:
+            await owners.find(peer, here)
 
     async def _served(self, visit: Visit) -> None:
         self._engine.config.counts["connections/mitmproxy"] += 1

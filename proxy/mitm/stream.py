@@ -27,6 +27,7 @@ from mitmproxy.proxy.layers.http._events import (
 )
 
 from calls.model import Headers, Outcome
+from calls.own_fields import is_own_field
 from proxy.door import Origin
 from proxy.identity import credentials
 from proxy.mitm import admission
@@ -35,6 +36,7 @@ from proxy.mitm.problem import Problem
 from proxy.mitm.signals import Await, Full, Hold, Informational, Resume, Room
 from proxy.mitm.tape import Recording, Tape
 from proxy.mitm.visit import Visit
+from proxy.wire.run_access import require_write_access
 
 SWALLOWED = 1 << 20
 """How much of a refused request's body we read on before we close."""
@@ -86,8 +88,9 @@ class Stream(http_layers.HttpStream):
             case events.Wakeup():
                 if event.command is self._alarm:
                     yield from self.alarmed()
-            case Informational():
+            case Informational(response=interim):
                 if self.server_state not in (self.over, self.gone):
+                    without_own_fields(interim)
                     yield self.to_client(event)
             case _:
                 yield from self.server_state(event)
@@ -159,8 +162,11 @@ class Stream(http_layers.HttpStream):
         admission.sound(request)
         if request.method == "CONNECT":
             raise Problem(405, "connect_in_tunnel", "there is a connection already: CONNECT is for the proxy itself")
+        admission.path_of_origin(request)
         given = self._given(request)
         target = self._target(request)
+        if visit.captured is not None:
+            target = admission.named_by(request, target)
         plain = self.mode is not HTTPMode.transparent
         admission.agree_on_host(request, target, rewrite=plain or engine.reverse is not None)
         request.data.scheme = target.scheme.encode()
@@ -170,7 +176,9 @@ class Stream(http_layers.HttpStream):
             # Hop-by-hop, and what follows a switch to it could not be read.
             for name in ("upgrade", "http2-settings", "connection"):
                 request.headers.pop(name, None)
-        return admission.asked(request, target, given, visit.owner)
+        asked = admission.asked(request, target, given, visit.owner, engine.config.is_only_run)
+        require_write_access(asked.identity.run, given, engine.config.access)
+        return asked
 
     def _given(self, request: http.Request) -> admission.Credentials | None:
         visit, reverse = self.visit, self.visit.engine.reverse is not None
@@ -179,7 +187,7 @@ class Stream(http_layers.HttpStream):
         given = credentials(request.headers.get("proxy-authorization", ""))
         if reverse:
             given = admission.unprefixed(request) or given
-        admission.authorize(given, visit.engine.config.token, reverse=reverse)
+        admission.authorize(given, visit.engine.config.access, reverse=reverse)
         return given
 
     def _target(self, request: http.Request) -> Origin:
@@ -190,7 +198,8 @@ class Stream(http_layers.HttpStream):
             return admission.asked_by_proxy_request(request)
         assert server.address is not None
         sni = self.context.client.sni if server.tls else None
-        return admission.asked_in_tunnel(server.address[0], server.address[1], sni, secure=server.tls)
+        host = self.visit.tunnel if self.visit.captured is not None and self.visit.tunnel else server.address[0]
+        return admission.asked_in_tunnel(host, server.address[1], sni, secure=server.tls)
 
     def client_left(self) -> bool:
         """Whether the client has gone meanwhile; `broken_off` follows."""
@@ -263,6 +272,13 @@ class Stream(http_layers.HttpStream):
     def abandon(self, outcome: Outcome, why: str) -> None:
         """The connection is gone, or something of ours has failed."""
         self.tape.closed(outcome, why)
+
+
+def without_own_fields(response: http.Response) -> None:
+    """Take from an upstream's response what only we may say to its client. The record has it."""
+    fields = response.headers.fields
+    if any(is_own_field(latin(name)) for name, _ in fields):
+        response.headers.fields = tuple(field for field in fields if not is_own_field(latin(field[0])))
 
 
 def as_text(headers: http.Headers | None) -> Headers:

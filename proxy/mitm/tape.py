@@ -34,6 +34,7 @@ class Recording(Protocol):
     ) -> None: ...
     def response(self, at: int, status: int, reason: str, http_version: str, headers: Headers) -> None: ...
     def ended(self, side: Side, at: int, trailers: Headers = ()) -> None: ...
+    def truncate(self, side: Side) -> None: ...
     def closed(self, at: int, outcome: Outcome, error: str | None = None) -> None: ...
     @property
     def behind(self) -> bool: ...
@@ -166,6 +167,11 @@ class Tape:
         self.open = False
         if (recording := self._told_so_far()) is not None:
             self._told(recording.closed, self._now(), outcome, error)
+
+    def truncated(self, side: Side) -> None:
+        """Bytes of one side pass from here on that are not told."""
+        if (recording := self._told_so_far()) is not None:
+            self._told(recording.truncate, side)
 
     def gap(self, reason: str) -> None:
         """Something of this exchange passes that cannot be recorded."""

@@ -14,14 +14,18 @@ from mitmproxy.proxy.layers import tcp
 from wsproto.frame_protocol import ParseFailed
 
 from calls.model import Outcome
+from proxy.mitm.frames import Listener, NoRoom, OpensTooFar
 from proxy.mitm.signals import Await
 from proxy.mitm.tape import Side, Tape
-from proxy.mitm.websocket import Listener, accepted
+from proxy.mitm.visit import Visit
+from proxy.mitm.websocket import accepted
+from proxy.wire.memory_budget import MemoryBudget
 
 
 class Exchange(Protocol):
     """The stream that the 101 came on."""
 
+    visit: Visit
     flow: http.HTTPFlow
     tape: Tape
 
@@ -43,8 +47,10 @@ class Upgraded(tcp.TCPLayer):
         """Tell, and pass on."""
         match event:
             case events.DataReceived(connection=connection, data=data) if self._reader is not None:
-                if not self._reader.feed("request" if connection is self.context.client else "response", data):
-                    self._exchange.tape.gap("a WebSocket broke its protocol; what follows is not recorded")
+                side: Side = "request" if connection is self.context.client else "response"
+                if (fault := self._reader.feed(side, data)) is not None:
+                    self._exchange.tape.truncated(side)
+                    self._exchange.tape.gap(f"{fault}; what follows is not recorded")
                     self._reader = None
                 elif self._reader.said and not (yield from self._kept()):
                     yield from self._give_up()
@@ -78,11 +84,11 @@ class Upgraded(tcp.TCPLayer):
 class Reader:
     """Reads the messages of both directions."""
 
-    def __init__(self, tape: Tape, extensions: str) -> None:
+    def __init__(self, tape: Tape, extensions: str, budget: MemoryBudget) -> None:
         self._tape = tape
         self._listeners = {
-            "request": Listener(to_server=True, extensions=accepted(extensions)),
-            "response": Listener(to_server=False, extensions=accepted(extensions)),
+            "request": Listener(to_server=True, extensions=accepted(extensions), budget=budget),
+            "response": Listener(to_server=False, extensions=accepted(extensions), budget=budget),
         }
         self.closed = False
         """Whether one side said goodbye."""
@@ -98,12 +104,13 @@ class Reader:
         if response.headers.get("upgrade", "").lower() != "websocket":
             return None
         try:
-            return cls(exchange.tape, response.headers.get("sec-websocket-extensions", ""))
+            budget = exchange.visit.engine.message_memory
+            return cls(exchange.tape, response.headers.get("sec-websocket-extensions", ""), budget)
         except ValueError:
             return None
 
-    def feed(self, side: Side, data: bytes) -> bool:
-        """Tell the messages that these bytes complete. False where they cannot be read."""
+    def feed(self, side: Side, data: bytes) -> str | None:
+        """Tell the messages that these bytes complete. Why they cannot be read, where they cannot."""
         self.said = False
         try:
             for kind, message in self._listeners[side].feed(data):
@@ -111,6 +118,10 @@ class Reader:
                     self.said = True
                     self.closed |= kind == "close"
                     self._tape.data(side, message, kind)
+        except NoRoom:
+            return "the WebSocket messages that are coming take too much memory together, and this one is not recorded"
+        except OpensTooFar:
+            return "a compressed WebSocket message opens to more than is allowed and is not recorded"
         except ParseFailed:
-            return False
-        return True
+            return "a WebSocket broke its protocol"
+        return None

@@ -20,6 +20,7 @@ from mitmproxy.proxy.mode_specs import ProxyMode
 from mitmproxy.proxy.server import ConnectionIO, LiveConnectionHandler, TimeoutWatchdog
 
 from calls.model import Outcome
+from proxy.capture.captured import Captured
 from proxy.door import acknowledge
 from proxy.mitm.admission import Credentials
 from proxy.mitm.engine import Engine
@@ -107,7 +108,10 @@ class Visit(LiveConnectionHandler):
         """What the client told us at CONNECT."""
 
         self.tunnel: str | None = None
-        """The host of a CONNECT."""
+        """The host of a CONNECT, or the one that a captured connection names."""
+
+        self.captured: Captured | None = None
+        """Where a captured connection went."""
 
         self.leaving = False
         self.expecting = False
@@ -126,9 +130,7 @@ class Visit(LiveConnectionHandler):
     @property
     def owner(self) -> str:
         """Whose requests these are, where nothing else tells."""
-        host = str(self.client.peername[0])
-        prefix = self.engine.config.owner
-        return prefix if host in ("127.0.0.1", "::1") else f"{prefix}-{host.replace('%', '-')}"
+        return self.engine.owners.known(self.client.peername)
 
     # What is under way
 
@@ -236,7 +238,9 @@ class Visit(LiveConnectionHandler):
         checked = above is None or (host, port) != (above.host, above.port)
         server.timestamp_start = time.time()
         try:
-            reader, writer = await self.engine.destinations.connect(host, port, checked=checked)
+            reader, writer = await self.engine.destinations.connect(
+                host, port, checked=checked, local=self._is_local(host, port)
+            )
         except Problem as problem:
             server.error = Fault(problem)
             await self.server_event(events.OpenConnectionCompleted(command, server.error))
@@ -257,6 +261,11 @@ class Visit(LiveConnectionHandler):
             # Told to close while it waits for its turn to tell what it has read, mitmproxy leaves it open for ever.
             if self.transports.pop(server, None) is not None:
                 writer.close()
+
+    def _is_local(self, host: str, port: int) -> bool:
+        """Whether the user's own command goes there itself."""
+        captured = self.captured
+        return captured is not None and captured.is_local and (host, port) == (captured.host, captured.port)
 
     # Hooks
 

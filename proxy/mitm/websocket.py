@@ -7,20 +7,18 @@ answered, and are nothing that anybody said. A message that came in fragments go
 import base64
 import binascii
 import hashlib
-from collections.abc import Iterator
-from typing import Final, Literal, NamedTuple
+from typing import Final
 
 from mitmproxy import http
 from wsproto.extensions import Extension, PerMessageDeflate
-from wsproto.frame_protocol import CloseReason, Frame, FrameProtocol, Opcode
+from wsproto.frame_protocol import FrameProtocol
 from wsproto.utilities import split_comma_header
 
 from calls.model import Headers, header
+from proxy.mitm.frames import Listener
 from proxy.mitm.problem import Problem
+from proxy.wire.memory_budget import MemoryBudget
 from replay import answer as given
-
-MESSAGE_KEPT: Final = 32 << 20
-"""A longer message is told in parts."""
 
 _OURS: Final = frozenset(
     ("sec-websocket-accept", "sec-websocket-extensions", "sec-websocket-protocol", "content-length")
@@ -28,42 +26,6 @@ _OURS: Final = frozenset(
 """Headers of an upgrade that belong to this one, and not to the recorded one."""
 
 _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-
-
-class Said(NamedTuple):
-    """A message, or a ping."""
-
-    kind: Literal["text", "binary", "close", "ping"]
-    data: bytes
-
-
-class Listener:
-    """Messages out of the bytes of one side."""
-
-    def __init__(self, *, to_server: bool, extensions: list[Extension]) -> None:
-        self._frames = FrameProtocol(client=not to_server, extensions=extensions)
-        self._parts = bytearray()
-
-    def feed(self, data: bytes) -> Iterator[Said]:
-        """What these bytes complete. Raises `ParseFailed` where they break the protocol."""
-        self._frames.receive_bytes(data)
-        for frame in self._frames.received_frames():
-            yield from self._said(frame)
-
-    def _said(self, frame: Frame) -> Iterator[Said]:
-        match frame:
-            case Frame(opcode=Opcode.TEXT | Opcode.BINARY as opcode, payload=payload):
-                assert isinstance(payload, str | bytes | bytearray)
-                self._parts += payload.encode() if isinstance(payload, str) else payload
-                if frame.message_finished or len(self._parts) > MESSAGE_KEPT:
-                    yield Said("text" if opcode is Opcode.TEXT else "binary", bytes(self._parts))
-                    self._parts.clear()
-            case Frame(opcode=Opcode.CLOSE, payload=(int() as code, str() as reason)):
-                said = code != CloseReason.NO_STATUS_RCVD
-                yield Said("close", code.to_bytes(2) + reason.encode() if said else b"")
-            case Frame(opcode=Opcode.PING, payload=payload):
-                assert isinstance(payload, bytes | bytearray)
-                yield Said("ping", bytes(payload))
 
 
 def accepted(extensions: str) -> list[Extension]:
@@ -80,7 +42,7 @@ def accepted(extensions: str) -> list[Extension]:
 class Upgrade:
     """The answer to one request for a WebSocket. Raises `Problem` where it cannot be one."""
 
-    def __init__(self, request: http.Request, recorded: Headers) -> None:
+    def __init__(self, request: http.Request, recorded: Headers, budget: MemoryBudget) -> None:
         key = request.headers.get("sec-websocket-key", "").strip()
         if request.is_http2 or not _is_key(key):
             detail = "the request asks for a WebSocket without a valid Sec-WebSocket-Key"
@@ -99,7 +61,7 @@ class Upgrade:
         raw = http.Headers([(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields])
         self.response = http.Response(b"HTTP/1.1", 101, b"Switching Protocols", raw, None, None, 0.0, None)
         extensions: list[Extension] = [extension[1]] if extension else []
-        self.listener = Listener(to_server=True, extensions=extensions)
+        self.listener = Listener(to_server=True, extensions=extensions, budget=budget)
         self._frames = FrameProtocol(client=False, extensions=extensions)
 
     def sent(self, frame: given.Frame) -> bytes:

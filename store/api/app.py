@@ -1,17 +1,36 @@
-"""The app: every route behind the guard and the tokens."""
+"""The app: every route behind the guard, which asks for the token."""
 
 from collections.abc import Sequence
 from importlib.metadata import version
+from pathlib import Path
 
 from fastapi import Depends, FastAPI
 
-from store.api import calls, diff, drift, exchanges, forks, health, imports, manual, problems, rekey, replays, runs
+from store.api import (
+    aside,
+    calls,
+    certificate,
+    diff,
+    drift,
+    exchanges,
+    forks,
+    health,
+    imports,
+    manual,
+    problems,
+    rekey,
+    replays,
+    runs,
+)
 from store.api.asked import understood
 from store.api.desk import Desk
 from store.api.guard import Guard, Tokens
+from store.api.spill import Spill
+from store.recorded import TooLarge
 
 ROUTERS = (
     ("", health.router),
+    ("", certificate.router),
     ("", manual.router),
     ("/v1", runs.router),
     ("/v1", diff.router),
@@ -25,21 +44,30 @@ ROUTERS = (
 )
 
 
-def create(desk: Desk, tokens: Sequence[str]) -> FastAPI:
-    """The REST interface over one keeper. Without tokens it answers whoever reaches its socket by a loopback name."""
-    known = Tokens(tokens)
+def create(desk: Desk, tokens: Sequence[str], token_file: Path | None = None) -> FastAPI:
+    """The REST interface over one keeper. Without tokens it answers whoever reaches its socket by a loopback name.
+
+    `token_file` is where one of the tokens lies, for the person whose request lacks it.
+    """
     app = FastAPI(
         title="Playhead",
         version=version("playhead"),
-        dependencies=[Depends(known.admit), Depends(understood)],
+        dependencies=[Depends(understood)],
         # FastAPI's own pages load scripts from elsewhere, and its routes know no dependencies.
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
     )
+    install(app, desk)
+    app.add_middleware(Spill, directory=desk.spilled)
+    app.add_middleware(Guard, tokens=Tokens(tokens, token_file))
+    return app
+
+
+def install(app: FastAPI, desk: Desk) -> None:
+    """The routes over a store, and its problems. A helper process has the same ones, without guard and tokens."""
     app.state.desk = desk
     for prefix, router in ROUTERS:
         app.include_router(router, prefix=prefix)
     problems.install(app)
-    app.add_middleware(Guard, tokens=known)
-    return app
+    app.add_exception_handler(TooLarge, aside.answer)

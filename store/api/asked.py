@@ -1,5 +1,6 @@
 """What a request may ask, checked before anything is looked up: names, filters, pages."""
 
+import contextlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +12,9 @@ from fastapi.dependencies.models import Dependant
 
 from store.api.desk import TheDesk
 from store.api.problems import Problem
+from store.api.spill import PAUSE, SETTLED
 from store.filters import BadCursor, Cursor, Filters
+from store.summaries import MEMBERS, SUMMARY, Fields
 
 RUN_ID = r"^(?:[A-Za-z0-9_:-][A-Za-z0-9._:-]{0,127}|\.[A-Za-z0-9_:-][A-Za-z0-9._:-]{0,126}|\.\.[A-Za-z0-9._:-]{1,126})$"
 """As `calls.identity.RUN`, in the words of an engine that does not look ahead: neither `.` nor `..`, which no URL can hold."""
@@ -78,6 +81,29 @@ def _filters(
     )
 
 
+def _fields(
+    fields: Annotated[
+        str | None,
+        Query(
+            max_length=1000,
+            description="members of a call, with commas between them, or * for all; without it each item is a summary",
+        ),
+    ] = None,
+) -> Fields:
+    """Raises a 422 for a name that no call has."""
+    if fields is None:
+        return SUMMARY
+    names = frozenset(name.strip() for name in fields.split(",")) - {""}
+    if "*" in names:
+        return None
+    if strange := sorted(names - MEMBERS):
+        known = ", ".join(sorted(MEMBERS))
+        raise Problem(422, "unknown_field", f"fields={strange[0][:80]}: no call has such a member; it has {known}")
+    return names
+
+
+type TheFields = Annotated[Fields, Depends(_fields)]
+
 type TheFilters = Annotated[Filters, Depends(_filters)]
 
 
@@ -89,15 +115,23 @@ class Settled:
     """What the answer says about it."""
 
 
-async def settle(desk: TheDesk, settled: bool = False) -> Settled:
-    return Settled({"settled": await desk.keeper.settled(SETTLE)} if settled else {})
+async def settle(desk: TheDesk, request: Request, settled: bool = False) -> Settled:
+    return await _settled(desk, request, reports=False) if settled else Settled({})
+
+
+async def _settled(desk: TheDesk, request: Request, *, reports: bool) -> Settled:
+    """Wait, and leave the turn to others meanwhile (`store.api.spill`). A helper process is told what came of it."""
+    async with request.scope.get(PAUSE, contextlib.nullcontext)():
+        is_settled = await desk.keeper.settled(SETTLE, reports=reports)
+    request.scope[SETTLED] = is_settled
+    return Settled({"settled": is_settled})
 
 
 type WhenSettled = Annotated[Settled, Depends(settle)]
 
 
-async def _told(desk: TheDesk, settled: bool = False) -> Settled:
-    return Settled({"settled": await desk.keeper.settled(SETTLE, reports=True)} if settled else {})
+async def _told(desk: TheDesk, request: Request, settled: bool = False) -> Settled:
+    return await _settled(desk, request, reports=True) if settled else Settled({})
 
 
 type WhenTold = Annotated[Settled, Depends(_told)]

@@ -9,7 +9,7 @@ from calls.explain import explain
 from calls.key import Keyed, keyed
 from calls.model import Json as Value
 from store.api.answers import Json, page
-from store.api.asked import At, Limit, TheFilters
+from store.api.asked import At, Limit, TheFields, TheFilters
 from store.api.desk import TheDesk
 from store.api.problems import unknown
 
@@ -17,9 +17,10 @@ router = APIRouter(tags=["calls"])
 
 
 @router.get("/calls", summary="Calls of all runs, newest first")
-async def list_calls(desk: TheDesk, filters: TheFilters, cursor: At, limit: Limit = 50) -> Response:
-    """One page."""
-    found = await desk.recorded.calls(await desk.recorded.heard(filters, cursor), limit, cursor)
+async def list_calls(desk: TheDesk, filters: TheFilters, fields: TheFields, cursor: At, limit: Limit = 50) -> Response:
+    """One page of summaries: without request, answer and results of tools, and with cut text. `fields` selects others."""
+    await desk.recorded.check_search(filters)
+    found = await desk.recorded.calls(await desk.recorded.heard(filters, cursor), limit, cursor, fields)
     return page(found.items, found.next)
 
 

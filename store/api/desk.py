@@ -3,7 +3,8 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, Protocol
 
 from fastapi import Depends, Request
 
@@ -11,23 +12,47 @@ from calls.model import Call, Exchange
 from calls.profile import Profiles
 from calls.redact_call import Clean
 from store.bundle import Bundle
+from store.counted import Counted
 from store.database import Database
 from store.derived import deriver
-from store.keeper import Keeper
+from store.keeper import Counts
+from store.large.helper import Helper
 from store.modes import Modes
 from store.pulse import Pulse
 from store.recorded import Recorded
+from store.run_tokens import RunTokens
 from store.runs import Runs
 from store.takes import Takes
 
 type Unfit = Callable[[Bundle, Mapping[str, Any], Profiles, Clean, str], str | None]
 
 
+class Settling(Protocol):
+    """What the routes ask of the drain."""
+
+    counts: Counts
+    troubles: dict[str, str]
+    counted: Counted
+
+    @property
+    def spools(self) -> int:
+        """How many spools there are."""
+
+    def bytes_pending(self) -> int:
+        """How many bytes wait in the spools."""
+
+    async def settled(self, patience: float, *, reports: bool = False) -> bool:
+        """Wait until everything acknowledged is stored; whether it is."""
+
+    def database_lost(self) -> None:
+        """Postgres was found to be away."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Desk:
     """One keeper's things, as the routes see them."""
 
-    keeper: Keeper
+    keeper: Settling
     database: Database
     profiles: Profiles
     clean: Clean
@@ -43,8 +68,21 @@ class Desk:
     modes: Modes | None = None
     """Of runs that have one of their own."""
 
+    run_tokens: RunTokens | None = None
+    """Who may write into claimed runs."""
+
     unfit: Unfit | None = None
     """Why a recording cannot be edited or forked as it is wished for."""
+
+    helper: Helper | None = None
+    """The process that answers what is too large for this one; none where this one may open everything."""
+
+    spilled: Path | None = None
+    """Where answers wait that are larger than what is held for a slow reader; the system's place for temporary files
+    where it is not given."""
+
+    keys: Path | None = None
+    """Where the certificate of the proxy's CA lies; nowhere in a helper process."""
 
     now: Callable[[], int] = time.time_ns
 
@@ -56,7 +94,7 @@ class Desk:
     @property
     def recorded(self) -> Recorded:
         """Exchanges and calls."""
-        return Recorded(self.database, self.derive)
+        return Recorded(self.database, self.derive, reads_large=self.helper is None)
 
     @property
     def derive(self) -> Callable[[Exchange], Call]:

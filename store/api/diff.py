@@ -18,7 +18,7 @@ router = APIRouter(tags=["compare"])
 
 type LookedAt = Annotated[int, Query(ge=1, le=5000, description="how many pairs that differ are looked at closely")]
 
-_TOGETHER = 50
+_TOGETHER = 10
 
 
 @router.get("/runs/{a}/diff/{b}", summary="Where two runs part, and why")
@@ -26,6 +26,8 @@ async def get_diff(
     desk: TheDesk, a: RunId, b: RunId, settled: WhenSettled, looked_at: LookedAt = LOOKED_AT
 ) -> Response:
     """The calls of both runs aligned, from the first that differs on (docs/compare.md)."""
+    for run in (a, b):
+        await desk.recorded.check_run(run)
     reading = Reading(profiles=desk.profiles, clean=desk.clean)
     one, other = [await _side(desk, run, reading) for run in (a, b)]
     diff = await asyncio.to_thread(Diff, one, other, looked_at)

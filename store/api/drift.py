@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Response
 from store.api.answers import Json
 from store.api.asked import Text, Time, WhenSettled, nanoseconds
 from store.api.desk import TheDesk
-from store.drift import Asked, drift
+from store.drift import Asked, Ignoring, drift
 
 router = APIRouter(tags=["compare"])
 
@@ -23,4 +23,5 @@ type TheQuestion = Annotated[Asked, Depends(_asked)]
 @router.get("/drift", summary="Where another model began to answer to a name, the newest first")
 async def get_drift(desk: TheDesk, asked: TheQuestion, settled: WhenSettled) -> Response:
     """From ordinary runs (docs/compare.md): changes, all who ever answered, and what was asked again."""
-    return Json(await drift(desk.database, asked) | settled.told)
+    ignoring = Ignoring(recorded=desk.recorded, derive=desk.derive, profiles=desk.profiles)
+    return Json(await drift(desk.database, asked, ignoring=ignoring) | settled.told)

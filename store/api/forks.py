@@ -64,12 +64,15 @@ async def post_fork(desk: TheDesk, run: RunId, wanted: Wanted) -> Response:
     labels = {desk.clean(label): desk.clean(value) for label, value in wanted.labels.items()}
     await desk.runs.put(name, desk.now(), labels=labels, parent=run, forked_at=at)
     await Ingest(desk.database).put((), replays=[ReplayNoted(name, json.dumps(report).encode())])
+    if desk.modes is not None:
+        desk.modes.mark_only(name)
     return Json(report, 201, {"location": f"/v1/replays/{name}"})
 
 
 async def _left_at(desk: Desk, run: str, wanted: Wanted, steps: int) -> int:
     """The step it leaves from. Raises Problem where the run does not come so far."""
     if wanted.at is None:
+        await desk.recorded.check_run(run, is_held=True)
         exchanges = [exchange async for exchange in desk.recorded.exchanges(run)]
         return await asyncio.to_thread(last_whole, exchanges, desk.derive)
     if wanted.at > steps:

@@ -1,22 +1,26 @@
 """Who may ask: bearer tokens, and protection of a keeper without tokens from the web pages that its user visits.
 
 A browser can be made to send requests to our loopback port, by DNS rebinding (a foreign name in `Host`) or from a
-foreign page (`Origin`, `Sec-Fetch-Site`). Both are refused before any route is looked up.
+foreign page (`Origin`, `Sec-Fetch-Site`). These, and requests without a token, are refused before any route is looked up
+and before anything of a body is read.
 """
 
 import hashlib
 import hmac
 import ipaddress
 from collections.abc import Sequence
+from pathlib import Path
 from urllib.parse import urlsplit
 
-from fastapi import Request
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from store.api.problems import Problem
 
-OPEN = ("/healthz", "/readyz")
+PUBLIC = ("/ca.pem", "/ca-bundle.pem")
+"""Certificates: for whoever reaches us by whatever name, such as a container."""
+
+OPEN = ("/healthz", "/readyz", *PUBLIC)
 """What an orchestrator asks without a token. It learns nothing of what was recorded."""
 
 SAFE = {
@@ -31,24 +35,29 @@ SAFE = {
 class Tokens:
     """The bearer tokens that are accepted, known by their digests only. None at all: whoever reaches us may ask."""
 
-    def __init__(self, tokens: Sequence[str]) -> None:
+    def __init__(self, tokens: Sequence[str], file: Path | None = None) -> None:
         self._digests = [_digest(token) for token in tokens]
+        self._file = file
+        """Where one of them lies, for those who may read it."""
 
     @property
     def wanted(self) -> bool:
         """Whether a token is asked for."""
         return bool(self._digests)
 
-    def admit(self, request: Request) -> None:
-        """The dependency of every route. Raises a 401."""
-        if request.url.path in OPEN or not self.wanted:
-            return
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not self._known(token):
-            detail = (
-                "this keeper asks for a token: send `Authorization: Bearer TOKEN` with the token it was started with"
-            )
-            raise Problem(401, "token_required", detail, headers={"www-authenticate": "Bearer"})
+    def refusal(self, path: str, headers: Headers) -> Problem | None:
+        """Why a request may not go on."""
+        if path in OPEN or not self.wanted:
+            return None
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and self._known(token):
+            return None
+        place = f" and lies in {self._file}" if self._file else ""
+        detail = (
+            f"the API asks for its token: send `Authorization: Bearer TOKEN`; `playhead token` prints it{place}."
+            " What stands in a proxy's URL only records, and opens nothing here"
+        )
+        return Problem(401, "token_required", detail, headers={"www-authenticate": "Bearer"})
 
     def _known(self, token: str) -> bool:
         given = _digest(token)
@@ -80,12 +89,14 @@ class Guard:
                     headers.setdefault(name, value)
             await send(message)
 
-        refusal = self._refusal(Headers(scope=scope))
-        await (self._app if refusal is None else refusal.response(scope["path"]))(scope, receive, marked)
+        headers, path = Headers(scope=scope), scope["path"]
+        refusal = self._refusal(headers, path) or self._tokens.refusal(path, headers)
+        await (self._app if refusal is None else refusal.response(path))(scope, receive, marked)
 
-    def _refusal(self, headers: Headers) -> Problem | None:
+    def _refusal(self, headers: Headers, path: str) -> Problem | None:
         # With tokens asked for, a foreign page has none to send; and the keeper may have any name.
-        if not self._tokens.wanted and not is_loopback(_hostname(headers.get("host", ""))):
+        named = is_loopback(_hostname(headers.get("host", ""))) or path in PUBLIC
+        if not self._tokens.wanted and not named:
             detail = f"this keeper has no token and so answers to loopback names only, not to {headers.get('host')!r}"
             return Problem(403, "foreign_host", f"{detail}; ask http://127.0.0.1, or start it with a token")
         if _foreign(headers):

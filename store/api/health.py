@@ -30,7 +30,7 @@ async def readyz(desk: TheDesk) -> Response:
 async def metrics(desk: TheDesk) -> Response:
     """The text format of Prometheus, version 0.0.4."""
     counters = asdict(desk.keeper.counts)
-    doors, waiting = await asyncio.to_thread(lambda: (desk.keeper.counted.total(), desk.keeper.counted.waiting()))
+    doors, waiting = await asyncio.to_thread(lambda: (desk.keeper.counted.total(), desk.keeper.bytes_pending()))
     lines = [
         f"# TYPE playhead_keeper_{name}_total counter\nplayhead_keeper_{name}_total {n}" for name, n in counters.items()
     ]

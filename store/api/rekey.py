@@ -10,6 +10,7 @@ from fastapi import APIRouter, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
+from store.api.aside import lines_of
 from store.api.asked import RUN_ID
 from store.api.desk import Desk, TheDesk
 from store.api.problems import Problem
@@ -17,6 +18,7 @@ from store.api.runs import shape
 from store.blobs import Corrupt
 from store.database import DatabaseError
 from store.filters import Filters
+from store.recorded import TooLarge
 from store.rekey import LISTED, Rekeyed, Rekeying
 
 router = APIRouter(tags=["runs"])
@@ -88,8 +90,25 @@ async def _told(desk: Desk, run: str, *, dry: bool) -> AsyncGenerator[dict[str, 
         async with aclosing(work.run(run, dry=dry)) as told:
             async for found in told:
                 yield {"run": run, "done": found} if isinstance(found, int) else _report(found)
+    except TooLarge:
+        async for line in _told_aside(desk, run, dry=dry):
+            yield line
     except (Corrupt, DatabaseError) as error:
         yield {"run": run, "failed": f"{error} Its keys are as they were.", "counts": {"runs": 1, "failed": 1}}
+
+
+async def _told_aside(desk: Desk, run: str, *, dry: bool) -> AsyncGenerator[dict[str, Any]]:
+    """The same of a run with large exchanges, which a helper process keys."""
+    wanted = msgspec.json.encode({"runs": [run], "dry_run": dry})
+    try:
+        lines = await lines_of(desk, "/v1/rekey", wanted)
+    except Problem as problem:
+        yield {"run": run, "failed": f"{problem.detail} Its keys are as they were.", "counts": {"runs": 1, "failed": 1}}
+        return
+    for line in lines:
+        told = msgspec.json.decode(line)
+        if "run" in told:
+            yield told
 
 
 def _report(found: Rekeyed) -> dict[str, Any]:

@@ -80,6 +80,8 @@ async def post_replay(desk: TheDesk, wanted: Wanted) -> Response:
     report["wishes"] = {"overrides": overrides, "fork": None, "options": options}
     await fits(desk, newest(wanted.run, run), report["wishes"], name)
     await Ingest(desk.database).put((), replays=[ReplayNoted(name, json.dumps(report).encode())])
+    if desk.modes is not None:
+        desk.modes.mark_only(name)
     return Json(report, 201, {"location": f"/v1/replays/{name}"})
 
 

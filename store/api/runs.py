@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Literal
 
@@ -13,10 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from calls.events import Gap
 from calls.model import Exchange
 from store.api.answers import Json, page
-from store.api.asked import RUN_ID, At, Limit, RunId, TheFilters, WhenSettled, settle
+from store.api.asked import RUN_ID, At, Limit, RunId, TheFields, TheFilters, WhenSettled, settle
 from store.api.desk import Desk, TheDesk
 from store.api.problems import Problem, unknown
 from store.bundle import Entry, Writer, told
+from store.ingest import Ingest
 from store.modes import Mode
 from store.packer import Packer
 from store.rekey import stored_keys
@@ -25,7 +26,8 @@ from store.shapes import Shape, rfc3339
 router = APIRouter(tags=["runs"])
 
 BATCH = 100
-"""Exchanges that are read and written together."""
+BATCH_WEIGHT = 4 << 20
+"""Exchanges that are read and written together, and bytes of their bodies, but for the last one's."""
 
 type Name = Annotated[str, StringConstraints(max_length=1000, pattern=r"^[^\x00]*$")]
 
@@ -59,10 +61,29 @@ class Patch(BaseModel):
     succeeded: bool | None = None
     """With `ended`, whether the agent came to its good end. What counts of a recording in mode `auto` depends on it."""
 
+    isolation: Literal["captive", "watched", "none"] | None = None
+    """How far the command that made it was isolated from the network. A run keeps the least that it was given."""
+
+
+class NewGap(BaseModel):
+    """Something that passed and is not in the recording."""
+
+    model_config = ConfigDict(extra="forbid")
+    reason: Name
+    count: Annotated[int, Field(ge=1, le=1 << 30)] = 1
+
+
+class NewGaps(BaseModel):
+    """Some of them."""
+
+    model_config = ConfigDict(extra="forbid")
+    gaps: Annotated[list[NewGap], Field(min_length=1, max_length=1000)]
+
 
 @router.get("/runs", summary="Runs, newest first, that have at least one call which fits the filters")
 async def list_runs(desk: TheDesk, filters: TheFilters, cursor: At, limit: Limit = 50) -> Response:
     """One page."""
+    await desk.recorded.check_search(filters)
     found = await desk.runs.page(await desk.recorded.heard(filters), desk.now(), limit, cursor)
     return page(found.items, found.next)
 
@@ -79,7 +100,8 @@ async def put_run(desk: TheDesk, run: RunId, wanted: Put | None = None) -> Respo
     wanted = wanted or Put()
     if "mode" in wanted.model_fields_set:
         await _switched(desk, run, wanted.mode)
-    await desk.runs.put(run, desk.now(), wanted.name, wanted.labels, parent=wanted.parent, forked_at=wanted.forked_at)
+    name, labels = wanted.name and desk.clean(wanted.name), _redacted(desk, wanted.labels)
+    await desk.runs.put(run, desk.now(), name, labels, parent=wanted.parent, forked_at=wanted.forked_at)
     return Json(_with_mode(desk, await shape(desk, run)))
 
 
@@ -89,7 +111,15 @@ async def patch_run(desk: TheDesk, run: RunId, wanted: Patch) -> Response:
     if wanted.ended and desk.takes is not None:
         await desk.takes.end(run, succeeded=wanted.succeeded)
     ended_at = desk.now() if wanted.ended else None
-    if not await desk.runs.patch(run, name=wanted.name, labels=wanted.labels, pinned=wanted.pinned, ended_at=ended_at):
+    changed = await desk.runs.patch(
+        run,
+        name=wanted.name and desk.clean(wanted.name),
+        labels=_redacted(desk, wanted.labels),
+        pinned=wanted.pinned,
+        ended_at=ended_at,
+        isolation=wanted.isolation,
+    )
+    if not changed:
         raise unknown("run", run)
     return Json(await shape(desk, run))
 
@@ -101,14 +131,19 @@ async def delete_run(desk: TheDesk, run: RunId) -> Response:
         raise unknown("run", run)
     if desk.modes is not None:
         desk.modes.put(run, None)
+    if desk.run_tokens is not None:
+        desk.run_tokens.release(run)
     return Response(status_code=204)
 
 
 @router.get("/runs/{run}/calls", summary="A run's calls in the order of their steps")
-async def run_calls(desk: TheDesk, run: RunId, settled: WhenSettled, cursor: At, limit: Limit = 50) -> Response:
-    """With `settled=true` the answer waits, up to 10 s, for all that was acknowledged; `settled` tells whether it is in."""
+async def run_calls(
+    desk: TheDesk, run: RunId, settled: WhenSettled, fields: TheFields, cursor: At, limit: Limit = 50
+) -> Response:
+    """Summaries, as in `/v1/calls`. With `settled=true` the answer waits, up to 10 s, for all that was acknowledged;
+    `settled` tells whether it is in."""
     await shape(desk, run)
-    found = await desk.recorded.run_calls(run, limit, cursor)
+    found = await desk.recorded.run_calls(run, limit, cursor, fields)
     return page(found.items, found.next, **settled.told)
 
 
@@ -119,10 +154,21 @@ async def run_gaps(desk: TheDesk, run: RunId, settled: WhenSettled) -> Response:
     return page([_gap_shape(gap) for gap in await desk.runs.gaps(run)], None, **settled.told)
 
 
+@router.post("/runs/{run}/gaps", summary="Note what passed and could not be recorded", status_code=201)
+async def add_gaps(desk: TheDesk, run: RunId, wanted: NewGaps) -> Response:
+    """What is told here of a run makes it incomplete. It is for whoever watches a command from outside."""
+    await shape(desk, run)
+    now = desk.now()
+    gaps = [Gap(run, now, desk.clean(one.reason), None, one.count) for one in wanted.gaps]
+    await Ingest(desk.database, profile=desk.profiles.digest).put((), gaps)
+    return Json({"items": [_gap_shape(gap) for gap in gaps]}, status_code=201)
+
+
 @router.get("/runs/{run}/bundle", summary="The run as one file (docs/trace-format.md)", dependencies=[Depends(settle)])
 async def run_bundle(desk: TheDesk, run: RunId) -> Response:
     """JSON Lines, as they are read. One that breaks off lacks its last line, and is refused by every reader."""
     head = await shape(desk, run)
+    await desk.recorded.check_run(run)
     name = f'attachment; filename="{run.replace(":", "_")}.jsonl"'
     headers = {"content-disposition": name}
     return StreamingResponse(_bundle(desk, head), media_type="application/jsonl", headers=headers)
@@ -132,7 +178,7 @@ async def run_bundle(desk: TheDesk, run: RunId) -> Response:
 async def run_rows(desk: TheDesk, run: RunId) -> Response:
     """For a door of ours that replays the run: see `store.packed`. Everybody else asks for its bundle."""
     head = await shape(desk, run)
-    rows = Packer(database=desk.database).packed(
+    rows = Packer(database=desk.database, batch=await desk.recorded.check_rows(run)).packed(
         head, head["profile"] or desk.profiles.digest, await desk.runs.gaps(run)
     )
     return StreamingResponse(rows, media_type="application/octet-stream")
@@ -150,6 +196,11 @@ async def _switched(desk: Desk, run: str, mode: Mode | None) -> None:
         desk.modes.put(run, mode)
         if desk.takes is not None:
             await desk.takes.end(run, succeeded=None)
+
+
+def _redacted[Value: (str, str | None)](desk: Desk, labels: Mapping[str, Value]) -> dict[str, Value]:
+    """Labels without the secrets that a client may have put there."""
+    return {desk.clean(label): value and desk.clean(value) for label, value in labels.items()}
 
 
 def _with_mode(desk: Desk, run: Shape) -> Shape:
@@ -171,11 +222,13 @@ def _gap_shape(gap: Gap) -> Shape:
 async def _batches(exchanges: AsyncIterator[Exchange]) -> AsyncIterator[Sequence[Exchange]]:
     """Some at a time: handing each over to a thread and to the client by itself takes longer than to write it."""
     batch: list[Exchange] = []
+    weight = 0
     async for exchange in exchanges:
         batch.append(exchange)
-        if len(batch) == BATCH:
+        weight += len(exchange.request.body.data) + (len(exchange.response.body.data) if exchange.response else 0)
+        if len(batch) == BATCH or weight > BATCH_WEIGHT:
             yield batch
-            batch = []
+            batch, weight = [], 0
     yield batch
 
 

@@ -22,6 +22,7 @@ async def fits(desk: Desk, run: str, wishes: Mapping[str, Any], name: str) -> No
     """Raises Problem where the recording cannot be answered from in that way."""
     if desk.unfit is None or not (wishes["overrides"] or wishes["fork"]):
         return
+    await desk.recorded.check_run(run, is_held=True)
     exchanges = [Entry(exchange=each) async for each in desk.recorded.exchanges(run)]
     bundle = Bundle(run={"id": run}, profiles="", entries=tuple(exchanges))
     if why := await asyncio.to_thread(desk.unfit, bundle, wishes, desk.profiles, desk.clean, name):

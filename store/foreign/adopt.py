@@ -135,13 +135,15 @@ def _chunks(body: Body) -> tuple[Chunk, ...]:
 
 
 def _messages(redactor: Redactor, body: Body) -> tuple[Body, int, list[str]]:
-    """A WebSocket's messages, each whole in itself."""
-    found, pieces = 0, []
-    for chunk in body.chunks:
-        data, count, _ = redactor.whole(body.data[chunk.offset : chunk.offset + chunk.size])
-        found += count
-        pieces.append((chunk.at, data, chunk.kind))
-    return (_joined(body, pieces, reencoded=False) if found else body), found, []
+    """A WebSocket's messages, without what is secret in one of them and what they spell out together."""
+    work = redactor.messages()
+    fed = [one for c in body.chunks for one in work.feed(body.data[c.offset : c.offset + c.size], c.at, c.kind)]
+    messages = [*fed, *work.finish()]
+    found = sum(one.redactions for one in messages)
+    withheld = [f"a message could not be redacted ({one.fault})" for one in messages if one.fault]
+    if not found and not withheld:
+        return body, 0, []
+    return _joined(body, [(one.at, one.data, one.kind) for one in messages], reencoded=False), found, withheld
 
 
 def _joined(body: Body, pieces: list[tuple[int, bytes, ChunkKind]], *, reencoded: bool) -> Body:

@@ -3,6 +3,7 @@
 import gzip
 import mmap
 import re
+import tempfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +19,14 @@ from store.foreign.found import Format, Found, NotReadable
 
 LARGEST: Final = 512 << 20
 """Bytes of a file, and of what a compressed one opens to."""
+
+RATIO: Final = 100
+"""How many times larger than itself a compressed file may be when it is opened."""
+
+FREE: Final = 16 << 20
+"""Bytes to which a compressed file may open whatever the ratio is."""
+
+STEP: Final = 1 << 20
 
 _SUFFIXES: Final = re.compile(r"(\.(ya?ml|json|har|jsonl|ndjson|cassette|llm|vcr|httprr|gz))+$", re.IGNORECASE)
 
@@ -146,7 +155,7 @@ def _found(data: Any, form: Format) -> Iterator[Found]:
         case "har":
             return har.read(_without_mark(data))
         case "jsonl":
-            return jsonl.read(bytes(data).splitlines())
+            return jsonl.read(_lines(data))
         case "httprr":
             return httprr.read(bytes(data))
         case "vcr":
@@ -154,19 +163,49 @@ def _found(data: Any, form: Format) -> Iterator[Found]:
             return vcr.from_json(plain) if _is_json(plain) else vcr.from_yaml(plain)
 
 
+def _lines(data: Any) -> Iterator[bytes]:
+    """The lines of a file, as they are asked for."""
+    at = 0
+    while at < len(data):
+        end = data.find(b"\n", at)
+        end = len(data) if end < 0 else end
+        yield bytes(data[at:end]).removesuffix(b"\r")
+        at = end + 1
+
+
 def _is_json(data: bytes) -> bool:
     first = data.lstrip()[:1]
     return first == b"[" or (first == b"{" and _marked(data) is not None)
 
 
-def _gunzipped(data: Any) -> bytes:
+def _gunzipped(data: Any) -> Any:
+    """What a gzip file opens to, in a file without a name: memory holds one step of it, and pages of it as they are read."""
+    with tempfile.TemporaryFile(buffering=0) as file:
+        size = 0
+        for opened in _steps(data):
+            size += len(opened)
+            if size > LARGEST:
+                raise NotReadable(f"it opens to more than {LARGEST:,} bytes; split it")
+            if size > max(FREE, RATIO * len(data)):
+                raise NotReadable(f"it opens to more than {RATIO} times its size; unpack it yourself if you trust it")
+            file.write(opened)
+        if not size:
+            raise NotReadable("it is empty; save or export it again")
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def _steps(data: Any) -> Iterator[bytes]:
+    """What a gzip file opens to, a step at a time. Raises NotReadable."""
     opener = zlib.decompressobj(wbits=31)
+    waiting = b""
     try:
-        opened = opener.decompress(data, LARGEST)
+        for start in range(0, len(data), STEP):
+            waiting += data[start : start + STEP]
+            while waiting:
+                yield opener.decompress(waiting, STEP)
+                waiting = opener.unconsumed_tail
+                if opener.eof:
+                    return
     except zlib.error as error:
         raise NotReadable(f"it is no gzip file: {error}") from None
-    if not opener.eof:
-        raise NotReadable(
-            f"it opens to more than {LARGEST:,} bytes" if opener.unconsumed_tail else "its gzip breaks off"
-        )
-    return opened
+    raise NotReadable("its gzip breaks off")

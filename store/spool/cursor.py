@@ -14,8 +14,8 @@ def load(directory: Path) -> Position | None:
     """Where the reader was; None when it was nowhere, or nobody can tell. Then it begins again: nothing is lost by it."""
     try:
         told = json.loads((directory / _NAME).read_bytes())
-        return Position(int(told["segment"]), int(told["offset"]))
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return Position(int(told["segment"]), int(told["offset"]), int(told.get("records", 0)))
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
@@ -23,7 +23,7 @@ def store(directory: Path, position: Position) -> None:
     """Have it on disk, before anything behind it is deleted. Raises OSError."""
     aside = directory / f"{_NAME}.new"
     with aside.open("wb") as file:
-        file.write(json.dumps({"segment": position.segment, "offset": position.offset}).encode() + b"\n")
+        file.write(json.dumps(position._asdict()).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
     aside.rename(directory / _NAME)

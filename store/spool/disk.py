@@ -4,6 +4,8 @@ import fcntl
 import os
 from pathlib import Path
 
+from store.spool.segment import numbers, path_of
+
 
 class Disk:
     """The real one. Everything raises OSError."""
@@ -28,6 +30,23 @@ class Disk:
     def sync(self, handle: int) -> None:
         """Have the file's bytes on the disk."""
         os.fdatasync(handle) if hasattr(os, "fdatasync") else os.fsync(handle)
+
+    def is_intact(self, handle: int, size: int) -> bool:
+        """Whether nobody has deleted the file, or cut it to less than this size, since it was written."""
+        found = os.fstat(handle)
+        return found.st_nlink > 0 and found.st_size >= size
+
+    def open_directory(self, directory: Path) -> int:
+        """A handle to sync the directory's names by. Kept open, so that a process without free files can still sync."""
+        return os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def sync_names(self, handle: int) -> None:
+        """Have the names in a directory on the disk."""
+        os.fsync(handle)
+
+    def used(self, directory: Path) -> int:
+        """Bytes that all segments of a spool take."""
+        return size(directory)
 
     def close(self, handle: int) -> None:
         """Give the handle back."""
@@ -67,3 +86,14 @@ def _still_there(handle: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(handle), path.stat())
     except FileNotFoundError:
         return False
+
+
+def size(directory: Path) -> int:
+    """Bytes that all segments of a spool take. Raises OSError."""
+    total = 0
+    for number in numbers(directory):
+        try:
+            total += path_of(directory, number).stat().st_size
+        except FileNotFoundError:
+            pass  # the reader has just deleted it
+    return total

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from store.spool.disk import Disk
+from store.spool.progress import Progress
 from store.spool.segment import OVERHEAD, framed, head_line, path_of
 
 
@@ -18,8 +19,11 @@ class WriteFailed(OSError):
 class Output:
     """One segment after another. Handles that are done with are left in `retired`, for whoever syncs and closes them."""
 
-    def __init__(self, directory: Path, disk: Disk, *, number: int, salt: int, now: Callable[[], int]) -> None:
+    def __init__(
+        self, directory: Path, disk: Disk, progress: Progress, *, number: int, salt: int, now: Callable[[], int]
+    ) -> None:
         self._directory = directory
+        self._progress = progress
         self._disk = disk
         self._number = number
         self._salt = salt
@@ -60,10 +64,11 @@ class Output:
             self._write_head()
         data = framed(payloads, self._salt)
         self._write(data, payloads)
+        self._progress.add(len(payloads))
         return len(data)
 
     def _write_head(self) -> None:
-        head = head_line(self._number - 1, self._salt, self._now())
+        head = head_line(self._number - 1, self._salt, self._now(), self._progress.records + 1)
         self._head = len(head)
         self._write(head, [])
 
@@ -79,6 +84,7 @@ class Output:
         except OSError as error:
             done, whole = _whole(payloads, len(data) - len(rest))
             self._cut(self.size + whole)
+            self._progress.add(done)
             raise WriteFailed(done, f"the disk refused: {error.strerror}") from error
         self.size += len(data)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from store.spool import cursor
 from store.spool.disk import locked
 from store.spool.errors import SpoolBroken, SpoolTaken
-from store.spool.segment import numbers, path_of
+from store.spool.segment import numbers
 
 _LOOK = 0.02
 _PATIENCE = 1.0
@@ -31,17 +31,14 @@ def claimed(directory: Path) -> int:
         time.sleep(_LOOK)
 
 
+def spool_directories(parent: Path) -> list[Path]:
+    """The spools below a directory. Whatever else lies there is left alone: a file, or what a file system puts at its root."""
+    if not parent.is_dir():
+        return []
+    return sorted(path for path in parent.iterdir() if path.is_dir() and path.name != "lost+found")
+
+
 def unused(directory: Path) -> int:
     """A number that no segment has or had: an old one is never written again, so its reader knows where it ends."""
     read = cursor.load(directory)
     return max([*numbers(directory), read.segment if read else 0]) + 1
-
-
-def size(directory: Path) -> int:
-    total = 0
-    for number in numbers(directory):
-        try:
-            total += path_of(directory, number).stat().st_size
-        except FileNotFoundError:
-            pass  # the reader has just deleted it
-    return total

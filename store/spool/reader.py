@@ -8,6 +8,7 @@ from pathlib import Path
 
 from store.spool import cursor
 from store.spool.disk import locked
+from store.spool.progress import records_written
 from store.spool.segment import MARK, OVERHEAD, Head, Position, frame_at, numbers, path_of, read_head, wanted
 
 _BLOCK = 1 << 20
@@ -24,7 +25,8 @@ class Damage:
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.size} bytes at {self.at.offset} of spool segment {self.at.segment}: {self.reason}"
+        what = f"{self.size} bytes at {self.at.offset} of spool segment" if self.size else "spool segment"
+        return f"{what} {self.at.segment}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,23 +62,34 @@ class Reader:
         self._next = self._committed
         """Where reading goes on, once the segment there can be opened."""
         self._damage: list[Damage] = []
+        self._records = self._committed.records
+        """The number of the last record that was read, or is known to be missing."""
+
+        self._is_counted = bool(self._committed.records) or self._committed == Position(0, 0)
+        """Whether that number is known: not before the first segment is open where an older Playhead wrote the cursor."""
+
+        self._is_damaged = False
+        """Whether something was passed over since the number was known: then what is missing is reported already."""
 
     @property
     def position(self) -> Position:
         """How far it has been read."""
         current = self._current
-        return Position(current.number, current.offset) if current else self._next
+        return Position(current.number, current.offset, self._records) if current else self._next
 
-    def read(self, limit: int = _BLOCK) -> list[tuple[Position, bytes]]:
+    def read(self, limit: int = _BLOCK) -> list[tuple[Position, bytes | memoryview]]:
         """The next payloads, about `limit` bytes of them and at least one, each with the place behind it. Raises OSError."""
-        found: list[tuple[Position, bytes]] = []
+        found: list[tuple[Position, bytes | memoryview]] = []
         size = 0
+        written = records_written(self._directory)
         while size < limit:
             more = self._read(limit - size)
             if not more:
                 break
             found += more
             size += sum(len(payload) for _, payload in more)
+        if not found and self._is_counted and self._records < written and self._is_at_end():
+            self._note_uncounted(written)
         return found
 
     def commit(self, position: Position) -> None:
@@ -126,13 +139,20 @@ class Reader:
     def stats(self) -> Stats:
         """How much waits to be committed. Raises OSError."""
         waiting = [number for number in numbers(self._directory) if number >= self._committed.segment]
-        sizes = {number: path_of(self._directory, number).stat().st_size for number in waiting}
+        sizes = {number: self._content_size(number) for number in waiting}
         pending = sum(sizes.values())
         if self._committed.segment in sizes:
             pending -= min(self._committed.offset, sizes[self._committed.segment])
         full = (number for number in waiting if Position(number, sizes[number]) > self._committed)
         oldest = next((created for number in full if (created := self._created(number))), None)
         return Stats(bytes_pending=pending, segments=len(waiting), oldest=oldest)
+
+    def _content_size(self, number: int) -> int:
+        """Bytes of a segment; 0 where it has nothing but its first line."""
+        with path_of(self._directory, number).open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            head = read_head(file.read(_HEAD)) if size <= _HEAD else None
+        return 0 if head and head.size == size else size
 
     def close(self) -> None:
         """Give the open file back."""
@@ -143,7 +163,7 @@ class Reader:
 
     # -- reading
 
-    def _read(self, limit: int) -> list[tuple[Position, bytes]]:
+    def _read(self, limit: int) -> list[tuple[Position, bytes | memoryview]]:
         while segment := self._open():
             found = self._frames(segment, limit)
             if found:
@@ -172,23 +192,59 @@ class Reader:
         # The last one read may be gone, since it is deleted when it is committed; one after it may not.
         if last and number > last + 1:
             reason = f"missing up to segment {number - 1}; somebody deleted it"
-            self._damage.append(Damage(Position(last + 1, 0), 0, reason))
+            self._note(Position(last + 1, 0), 0, reason)
 
-    def _frames(self, segment: _Segment, limit: int) -> list[tuple[Position, bytes]]:
+    def _count_from(self, first: int, *, at_start: bool) -> None:
+        """A segment is opened whose first record has this number: see whether all before it were read."""
+        if not first:
+            self._is_counted = False
+            return
+        if not at_start:
+            return  # the cursor's own count goes on
+        if self._is_counted and first - 1 > self._records:
+            self._note_uncounted(first - 1)
+        self._records, self._is_counted, self._is_damaged = first - 1, True, False
+
+    def _note_uncounted(self, last: int) -> None:
+        """Records up to a number were written, and are not in the segments there are."""
+        if not self._is_damaged:
+            position = self.position
+            count = last - self._records
+            reason = f"{count} record{'s are' if count > 1 else ' is'} missing; somebody deleted or cut a segment"
+            self._note(position, 0, reason)
+            self._keep(position, f"{reason}: {self._records + 1} to {last}\n".encode())
+        self._records, self._is_damaged = last, False
+
+    def _is_at_end(self) -> bool:
+        """Whether everything in the segments there are was read."""
+        segment = self._current
+        if segment is None:
+            return not any(number >= self._next.segment for number in numbers(self._directory))
+        return segment.offset == os.fstat(segment.handle).st_size and numbers(self._directory)[-1:] <= [segment.number]
+
+    def _note(self, at: Position, size: int, reason: str) -> None:
+        self._damage.append(Damage(at, size, reason))
+        self._is_damaged = True
+
+    def _frames(self, segment: _Segment, limit: int) -> list[tuple[Position, bytes | memoryview]]:
         """The whole frames at the place we are, about `limit` bytes of them."""
         if segment.head is None:
             segment.head = read_head(os.pread(segment.handle, _HEAD, 0))
             if segment.head is None:
                 return []
+            self._count_from(segment.head.first, at_start=segment.offset <= segment.head.size)
             segment.offset = max(segment.offset, segment.head.size)
         data = os.pread(segment.handle, min(max(limit, OVERHEAD), _BLOCK), segment.offset)
         if (size := wanted(data, 0)) > len(data) and frame_at(data, 0, segment.head.salt) == "short":
             data = os.pread(segment.handle, size, segment.offset)
-        found = []
+        found: list[tuple[Position, bytes | memoryview]] = []
         at = 0
         while not isinstance(frame := frame_at(data, at, segment.head.salt), str):
             start, at = frame
-            found.append((Position(segment.number, segment.offset + at), data[start:at]))
+            self._records += 1
+            # A large payload is not copied: it may be a body of many megabytes.
+            payload = memoryview(data)[start:at] if at - start > _BLOCK else data[start:at]
+            found.append((Position(segment.number, segment.offset + at, self._records), payload))
         segment.offset += at
         return found
 
@@ -209,9 +265,15 @@ class Reader:
     def _pass_over(self, segment: _Segment, *, finished: bool) -> bool:
         """There is no whole frame here. Go on behind what is wrong; False when there is nothing but to wait."""
         size = os.fstat(segment.handle).st_size
-        # Without a byte in it it is no damage: its writer found the disk full, or died over it.
-        if segment.offset >= size and (segment.head or (finished and size == 0)):
-            return self._advance(segment)
+        if segment.head and segment.offset > size:
+            # What was there has been read. A writer that has not noticed goes on behind what is left.
+            self._note(Position(segment.number, size), 0, f"it was cut from {segment.offset} to {size} bytes")
+            segment.offset = size
+            return True
+        # Without a byte in it it is no damage: its writer found the disk full, or died over it. Where it is not finished,
+        # more may have come since it was read, and the next segment too: that is seen when it is looked at again.
+        if segment.offset >= size and (segment.head or size == 0):
+            return finished and self._advance(segment)
         good = self._good_frame(segment) if segment.head else None
         if good == segment.offset:
             # It was still being written when it was read, and is whole by now: nothing is wrong with it.
@@ -227,7 +289,7 @@ class Reader:
             return False
         self._note_missing(segment.number, number)
         os.close(segment.handle)
-        self._current, self._next = None, Position(number, 0)
+        self._current, self._next = None, Position(number, 0, self._records)
         return True
 
     def _good_frame(self, segment: _Segment) -> int | None:
@@ -246,12 +308,14 @@ class Reader:
         if not size:
             return  # a writer died between making the file and writing its first line
         reason = "it is no spool segment" if not segment.head.size else "it breaks off" if torn else "it is damaged"
-        self._damage.append(Damage(at, size, reason))
+        self._note(at, size, reason)
+        self._keep(at, os.pread(segment.handle, min(size, _KEPT_OF_DAMAGE), at.offset))
+        segment.offset = stop
+
+    def _keep(self, at: Position, content: bytes) -> None:
         aside = self._directory / "damaged"
         aside.mkdir(mode=0o700, exist_ok=True)
-        copy = aside / f"{at.segment:08}-{at.offset}"
-        copy.write_bytes(os.pread(segment.handle, min(size, _KEPT_OF_DAMAGE), at.offset))
-        segment.offset = stop
+        (aside / f"{at.segment:08}-{at.offset}").write_bytes(content)
 
     # -- forgetting
 

@@ -32,10 +32,15 @@ _NAME: Final = re.compile(r"(\d{8,})\.seg")
 
 
 class Position(NamedTuple):
-    """A place in a spool: a segment's number, and an offset in it."""
+    """A place in a spool: a segment's number, an offset in it, and how many records lie before it.
+
+    Positions compare by their place. One that was made from a file's size alone has no count, and is not greater than the
+    same place with a count.
+    """
 
     segment: int
     offset: int
+    records: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +52,14 @@ class Head:
     size: int
     """How long the line is."""
 
+    first: int = 0
+    """The number of the first record in it; 0 where an older Playhead wrote it."""
 
-def head_line(number: int, salt: int, created: int) -> bytes:
-    """The first line of a segment."""
-    return MAGIC + json.dumps({"format": FORMAT, "segment": number, "salt": salt, "created": created}).encode() + b"\n"
+
+def head_line(number: int, salt: int, created: int, first: int) -> bytes:
+    """The first line of a segment whose first record has the number `first`."""
+    head = {"format": FORMAT, "segment": number, "salt": salt, "created": created, "first": first}
+    return MAGIC + json.dumps(head).encode() + b"\n"
 
 
 def read_head(data: bytes) -> Head | None:
@@ -61,7 +70,8 @@ def read_head(data: bytes) -> Head | None:
     try:
         told = json.loads(line[len(MAGIC) :])
         known = told["format"] in READABLE
-        head = Head(int(told["salt"]), int(told["created"]), len(line) + 1) if known else None
+        first = int(told.get("first", 0))
+        head = Head(int(told["salt"]), int(told["created"]), len(line) + 1, first) if known else None
     except (ValueError, KeyError, TypeError):
         return None
     if head is None:

@@ -9,6 +9,7 @@ more than all the rest of a record.
 """
 
 import asyncio
+import logging
 import os
 import secrets
 import threading
@@ -17,12 +18,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Literal
 
-from store.spool.disk import Disk, sync_directory
+from store.spool.disk import Disk
 from store.spool.errors import SpoolBroken, SpoolFull
 from store.spool.output import Output, WriteFailed
-from store.spool.place import claimed, size, unused
+from store.spool.place import claimed, unused
+from store.spool.progress import Progress
 from store.spool.segment import LARGEST, OVERHEAD
+from store.spool.syncer import Syncer
 from store.spool.waiters import Verdict, Waiters
+
+log = logging.getLogger(__name__)
 
 type Durability = Literal["process", "fsync"]
 
@@ -60,13 +65,15 @@ class Spool:
         self._durability = durability
         self._disk = disk or Disk()
         self._claim = claimed(directory)
-        self._used = size(directory)
+        self._progress, self._syncer = self._opened()
+        self._used = self._disk.used(directory)
         # The other half of a small disk is for the reader: it needs room to get rid of anything.
         self._max_bytes = min(max_bytes, self._used + self._disk.space(directory) // 2)
         self._max_memory = max_memory
         # A full spool empties segment by segment: many small ones let it breathe.
         self._segment_bytes = min(segment_bytes, max(self._max_bytes // 8, 4096))
-        self._output = Output(directory, self._disk, number=unused(directory), salt=secrets.randbits(32), now=now)
+        number, salt = unused(directory), secrets.randbits(32)
+        self._output = Output(directory, self._disk, self._progress, number=number, salt=salt, now=now)
 
         self._lock = threading.Lock()
         self._pen = threading.Lock()
@@ -75,6 +82,8 @@ class Spool:
         self._to_write = threading.Condition(self._lock)
         self._to_sync = threading.Condition(self._lock)
         self._queue: list[bytes] = []
+        self._in_hand: list[bytes] = []
+        """What the writing thread has taken from the queue and not written yet."""
         self._queued = 0
         self._appended = self._written = self._synced = 0
         self._urgent = self._look = self._dirty = self._due = False
@@ -82,7 +91,6 @@ class Spool:
         self._timed = False
         """Whether a group is begun, at whose end all is written and synced."""
         self._closing = self._written_out = False
-        self._poisoned: set[int] = set()
         self._named = 0
         self._trouble: str | None = None
         self._failed = (0, 0, "")
@@ -94,7 +102,7 @@ class Spool:
 
         self._open_first()
         self._threads = [
-            threading.Thread(target=self._guarded, args=(work,), name=name, daemon=True)
+            threading.Thread(target=self._run_again, args=(work,), name=name, daemon=True)
             for name, work in (("spool-write", self._write_forever), ("spool-sync", self._sync_forever))
         ]
         for thread in self._threads:
@@ -226,7 +234,7 @@ class Spool:
     def _write_quickly(self) -> bool:
         """One write(2) into the present segment. What it does not take is left for the thread, in its place."""
         handle, size = self._output.handle, self._output.size + self._queued
-        if handle is None or handle in self._poisoned or size > self._segment_bytes:
+        if handle is None or handle in self._syncer.poisoned or size > self._segment_bytes:
             return False
         with self._lock:
             batch, self._queue = self._queue, []
@@ -254,7 +262,9 @@ class Spool:
             thread.join()
         self._output.retire()
         for handle in self._output.retired:
-            self._disk.close(handle)
+            self._syncer.close(handle)
+        self._syncer.end()
+        self._progress.close()
         os.close(self._claim)
         return self._appended - self._written
 
@@ -286,22 +296,43 @@ class Spool:
             "see why the keeper does not empty it, or allow more"
         )
 
-    def _guarded(self, work: Callable[[], None]) -> None:
-        """Let nobody wait for a thread that a mistake of ours has ended."""
-        try:
-            work()
-        except BaseException as mistake:
-            self._trouble = f"the spool {self.directory} stopped: {mistake!r}"
-            self._waiters.tell()
-            raise
+    def _run_again(self, work: Callable[[], None]) -> None:
+        """Run a thread's work, and begin it again where a mistake of ours ends it: without its threads a spool would
+        refuse every record for the rest of the worker's life."""
+        while True:
+            try:
+                return work()
+            except Exception as mistake:  # the guard of a thread, whose end nobody would see
+                log.exception("a thread of the spool %s failed; it is started again", self.directory)
+                with self._lock:
+                    self._queue[:0], self._in_hand = self._in_hand, []
+                    self.faults += 1
+                    self.fault = self._trouble = f"the spool {self.directory} failed: {mistake!r}"
+                    self._failed = (self._synced, self._written, self.fault)
+                self._waiters.tell()
+                if self._closing:
+                    return None
+                time.sleep(RETRY)
+                with self._lock:
+                    self._trouble = None
+                    # What is in the queue must not wait for another record.
+                    self._urgent = self._due = True
 
     # -- the writing thread
+
+    def _opened(self) -> tuple[Progress, Syncer]:
+        try:
+            return Progress(self.directory), Syncer(self.directory, self._disk)
+        except OSError as error:
+            os.close(self._claim)
+            raise SpoolBroken(f"the spool {self.directory} cannot be written: {error}") from error
 
     def _open_first(self) -> None:
         try:
             self._output.begin()
-            sync_directory(self.directory)
+            self._syncer.sync_names()
         except OSError as error:
+            self._syncer.end()
             os.close(self._claim)
             raise SpoolBroken(f"the spool {self.directory} cannot be written: {error}") from error
 
@@ -309,8 +340,8 @@ class Spool:
         while self._something():
             with self._pen:
                 with self._lock:
-                    batch, self._queue = self._queue, []
-                self._write(batch)
+                    self._in_hand, self._queue = self._queue, []
+                self._write()
                 if self._look:
                     self._look_around()
             self._call(self._to_sync)
@@ -329,21 +360,22 @@ class Spool:
             self._urgent = False
             return not self._closing or bool(self._queue)
 
-    def _write(self, batch: list[bytes]) -> None:
-        while batch:
+    def _write(self) -> None:
+        """Write what is in hand. What is left of it when a mistake of ours ends this is in hand still."""
+        while batch := self._in_hand:
             try:
-                if self._output.size >= self._segment_bytes or self._output.handle in self._poisoned:
+                if self._output.size >= self._segment_bytes or self._output.handle in self._syncer.poisoned:
                     self._output.begin()
                 part = batch[: _fitting(batch, self._segment_bytes - self._output.size)]
                 self._output.write(part)
             except WriteFailed as failure:
+                self._in_hand = batch[failure.done :]
                 self._advance(batch[: failure.done])
-                batch = batch[failure.done :]
                 if not self._waited(f"the spool {self.directory} cannot be written: {failure}"):
                     return
             else:
+                self._in_hand = batch[len(part) :]
                 self._advance(part)
-                batch = batch[len(part) :]
 
     def _advance(self, batch: list[bytes]) -> None:
         with self._lock:
@@ -373,7 +405,10 @@ class Spool:
                 self._output.begin()
             except WriteFailed:
                 pass  # the next write meets the same disk, and says so
-        used = size(self.directory)
+        try:
+            used = self._disk.used(self.directory)
+        except OSError:
+            return  # whoever is refused next asks for another look
         with self._lock:
             self._used = used + self._queued
 
@@ -384,16 +419,21 @@ class Spool:
             with self._lock:
                 retired, self._output.retired = self._output.retired, []
                 current, begun, target = self._output.handle, self._output.begun, self._written
+                size = self._output.size
                 self._dirty = self._due = False
-            fault = self._sync([*retired, *([] if current is None else [current])], named=begun == self._named)
+            handles = [*retired, *([] if current is None else [current])]
+            fault = self._syncer.sync(handles, names=begun != self._named)
             for handle in retired:
-                self._poisoned.discard(handle)
-                self._disk.close(handle)
+                self._syncer.close(handle)
+            if current is not None:
+                self._syncer.check(current, size)
             with self._lock:
                 if fault:
                     self.faults, self.fault = self.faults + 1, fault
                     self._failed = (self._synced, target, fault)
-                self._named, self._synced = begun, target
+                else:
+                    self._named = begun
+                self._synced = target
             self._waiters.tell()
 
     def _awaited(self) -> bool:
@@ -402,22 +442,6 @@ class Spool:
             while not ((self._dirty and self._due) or self._written_out):
                 self._to_sync.wait()
             return self._dirty or bool(self._output.retired)
-
-    def _sync(self, handles: list[int], *, named: bool) -> str | None:
-        """Sync the files, and their names where there are new ones; return what went wrong."""
-        fault = None
-        for handle in handles:
-            try:
-                if handle not in self._poisoned:
-                    self._disk.sync(handle)
-            except OSError as error:
-                # Nobody knows what of it is on disk now, and a second sync would say that all is well: it is never
-                # written again, and what lay between is called lost.
-                self._poisoned.add(handle)
-                fault = f"the spool {self.directory} could not be synced: {error.strerror}"
-        if not named:
-            sync_directory(self.directory)
-        return fault
 
 
 def _fitting(batch: list[bytes], room: int) -> int:

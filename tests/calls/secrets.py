@@ -1,5 +1,7 @@
 """Made-up credentials, one of every kind that the rules know, and what only looks like one. None was ever valid."""
 
+import base64
+
 from hypothesis import strategies as st
 
 KEY = b"a key for tests, thirty-two bytes"
@@ -59,6 +61,9 @@ TOKENS: tuple[str, ...] = (
 )
 """Are recognised wherever they stand, by themselves."""
 
+KEPT = r"(?:openai-insecure-api-key\.|123456789:AA)?"
+"""What stays of some of them, as a regular expression: a prefix, the id of a bot."""
+
 CONTEXTS: tuple[tuple[str, str], ...] = (
     ("<Credentials><SecretAccessKey>", "</SecretAccessKey></Credentials>"),
     ("<ns:Password>", "</ns:Password>"),
@@ -87,6 +92,41 @@ CONTEXTS: tuple[tuple[str, str], ...] = (
     ('Content-Disposition: form-data; name="api_key"\r\n\r\n', "\r\n--x"),
     ("https://hooks.slack.com/services/T00000000/B00000000/", " "),
     ("https:\\/\\/hooks.slack.com\\/services\\/T00000000\\/B00000000\\/", '"'),
+    # Several values under one name
+    ('{"api_key": ["', '"]}'),
+    ('{"api_keys": ["first", "', '"], "n": 1}'),
+    ('{"api_key": {"value": "', '"}}'),
+    ('{"password": {"prod": {"eu": "', '"}}}'),
+    ('{"a": "{\\"api_key\\": [\\"', '\\"]}"}'),
+    ('"cookies":[{"name":"sid","path":"/","value":"', '"}]'),
+    # A name beside its value
+    ('[{"name": "API_KEY", "value": "', '"}]'),
+    ('[{"key": "DB_PASSWORD", "type": "plain", "value": "', '"}]'),
+    ('{"headers": [["X-Api-Key", "', '"]]}'),
+    ("[('X-Api-Key', '", "')]"),
+    ('{"args": ["--password", "', '"]}'),
+    ('<add key="Password" value="', '"/>'),
+    ('<db password="', '"/>'),
+    ('<Password type="text">', "</Password>"),
+    # Prose, SQL, options, variables
+    ("my password is ", ", keep it"),
+    ("The API key is `", "`"),
+    ("**Password:** `", "`"),
+    ("ALTER USER x WITH PASSWORD '", "'"),
+    ("CREATE USER x IDENTIFIED BY '", "'"),
+    ("UPDATE t SET api_key = '", "' WHERE id = 1"),
+    ("INSERT INTO t (id, api_key, at)\\n VALUES (1, '", "', '2024-01-01')"),
+    ("tool --password ", " --verbose"),
+    ("tool --api-key=", " x"),
+    ("curl -u me:", " https://x.example"),
+    ("Cookie: session=", "\r\n"),
+    ("Authorization: Token ", "\r\n"),
+    ("password: ", "\nuser: me"),
+    ('password = "', '"'),
+    ("STRIPE_KEY=", "\n"),
+    ("'password' => '", "'"),
+    ('password := "', '"'),
+    ("\x1b[31mpassword=", "\x1b[0m"),
 )
 """Make a secret of what stands between, whatever it looks like."""
 
@@ -125,10 +165,44 @@ HARMLESS: tuple[str, ...] = (
     "eyJhbGciOiJIUzI1NiJ9 is a header without a payload; eyJ.eyJ is nothing",
     "x-amzn-requestid: 0123; next_page_token: abc; AKIA is a prefix; AKIAIOSFODNN7EXAMPLETOOLONG1234",
     '{"text": "Put it in <password> tags, or write <api_key>${KEY}</api_key>. </password>then <b>"}',
+    '{"properties": {"password": {"type": "string", "description": "8 to 64 characters"}}}',
+    '{"required": ["api_key", "password", "oauth2_token", "x5t-s256"], "password": ["This field is required."]}',
+    '{"secrets": {"id": "sec_0123456789", "created_at": "2024-01-01T00:00:00Z", "name": "prod2024key"}}',
+    '{"tokens": ["Hello", " world", "2024"], "keys": ["id", "created_at", "sha256_sum"]}',
+    "What the password is for: the token is of type 2. passwordless and passwords and api keys are words.",
+    "INSERT INTO t (id, password) VALUES (1, NULL)",
+    "--password-file /run/secrets/x --token-limit 4096 --max-tokens 1000",
+    "sk_learn_and_others_2024 re_read_this_2024_please pat.search e2b_tests dose 0123 API-2024",
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJ",
 )
 
-_PIECES = (*TOKENS, *SECRETS, *HARMLESS, *(part for pair in CONTEXTS for part in pair), PEM, PEM[:90])
+
+def in_base64(text: str, *, lines: int = 0, url_safe: bool = False, padded: bool = True) -> str:
+    """The text in base64, perhaps in lines, as JSON would write them."""
+    data = (base64.urlsafe_b64encode if url_safe else base64.b64encode)(text.encode()).decode()
+    data = data if padded else data.rstrip("=")
+    return "\\n".join(data[at : at + lines] for at in range(0, len(data), lines)) if lines else data
+
+
+def in_escapes(text: str, *, percent: bool = False) -> str:
+    """The text with each of its characters escaped."""
+    return "".join(f"%{ord(char):02X}" if percent else f"\\u{ord(char):04x}" for char in text)
+
+
+_ENCODED = (
+    in_base64(f"export KEY={TOKENS[0]}\nand more"),
+    in_base64(f"é{TOKENS[16]} {'words ' * 12}", url_safe=True, padded=False),
+    in_base64(f"# {'words ' * 20}\npassword = '{SECRETS[1]}'\n", lines=60),
+    in_base64(in_base64(f'{{"api_key": "{SECRETS[3]}"}}')),
+    in_base64("nothing in it but text, and a little more of it"),
+    in_base64("????>>>>" + TOKENS[3]).replace("/", "\\/"),
+    in_escapes(TOKENS[16]),
+    in_escapes(TOKENS[16][:9], percent=True) + TOKENS[16][9:],
+    '{"api\\u005fkey": "' + SECRETS[0],
+    "\\u0041\\\\u003d%41",
+)
+
+_PIECES = (*_ENCODED, *TOKENS, *SECRETS, *HARMLESS, *(part for pair in CONTEXTS for part in pair), PEM, PEM[:90])
 _GLUE = (
     '"',
     "'",
@@ -163,6 +237,9 @@ _TAILS = (
     "eyJ",
     "AK",
     "http://u:",
+    _ENCODED[0][:30],
+    "\\u00",
+    "%4",
     "x" * 9000,
 )
 

@@ -5,6 +5,7 @@ import random
 import tomllib
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -115,7 +116,10 @@ def test_what_an_earlier_answer_gave_is_no_reason_for_a_rule() -> None:
     found = calibrate(paged(1), paged(2), PROFILES)
     assert (found.agreement.agree, found.agreement.echoes, found.agreement.apart) == (1, 1, 0)
     assert "earlier answer" in found.findings[0].guess.reason
-    assert toml(found) == ""
+    [profile] = tomllib.loads(toml(found))["profile"]
+    assert profile.keys() == {"name", "extends", "match", "answer"}, (
+        "it is new in each answer, which is no rule for a key"
+    )
 
 
 def test_an_id_in_the_path_does_not_keep_calls_from_being_aligned() -> None:
@@ -159,6 +163,52 @@ def test_a_rule_cannot_reach_into_arguments_or_bytes_or_the_path() -> None:
     assert "a text that holds JSON" in reasons
     assert "no JSON" in reasons
     assert "part of the address" in reasons
+
+
+def test_an_id_that_the_client_made_is_its_own_though_answers_repeat_it() -> None:
+    """It is sent in step 1, before any answer, and each answer echoes it."""
+
+    def session(seed: int) -> list[Exchange]:
+        mark = fresh(ids(seed))
+        asked = [asking(TICKETS, {"q": turn, "session": mark, "note": f"session {mark} is on"}) for turn in range(4)]
+        return [
+            exchange(one, {"session": mark, "said": f"session {mark} is on"}, step) for step, one in enumerate(asked)
+        ]
+
+    found = calibrate(session(1), session(2), PROFILES)
+    assert fields(found)["body $.session"] == "identity"
+    assert found.agreement.echoes == 0
+    assert fields(found)["answer $.session"] == "transient"
+
+
+def test_an_id_that_an_answer_gave_is_the_server_s_unless_the_request_was_under_way() -> None:
+    def session(seed: int, ended_at: int) -> list[Exchange]:
+        mark = fresh(ids(seed))
+        first = exchange(asking(TICKETS, {"q": 1}), {"ticket": mark}, 0)
+        second = exchange(asking(TICKETS, {"q": 2, "ticket": mark}), None, 5)
+        return [replace(first, first_byte_at=ended_at), second]
+
+    assert calibrate(session(1, 4), session(2, 4), PROFILES).agreement.echoes == 1
+    assert calibrate(session(1, 6), session(2, 6), PROFILES).agreement.echoes == 0
+
+
+def test_what_two_good_answers_differ_in_is_proposed_to_be_ignored() -> None:
+    def asked(seed: int) -> list[Exchange]:
+        told = {"total": 3, "served_at": 1795311900 + seed, "tickets": [{"id": "T-1", "trace": fresh(ids(seed))}] * 2}
+        return [exchange(asking(TICKETS, {"q": 1}), {**told, "tookMs": 10 + seed, "note": f"words {seed}"})]
+
+    found = calibrate(asked(1), asked(2), PROFILES)
+    assert fields(found) == {
+        "answer $.served_at": "transient",
+        "answer $.tickets[*].trace": "transient",
+        "answer $.tookMs": "transient",
+    }
+    [profile] = tomllib.loads(toml(found))["profile"]
+    assert profile["answer"]["ignore"] == ["$.served_at", "$.tickets[*].trace", "$.tookMs"]
+    after = shipped(toml(found))
+    assert not calibrate(asked(1), asked(2), after).findings
+    assert after.digest != PROFILES.digest
+    assert shipped(toml(found).replace("$.tookMs", "$.took")).digest == after.digest, "it is part of no key"
 
 
 def test_headers_that_a_profile_declares_can_be_taken_back() -> None:

@@ -3,6 +3,8 @@
 import gzip
 import os
 import random
+import subprocess
+import sys
 import zlib
 
 import brotli
@@ -159,3 +161,43 @@ def test_a_zstd_window_that_nobody_must_take_is_refused() -> None:
 
     with pytest.raises(Undecodable):
         decode(encoded, "zstd")
+
+
+BOMBS = """
+import brotli, gzip, resource, sys, zlib, zstandard
+from calls.encoding import TooLarge, decode
+from calls.redact import Redactor
+
+def packed(name, size):
+    block = bytes(1 << 20)
+    if name == "br":
+        stream = brotli.Compressor(quality=1)
+        return b"".join([*(stream.process(block) for _ in range(size)), stream.finish()])
+    if name == "zstd":
+        stream = zstandard.ZstdCompressor(level=1).compressobj()
+    else:
+        stream = zlib.compressobj(9, zlib.DEFLATED, 31 if name == "gzip" else 15)
+    return b"".join([*(stream.compress(block) for _ in range(size)), stream.flush()])
+
+again = {"gzip": lambda data: gzip.compress(data), "br": lambda data: brotli.compress(data, quality=3)}
+bombs = [(name, packed(name, 300)) for name in ("gzip", "deflate", "br", "zstd")]
+bombs += [(f"{name}, {outer}", again[outer](data)) for name, data in bombs for outer in again]
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for name, data in bombs:
+    try:
+        decode(data, name)
+        sys.exit(f"{name} was opened")
+    except TooLarge:
+        pass
+    body = Redactor(key=b"k" * 32).stream("application/json", name)
+    body.feed(data, 0)
+    assert body.finish() == [] and body.withheld, name
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_no_bomb_takes_more_memory_than_the_ratio_allows() -> None:
+    """In a process of its own, whose memory tells what the libraries took."""
+    done = subprocess.run([sys.executable, "-c", BOMBS], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 48 << 10, "KiB"

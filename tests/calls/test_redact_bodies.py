@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from calls.placeholder import PATTERN
 from calls.redact import Redactor
 from calls.scanner import LONGEST
-from tests.calls.secrets import CONTEXTS, HARMLESS, KEY, PEM, SECRETS, TOKENS, bodies
+from tests.calls.secrets import CONTEXTS, HARMLESS, KEPT, KEY, PEM, SECRETS, TOKENS, bodies
 from tests.calls.strategies import pieces
 
 REDACTOR = Redactor(key=KEY)
@@ -39,7 +39,7 @@ def test_a_token_is_recognised_wherever_it_stands(token: str, before: str, after
     new = redacted(f"{before}{token}{after}".encode()).decode()
 
     assert token not in new
-    assert re.fullmatch(f"{re.escape(before)}(openai-insecure-api-key\\.)?{PATTERN}{re.escape(after)}", new)
+    assert re.fullmatch(f"{re.escape(before)}{KEPT}{PATTERN}{re.escape(after)}", new)
 
 
 @pytest.mark.parametrize("secret", SECRETS)
@@ -132,6 +132,8 @@ def test_byte_by_byte_is_the_same_as_whole(body: bytes) -> None:
     b"https://hooks.slack.com/services/SG.aB3dE6gH9jK2mN5pQ8rS1t.aB3dE6gH9jK2mN5pQ8rS1tU4vW7xY0zAaB3dE6gH9jK/1", None
 )
 @example(b'name="api_key"\r\n\r\n<Credentials>see https://x.example/a?api_key="}<Credentials>', None)
+# Asterisks that stand for a short secret are no Markdown.
+@example(b"see https://x.example/a?api_key=see https://x.example/a?b=1&sig=", None)
 @given(bodies, st.sampled_from([None, "application/x-www-form-urlencoded"]))
 def test_what_was_redacted_passes_unchanged(body: bytes, content_type: str | None) -> None:
     once = redacted(body, content_type)
@@ -182,9 +184,9 @@ def test_a_secret_split_over_pieces_is_replaced_in_each() -> None:
 def test_only_a_tail_that_may_begin_a_secret_waits() -> None:
     body = REDACTOR.stream("text/event-stream")
 
-    assert len(body.feed(b'data: {"text": "all of this passes"}\n\n', 1)) == 1
+    assert len(body.feed(b'data: {"text": "all of it is plain"}\n\n', 1)) == 1
     assert body.feed(b"data: this does not: s", 2) == []
-    assert [piece.at for piece in body.feed(b"o it was no key\n", 3)] == [2, 3]
+    assert [piece.at for piece in body.feed(b"o it was as many\n\n", 3)] == [2, 3]
     assert body.finish() == []
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from calls.model import Call, Json, ToolCall
 from calls.redact import Redactor
-from calls.redact_call import cleaned
+from calls.redact_call import clean_call
 from tests.calls.secrets import KEY, TOKENS
 
 CLEAN = Redactor(key=KEY).text
@@ -27,7 +27,7 @@ def call(text: str, answer: Json = None, arguments: Json = None) -> Call:
 @pytest.mark.parametrize("token", TOKENS[:3])
 def test_what_was_put_together_is_searched_again(token: str) -> None:
     said = f"the key is {token}, keep it"
-    found = cleaned(call(said, {"choices": [{"content": said}]}, {"keys": [said, 7]}), CLEAN)
+    found = clean_call(call(said, {"choices": [{"content": said}]}, {"keys": [said, 7]}), CLEAN)
     assert token not in repr(found)
     assert found.text == CLEAN(said)
     assert found.answer == {"choices": [{"content": CLEAN(said)}]}
@@ -36,9 +36,9 @@ def test_what_was_put_together_is_searched_again(token: str) -> None:
 
 def test_what_holds_no_secret_is_the_same_call() -> None:
     one = call("nothing to hide", {"n": 1.5}, "text")
-    assert cleaned(one, CLEAN) is one
+    assert clean_call(one, CLEAN) is one
 
 
 def test_the_same_call_always_gives_the_same() -> None:
-    one = cleaned(call(f"a {TOKENS[0]}"), CLEAN)
-    assert cleaned(one, CLEAN) == one
+    one = clean_call(call(f"a {TOKENS[0]}"), CLEAN)
+    assert clean_call(one, CLEAN) == one

@@ -233,3 +233,15 @@ def test_words_beside_an_exchange_lose_only_secrets(text: str) -> None:
 def test_no_key_is_refused() -> None:
     with pytest.raises(ValueError, match="needs a key"):
         Redactor()
+
+
+@pytest.mark.parametrize("direction", [asked, answered])
+def test_a_secret_in_a_headers_name_is_replaced(direction) -> None:  # type: ignore[no-untyped-def]
+    token = TOKENS[0]
+
+    ((name, value),) = direction((f"X-Key-{token}", "1"))
+    ((again, _),) = direction((name, value))
+
+    assert token not in name
+    assert len(name) == len(f"X-Key-{token}")
+    assert again == name

@@ -57,7 +57,9 @@ class Upstream(Handler):
 
     def _note(self) -> int:
         asked: list[str] = self.server.asked  # type: ignore[attr-defined]
-        asked.append(f"{self.command} {self.path}")
+        # A run's name is for the proxy: no upstream may see it.
+        named = " NAMED" if any(name.lower().startswith("x-playhead-") for name in self.headers) else ""
+        asked.append(f"{self.command} {self.path}{named}")
         return len(asked)
 
 
@@ -70,8 +72,8 @@ class Ran:
 
     @property
     def counts(self) -> dict[str, int]:
-        """`{"passed": 1}`, of the last line."""
-        last = self.out.rstrip().splitlines()[-1]
+        """`{"passed": 1}`, of pytest's last line. What it cannot tell follows."""
+        last = next(line for line in reversed(self.out.splitlines()) if not line.startswith("playhead: "))
         return {
             thing.rstrip("s"): int(number) for number, thing in re.findall(r"(\d+) ([a-z]+)", last.partition(" in ")[0])
         }

@@ -1,7 +1,6 @@
 """The thin client: the questions that a test asks of a run, and what a failed one shows."""
 
 import asyncio
-import os
 import subprocess
 import sys
 from functools import partial
@@ -11,10 +10,8 @@ from typing import Any
 import playhead
 import pytest
 from playhead.calls import calls, shape
-from playhead.named import RUN_ID
 from playhead.rest import calls_of
 
-from calls import identity
 from tests.clients.stage import PLAYHEAD, Stage
 from tests.support.service import running
 
@@ -243,26 +240,14 @@ async def test_a_run_is_named_for_what_is_called_inside(data: Path, stage: Stage
 
 def test_who_cannot_be_asked_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PLAYHEAD_RUN", raising=False)
+    monkeypatch.delenv("PLAYHEAD_PROXY", raising=False)
     monkeypatch.setenv("PLAYHEAD_API", "http://127.0.0.1:1")
     monkeypatch.setenv("PLAYHEAD_COMMAND", "no-such-playhead")
     with pytest.raises(playhead.Unreachable, match=r"no Playhead answers at http://127\.0\.0\.1:1"):
         _ = playhead.Run("r", lambda: calls_of("r")).calls
     with pytest.raises(playhead.Unreachable, match="cannot run no-such-playhead"), playhead.run("r"):
         pass
-    with pytest.raises(ValueError, match="cannot name a run"), playhead.run("two words"):
-        pass
-
-
-def test_a_run_may_be_named_here_as_it_may_at_the_door() -> None:
-    assert identity.RUN.pattern == RUN_ID.pattern
-
-
-def test_the_environment_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PLAYHEAD_RUN", "outer")
-    monkeypatch.setenv("HTTPS_PROXY", "http://outer:tok%3An@127.0.0.1:9")
-    monkeypatch.delenv("https_proxy", raising=False)
-    with playhead.run("inner:1"):
-        assert os.environ["HTTPS_PROXY"] == "http://inner%253A1:tok%3An@127.0.0.1:9"
-        assert os.environ["PLAYHEAD_RUN"] == "inner:1"
-    assert os.environ["HTTPS_PROXY"] == "http://outer:tok%3An@127.0.0.1:9"
-    assert os.environ["PLAYHEAD_RUN"] == "outer"
+    with pytest.raises(ValueError, match="cannot name a run"):
+        playhead.run("two words")
+    with pytest.raises(playhead.Unreachable, match=r"call playhead\.install\(\)"):
+        playhead.proxy("r")

@@ -9,6 +9,7 @@ import ssl
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -82,7 +83,7 @@ async def _counted(service: Service, counter: str, number: int) -> Mapping[str, 
     """What `/metrics` tells, as soon as this counter is there: doors tell it once a second."""
 
     def fetch() -> Mapping[str, float]:
-        with urllib.request.urlopen(f"{service.api}/metrics") as answer:
+        with _asked(service, "/metrics") as answer:
             lines = answer.read().decode().splitlines()
         return {name: float(n) for name, _, n in (line.rpartition(" ") for line in lines if line[0] != "#")}
 
@@ -137,13 +138,17 @@ async def _stored(service: Service, number: int) -> tuple[Exchange, ...]:
     """The run's exchanges as the service kept them, by way of its bundle."""
 
     def fetch() -> bytes:
-        base = f"{service.api}/v1/runs/tape-{number}"
-        with urllib.request.urlopen(f"{base}/calls?settled=true&limit=1") as settled:
+        base = f"/v1/runs/tape-{number}"
+        with _asked(service, f"{base}/calls?settled=true&limit=1") as settled:
             settled.read()
-        with urllib.request.urlopen(f"{base}/bundle") as answer:
+        with _asked(service, f"{base}/bundle") as answer:
             return bytes(answer.read())
 
     return tuple(read((await asyncio.to_thread(fetch)).splitlines(keepends=True)).exchanges)
+
+
+def _asked(service: Service, path: str) -> Any:
+    return urllib.request.urlopen(urllib.request.Request(f"{service.api}{path}", headers=service.headers))
 
 
 def _wanted(exchange: Recorded) -> Seen:

@@ -16,6 +16,7 @@ from calls.model import Exchange
 from store.bundle import Bundle, read
 from tests.drills.ledger import Comparison, Ledger
 from tests.drills.upstream import Upstream
+from tests.support.api import authorization, ready_words
 from tests.support.service import command, surroundings
 
 STARTED, STOPPED = 60, 10
@@ -146,7 +147,7 @@ async def _ready(process: asyncio.subprocess.Process) -> dict[str, str]:
     async with asyncio.timeout(STARTED):
         line = (await process.stdout.readline()).decode()
     assert line.startswith("ready "), f"not ready: {line!r}, exit status {process.returncode}"
-    return dict(word.split("=", 1) for word in line.split()[1:])
+    return ready_words(line)
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -172,7 +173,9 @@ async def until_true(condition: Callable[[], bool], patience: float = 30) -> Non
 
 async def get(api: str, path: str, **query: str) -> Any:
     """JSON of the REST interface; None where it is not there, or not now."""
-    async with httpx2.AsyncClient(base_url=f"{api}/v1", trust_env=False, timeout=30) as http:
+    async with httpx2.AsyncClient(
+        base_url=f"{api}/v1", headers=authorization(api), trust_env=False, timeout=30
+    ) as http:
         try:
             answer = await http.get(path, params=query)
         except httpx2.TransportError:
@@ -188,7 +191,9 @@ async def bundle(api: str, run: str) -> Bundle:
         return bool(calls and calls["settled"])
 
     await until(settled)
-    async with httpx2.AsyncClient(base_url=f"{api}/v1", trust_env=False, timeout=30) as http:
+    async with httpx2.AsyncClient(
+        base_url=f"{api}/v1", headers=authorization(api), trust_env=False, timeout=30
+    ) as http:
         answer = await http.get(f"/runs/{run}/bundle")
     return read(answer.raise_for_status().content.splitlines(keepends=True))
 
@@ -234,7 +239,9 @@ async def compared(house: Up, ledger: Ledger, source: Upstream, runs: Sequence[s
 
 async def saved(api: str, run: str, path: Path) -> Path:
     """The bundle of a run as a file."""
-    async with httpx2.AsyncClient(base_url=f"{api}/v1", trust_env=False, timeout=30) as http:
+    async with httpx2.AsyncClient(
+        base_url=f"{api}/v1", headers=authorization(api), trust_env=False, timeout=30
+    ) as http:
         answer = await http.get(f"/runs/{run}/bundle")
     path.write_bytes(answer.raise_for_status().content)  # noqa: ASYNC240 - nobody else waits
     return path

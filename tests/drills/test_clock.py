@@ -48,4 +48,7 @@ async def test_a_jumping_clock_harms_no_order_and_no_duration(data: Path, databa
     assert comparison.sound, str(comparison)
     assert all(one.id < two.id for one, two in itertools.pairwise(exchanges))
     spans = [(each.first_byte_at or 0, each.ended_at or 0) for each in exchanges]
+    # Each jump was undone: no exchange has a time that never was.
+    began = [each.started_at for each in exchanges]
+    assert max(began) - min(began) < 10 * 60 * 10**9
     assert all(0 < first <= end < 60 * 10**9 for first, end in spans), spans

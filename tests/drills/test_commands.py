@@ -2,13 +2,20 @@
 
 import asyncio
 import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.drills.house import bundle, environment, get, up
+from calls.model import Request
+from store.bundle import load
+from store.datadir import opened
+from tests.drills.house import bundle, environment, get, until_true, up
 from tests.drills.ledger import NAME, Ledger, Seen
+from tests.drills.test_replay_trust import written
 from tests.drills.upstream import HOST, expected, upstream
+from tests.replay.strategies import exchange, ok
 from tests.support.service import command
 
 TARGET = "/whole?size=2000"
@@ -61,7 +68,8 @@ async def test_two_recordings_at_once_and_one_that_goes_on_are_all_there(embedde
         both = await asyncio.gather(
             playhead(*recording(embedded, "long", 0, 30, pause=0.1)), playhead(*recording(embedded, "short", 0, 5))
         )
-        later = await playhead(*recording(embedded, "short", 5, 9))
+        name, *rest = recording(embedded, "short", 5, 9)
+        later = await playhead(name, "--append", *rest)
     assert [done[0] for done in (*both, later)] == [0, 0, 0], (both, later)
     assert not list((embedded / "log").glob("door-*.log")), "doors that had nothing to say left an empty file each"
     async with up(embedded) as house:
@@ -74,3 +82,79 @@ async def test_two_recordings_at_once_and_one_that_goes_on_are_all_there(embedde
         comparison = answered(run, count).compare(found[run].exchanges, asked)
         assert comparison.sound, str(comparison)
         assert not found[run].gaps
+
+
+WAITING = f"""
+import sys, urllib.request
+for path in sys.argv[1:]:
+    print(len(urllib.request.urlopen("http://{HOST}" + path).read()), flush=True)
+    input()
+"""
+
+
+@asynccontextmanager
+async def replaying(file: Path, flags: Sequence[str], *paths: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A replay of this file that records what it lacks, whose command waits for a line after each of its calls."""
+    process = await asyncio.create_subprocess_exec(
+        *command("replay", *flags, "--on-miss", "record", str(file), "--", sys.executable, "-c", WAITING, *paths),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=environment(),
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def finished(process: asyncio.subprocess.Process, lines: bytes = b"") -> tuple[int, str]:
+    """Its exit status and errors, once its command was given these lines."""
+    async with asyncio.timeout(60):
+        _, said = await process.communicate(lines)
+    assert process.returncode is not None
+    return process.returncode, said.decode()
+
+
+@pytest.mark.parametrize("how", ["ends", "is killed"])
+async def test_a_replay_outlives_the_command_whose_store_server_it_uses(
+    data: Path, database_url: str, how: str
+) -> None:
+    """Nobody's `up` runs: the first one starts a store server, which goes on for the second one."""
+    first, second = data.with_suffix(".first.jsonl"), data.with_suffix(".second.jsonl")
+    config = data.with_suffix(".toml")
+    flags = ("--data", str(data), "--database-url", database_url, "--config", str(config))
+    for file in (first, second):
+        written(file, exchange(Request(method="GET", url=f"http://{HOST}/whole?size=10"), ok(b"recorded!!"), number=1))
+    before = first.read_bytes()
+    async with upstream() as source:
+        config.write_text(source.config)
+        async with (
+            replaying(first, flags, "/whole?size=10", "/whole?size=30") as owner,
+            replaying(second, flags, "/whole?size=10", "/whole?size=40", "/whole?size=50") as guest,
+        ):
+            for process in (owner, guest):
+                assert process.stdout
+                assert process.stdin
+                assert await process.stdout.readline() == b"10\n"
+                process.stdin.write(b"\n")
+                assert await process.stdout.readline() in (b"30\n", b"40\n")
+            async with replaying(first, flags, "/whole?size=10") as refused:
+                code, said = await finished(refused)
+                assert (code, "another command is writing the recording" in said) == (125, True), said
+            if how == "ends":
+                code, said = await finished(owner, b"\n")
+                assert (code, "now holds 1 new call beside 1 that answered" in said) == (0, True), said
+            else:
+                owner.kill()
+                await owner.communicate()
+                assert first.read_bytes() == before
+            code, said = await finished(guest, b"\n\n")
+            assert (code, "now holds 2 new calls beside 1 that answered" in said) == (0, True), said
+    made = await asyncio.to_thread(load, second)
+    assert [each.request.url.partition("=")[2] for each in made.exchanges] == ["10", "40", "50"]
+    server = opened(data).keeper_lock
+    await until_true(lambda: not server.held())
+    assert len((await asyncio.to_thread(load, first)).exchanges) == (2 if how == "ends" else 1)

@@ -7,11 +7,17 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from sqlalchemy import text
 
+from store.database import Database
+from store.postgres import Server
+from store.schema import SCHEMA
 from tests.drills.agent import Crew
-from tests.drills.house import Up, compared, descendants, killed, until_true, up
+from tests.drills.house import Up, compared, descendants, killed, recorded, until, until_true, up
 from tests.drills.relay import Relay, relay
 from tests.drills.upstream import Upstream, upstream
+from tests.support.api import authorization
+from tests.support.postgres import TEMPLATE, create, run, url
 from tests.support.service import command
 
 
@@ -31,6 +37,62 @@ async def _hung(source: Upstream, database: Relay) -> None:
     await source.served(40)
     await asyncio.sleep(2)
     database.come_back()
+
+
+async def test_up_serves_and_records_until_a_postgres_comes_that_it_can_use(
+    data: Path, postgres_server: Server, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """At start: away, then without our database, then with tables of a newer Playhead, and at last as it should be."""
+
+    async def reason(words: str) -> None:
+        async def said() -> bool:
+            answer = await client.get("/readyz")
+            return answer.status_code == 503 and words in answer.json()["troubles"]["database"]
+
+        await until(said)
+
+    async def ready() -> bool:
+        return (await client.get("/readyz")).status_code == 200
+
+    async with (
+        upstream() as source,
+        relay(url(postgres_server, "late")) as database,
+        httpx2.AsyncClient(trust_env=False, timeout=10) as client,
+    ):
+        database.go_away()
+        async with (
+            up(data, "--database-url", database.url, config=source.config) as house,
+            Crew(house.port) as crew,
+        ):
+            client.base_url = house.api
+            await reason("Postgres is not available")
+            await crew.agent("early").ask("/whole?size=3000")
+            assert (await client.get("/v1/runs", headers=authorization(house.api))).status_code == 503
+            assert (await client.get("/healthz")).status_code == 200
+            database.come_back()
+            await reason('database "late" does not exist')
+            create(postgres_server, "future", template=TEMPLATE)
+            await _marked(url(postgres_server, "future"), "9999")
+            create(postgres_server, "late", template="future")
+            await reason("The tables are of version 9999")
+            await _marked(url(postgres_server, "late"), SCHEMA)
+            await until(ready)
+            assert [exchange.run for exchange in await recorded(house.api, "early")] == ["early"]
+    for name in ("late", "future"):
+        run(postgres_server, "dropdb", "--force", name)
+    said = capfd.readouterr().err
+    assert "password" not in said
+    for words in ("is not available", 'database "late" does not exist', "version 9999", "is ready, after"):
+        assert said.count(words) == 1, said
+
+
+async def _marked(address: str, version: str) -> None:
+    """Have the tables say that they are of this version."""
+    database = Database(address)
+    await database.connect()
+    async with database.transaction() as connection:
+        await connection.execute(text("UPDATE alembic_version SET version_num = :version"), {"version": version})
+    await database.close()
 
 
 @pytest.mark.slow
@@ -102,10 +164,12 @@ async def test_a_command_runs_and_is_recorded_while_postgres_is_away(data: Path,
         assert b"is recorded into the spool" in said
         assert b"waits in the spool, and cannot be shown yet" in said
         database.come_back()
-        async with httpx2.AsyncClient(base_url=house.api, timeout=30, trust_env=False) as client:
+        async with httpx2.AsyncClient(
+            base_url=house.api, headers=authorization(house.api), timeout=30, trust_env=False
+        ) as client:
 
             async def is_there() -> bool:
-                answer = await client.get("/v1/runs/while-away/calls", params={"settled": "true"})
+                answer = await client.get("/v1/runs/while-away/calls", params={"settled": "true", "fields": "*"})
                 return answer.status_code == 200 and len(answer.json()["items"]) == 1
 
             async with asyncio.timeout(60):

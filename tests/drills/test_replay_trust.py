@@ -16,6 +16,7 @@ from store.bundle import Bundle, load, write
 from tests.drills.house import Up, environment, get, killed, until, up
 from tests.drills.upstream import HOST, upstream
 from tests.replay.strategies import SECOND, exchange, ok, run_of
+from tests.support.api import authorization
 from tests.support.service import command
 
 URL = "http://tools.example"
@@ -183,7 +184,9 @@ print("took", time.perf_counter() - began)
 async def test_two_replays_of_one_run_at_once_do_not_share_a_position(data: Path, database_url: str) -> None:
     run = run_of(step("/a", b"A1", 1), step("/a", b"A2", 2))
     async with up(data, "--database-url", database_url, "--mode", "replay") as house:
-        async with httpx2.AsyncClient(base_url=f"{house.api}/v1", trust_env=False) as api:
+        async with httpx2.AsyncClient(
+            base_url=f"{house.api}/v1", headers=authorization(house.api), trust_env=False
+        ) as api:
             (await api.post("/import", content=b"".join(write(run)))).raise_for_status()
             ids = [(await api.post("/replays", json={"run": "run-1"})).json()["id"] for _ in range(2)]
         async with client(house, ids[0]) as one, client(house, ids[1]) as other:
@@ -204,11 +207,8 @@ async def test_two_commands_that_replay_one_bundle_at_once_are_both_right(data: 
 
 
 IMPATIENT = f"""
-import socket, os, urllib.parse
-where = urllib.parse.urlsplit(os.environ["HTTP_PROXY"])
-with socket.create_connection((where.hostname, where.port)) as sock:
-    sock.sendall(b"GET {URL}/slow HTTP/1.1\\r\\nHost: tools.example\\r\\n\\r\\n")
-    assert b"first" in sock.recv(65536)
+import urllib.request
+assert urllib.request.urlopen("{URL}/slow").read1() == b"first"
 """
 
 
@@ -288,3 +288,26 @@ async def test_what_a_bundle_lacks_is_recorded_and_then_replayed(embedded: Path)
     assert [each.request.url.partition("?")[2] for each in made.exchanges] == ["size=10", "size=30"]
     code, said, told = await played(data, recording, *line)
     assert (code, told["verdict"], told["live"]) == (0, "right", 0), said
+
+
+async def test_a_replay_that_is_killed_says_so_in_its_report(data: Path) -> None:
+    recording = written(data.with_suffix(".jsonl"), step("/a", b"A", 1), step("/b", b"B", 2))
+    line = "import urllib.request; print(urllib.request.urlopen('http://tools.example/a').read(), flush=True); input()"
+    process = await asyncio.create_subprocess_exec(
+        *command("replay", "--data", str(data), str(recording), "--", sys.executable, "-c", line),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        env=environment(),
+    )
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"b'A'\n"
+    process.kill()
+    await process.communicate()
+
+    async def reported() -> dict[str, Any] | None:
+        found = [json.loads(path.read_bytes()) for path in (data / "replays").glob("replay-*.json")]
+        return found[0] if found and found[0]["interrupted"] else None
+
+    told = await until(reported)
+    assert (told["verdict"], told["served"]) == ("unknown", 1)

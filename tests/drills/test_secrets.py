@@ -125,7 +125,7 @@ async def test_no_planted_secret_reaches_a_disk_or_a_screen(embedded: Path) -> N
             bundle = await saved_when_settled(house, embedded.with_suffix(".jsonl"))
             stored = await tables(f"postgresql:///postgres?host={embedded / 'pg'}&user=playhead")
             printed = await output(house)
-            calls = (await get(house.api, "/runs/night/calls"))["items"]
+            calls = (await get(house.api, "/runs/night/calls", fields="*"))["items"]
     assert [answer.status_code for answer in answers] == [200] * 3
     assert SECRETS["answer"] in answers[0].text, "the agent itself must get what was sent"
     assert SECRETS["cut in pieces"] in answers[1].text
@@ -167,7 +167,7 @@ async def test_a_secret_that_a_model_spells_out_over_events_is_put_together_nowh
             await asking(house, asked("/v1/chat/completions"))
             bundle = await saved_when_settled(house, data.with_suffix(".jsonl"))
             stored = await tables(database_url)
-            shown = json.dumps((await get(house.api, "/runs/night/calls"))["items"]).encode()
+            shown = json.dumps((await get(house.api, "/runs/night/calls", fields="*"))["items"]).encode()
     places = [*stored, ("bundle", bundle.read_bytes()), ("calls", shown)]
     assert leaked({"canary": CANARY}, places), "the scan is blind"
     found = leaked({"spelt": secret}, places)
@@ -181,7 +181,7 @@ async def saved_when_settled(house: Up, path: Path) -> Path:
 
 async def output(house: Up) -> list[tuple[str, bytes]]:
     """What the commands that look at recordings print."""
-    calls = (await get(house.api, "/runs/night/calls"))["items"]
+    calls = (await get(house.api, "/runs/night/calls", fields="*"))["items"]
     found = []
     for line in (
         ("ls", "--json"),

@@ -16,6 +16,7 @@ from store.generation import FLAWED
 from store.lineage import LABEL, OF
 from tests.drills.house import Up, bundle, environment, get, killed, until, up
 from tests.support import wire
+from tests.support.api import authorization
 from tests.support.service import command
 from tests.support.wire import read_request, serving
 
@@ -70,7 +71,9 @@ async def asked(house: Up, run: str, *paths: str) -> list[str]:
 
 
 async def send(house: Up, method: str, path: str, told: Any) -> dict[str, Any]:
-    async with httpx2.AsyncClient(base_url=f"{house.api}/v1", trust_env=False, timeout=30) as http:
+    async with httpx2.AsyncClient(
+        base_url=f"{house.api}/v1", headers=authorization(house.api), trust_env=False, timeout=30
+    ) as http:
         answer = await http.request(method, path, json=told)
     found: dict[str, Any] = answer.raise_for_status().json()
     return found

@@ -34,7 +34,8 @@ def pieces(target: str, name: str) -> list[bytes]:
         size = int(wish["size"][0])
         return [(f"{name} says: ".encode() + b"so it was, and so it is. " * (size // 25 + 1))[:size]]
     count = int(wish.get("pieces", ["0"])[0])
-    return [f'data: {{"of":"{name}","n":{n}}}\n\n'.encode() for n in range(count)]
+    # The semicolon ends what could be a secret's beginning: else the record of a piece waits for the next one.
+    return [f'data: {{"of":"{name};","n":{n}}}\n\n'.encode() for n in range(count)]
 
 
 @dataclass

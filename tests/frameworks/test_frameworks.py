@@ -28,9 +28,10 @@ PROGRAMS = Path(__file__).parent / "programs"
 
 AGENTS = ("openai-agents==0.24.0",)
 HTTPX = "httpx==0.28.1"
+LANGGRAPH = ("langgraph==1.2.22", "langgraph-checkpoint-sqlite==3.1.2", "langchain-openai==1.7.3", HTTPX)
 FRAMEWORKS = {
     "agents_sdk": AGENTS,
-    "langgraph_app": ("langgraph==1.2.22", "langchain-openai==1.7.3", HTTPX),
+    "langgraph_app": LANGGRAPH,
     "llamaindex_flow": ("llama-index-core==0.14.25", "llama-index-llms-openai==0.8.3", HTTPX),
     "pydantic_agent": ("pydantic-ai-slim[openai]==2.68.0", HTTPX),
     "autogen_team": ("autogen-agentchat==0.7.5", "autogen-ext[openai]==0.7.5", HTTPX),
@@ -123,6 +124,18 @@ async def test_a_framework_s_agent_is_replayed_without_a_miss(
     interpreter = python(*FRAMEWORKS[framework])
     out, _ = await recorded_then_replayed(place, port, framework, str(interpreter), str(PROGRAMS / f"{framework}.py"))
     assert "Both are fine." in out or "fine" in json.dumps(json.loads(out))
+
+
+async def test_langgraph_goes_on_from_its_own_checkpoint(place: Path, port: int, service: Service) -> None:
+    """What the checkpoint holds is not asked for again, and `resume` is right all the same."""
+    words = (str(python(*LANGGRAPH)), str(PROGRAMS / "langgraph_waiting.py"), str(place / "checkpoints.sqlite"))
+    with scripted(port):
+        waiting = await playhead(place, "record", "--run", "waiting", "--", *words)
+        assert (waiting.code, waiting.out) == (0, "waits for a person\n"), waiting.err
+        config = ("--config", str(place / "data.toml"))
+        resumed = await playhead(place, "resume", "waiting", "--run", "resumed", *config, "--", *words)
+    assert (resumed.code, resumed.out) == (0, "Both are fine.\n"), resumed.err
+    assert "step 1 was not asked for again: the command went on from a checkpoint of its own" in resumed.err
 
 
 @pytest.mark.parametrize("framework", LARGE)

@@ -126,6 +126,17 @@ async def test_answers_without_the_claim_are_counted_and_left(server: ModelServe
     assert as_json("r", found, 1) == {"run": "r", "verdict": "unknown", "asked": 0, "without_claim": 1, "calls": []}
 
 
+async def test_a_key_goes_along_and_a_wrong_one_is_one_sentence(server: ModelServer, profiles: Profiles) -> None:
+    exchange = recorded(server.answer(ASKED))
+    found = await again([exchange], server.url, {}, profiles, "the-key")
+    assert judged(found) == "rederived"
+    assert server.keys[-1] == "Bearer the-key"
+    server.status = 401
+    with pytest.raises(Failure, match="--api-key KEY or VLLM_API_KEY"):
+        await again([exchange], server.url, {}, profiles)
+    assert server.keys[-1] is None
+
+
 async def test_nobody_to_ask_is_one_sentence(server: ModelServer, profiles: Profiles) -> None:
     with pytest.raises(Failure, match="playhead inference up"):
         await again([recorded(server.answer(ASKED))], "http://127.0.0.1:1", {}, profiles)

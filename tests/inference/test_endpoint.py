@@ -5,7 +5,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
 from fastapi.testclient import TestClient
 from playhead_inference.endpoint import Endpoint, NotInvariant
 
@@ -21,6 +22,7 @@ HOLDS: dict[str, Any] = {
 VARIES = {**HOLDS, "verdict": "varies", "patched": [{**CELL, "distinct": 2}]}
 INCONCLUSIVE = {**HOLDS, "verdict": "inconclusive"}
 UNCONTROLLED = {**INCONCLUSIVE, "control": []}
+UNCOVERED = {**INCONCLUSIVE, "uncovered": ["aten.new_one n×8: it cannot be run"]}
 REFUSED = {"verdict": "refused", "fingerprint": HOLDS["fingerprint"], "refused": ["LoRA was not tested"]}
 
 
@@ -30,23 +32,59 @@ async def started(report: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> tu
     async def found(_: Any) -> dict[str, Any]:
         return report
 
-    check = SimpleNamespace(Check=lambda engine: SimpleNamespace(report=lambda: found(engine)))
+    check = SimpleNamespace(Check=lambda engine, _: SimpleNamespace(report=lambda: found(engine)))
     monkeypatch.setitem(sys.modules, "playhead_inference.check", check)  # type: ignore[arg-type] # it is only read
     app, endpoint = FastAPI(), Endpoint()
+
+    async def answer(request: Request) -> JSONResponse:
+        body = await request.body()
+        return JSONResponse({"size": len(body)}, status_code=400 if request.url.path == "/refused" else 200)
+
+    for path in ("/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/refused"):
+        app.post(path)(answer)
     app.state.serving = SimpleNamespace(system_fingerprint="vllm-0.32.0")
     endpoint.attach_router(app)
     await endpoint.init_state(None, app.state, None)
     return TestClient(app), app.state
 
 
-async def test_what_was_found_is_told_in_full_and_on_every_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_report_is_shown_in_full_and_signed(monkeypatch: pytest.MonkeyPatch) -> None:
     client, state = await started(HOLDS, monkeypatch)
     assert client.get("/batch_invariance").json() == HOLDS
-    assert state.serving.system_fingerprint == "playhead-true-abababababababab"
+    assert state.serving.system_fingerprint == "playhead-abababababababab"
     for path in ("/batch_invariance", "/nowhere"):
-        answer = client.get(path)
-        assert answer.headers["x-batch-invariant"] == "true"
-        assert answer.headers["x-batch-invariant-fingerprint"] == HOLDS["fingerprint"]
+        assert client.get(path).headers["x-batch-invariant-fingerprint"] == HOLDS["fingerprint"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("/v1/completions", {"prompt": "who", "temperature": 0}, "true"),
+        ("/v1/completions", {"prompt": "who", "temperature": 0.8, "seed": 3}, "true"),
+        ("/v1/completions", {"prompt": "who", "temperature": 0.8}, "not-claimed; reason=unseeded"),
+        (
+            "/v1/chat/completions",
+            {"messages": [], "temperature": 0, "response_format": {"type": "json_object"}},
+            "not-claimed; reason=response_format",
+        ),
+        ("/v1/embeddings", {"input": "who"}, "not-claimed; reason=path"),
+        ("/refused", {"temperature": 0}, "not-claimed; reason=status-400"),
+    ],
+)
+async def test_the_claim_is_of_this_request(
+    path: str, body: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, _ = await started(HOLDS, monkeypatch)
+    assert client.post(path, json=body).headers["x-batch-invariant"] == said
+
+
+async def test_a_body_that_is_no_json_or_too_large_is_not_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    client, _ = await started(HOLDS, monkeypatch)
+    assert client.post("/v1/completions", content=b"{").headers["x-batch-invariant"] == "not-claimed; reason=body"
+    monkeypatch.setattr("playhead_inference.endpoint.LARGEST", 4)
+    answer = client.post("/v1/completions", json={"prompt": "who", "temperature": 0})
+    assert answer.headers["x-batch-invariant"] == "not-claimed; reason=large-body"
+    assert client.get("/batch_invariance").headers["x-batch-invariant"] == "not-claimed; reason=path"
 
 
 @pytest.mark.parametrize(
@@ -55,6 +93,7 @@ async def test_what_was_found_is_told_in_full_and_on_every_answer(monkeypatch: p
         (VARIES, "2 distinct of 17"),
         (INCONCLUSIVE, "could not have failed"),
         (UNCONTROLLED, "no control"),
+        (UNCOVERED, "aten.new_one"),
         (REFUSED, "LoRA was not tested"),
     ],
 )
@@ -65,9 +104,10 @@ async def test_what_does_not_hold_does_not_start(
         await started(report, monkeypatch)
 
 
-@pytest.mark.parametrize("report", [VARIES, INCONCLUSIVE, UNCONTROLLED, REFUSED])
+@pytest.mark.parametrize("report", [VARIES, INCONCLUSIVE, UNCONTROLLED, UNCOVERED, REFUSED])
 async def test_degraded_it_is_served_without_the_claim(report: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLAYHEAD_INVARIANCE", "degrade")
     client, state = await started(report, monkeypatch)
-    assert client.get("/nowhere").headers["x-batch-invariant"] != "true"
-    assert "true" not in state.serving.system_fingerprint
+    answer = client.post("/v1/completions", json={"prompt": "who", "temperature": 0})
+    assert answer.headers["x-batch-invariant"] in ("false", "inconclusive")
+    assert report["verdict"] in state.serving.system_fingerprint

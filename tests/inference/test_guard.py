@@ -17,7 +17,7 @@ CPU = Facts(
     prefix_caching=True,
     features={},
 )
-GPU = replace(CPU, device="cuda", dtype="bfloat16", attention="TRITON_ATTN", eager=False, mode=True, moe=False)
+GPU = replace(CPU, device="cuda", dtype="bfloat16", attention="TRITON_ATTN", mode=True, moe=False)
 
 
 @pytest.mark.parametrize("facts", [CPU, GPU], ids=["cpu", "gpu"])
@@ -37,6 +37,8 @@ def test_each_untested_feature_is_refused_by_its_name(facts: Facts, feature: str
         (replace(CPU, mode=True), "VLLM_BATCH_INVARIANT must be unset"),
         (replace(CPU, dtype="bfloat16"), "bfloat16 was not tested"),
         (replace(CPU, eager=False), "--enforce-eager"),
+        (replace(GPU, eager=False), "--enforce-eager"),
+        (replace(CPU, attention="TORCH_SDPA"), "leave --attention-backend out"),
         (replace(CPU, heads=32, kv_heads=1), "32 heads over 1 KV heads"),
         (replace(GPU, mode=False), "VLLM_BATCH_INVARIANT=1 must be set"),
         (replace(GPU, attention="FLASHINFER"), "TRITON_ATTN"),

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from click.testing import CliRunner
 
 from proxy.cli import playhead
 from proxy.errors import Failure
-from proxy.inference import ROOT, Serving, command, environment, home, ready
+from proxy.inference import ROOT, Serving, check_threads, command, environment, home, ready, set_up
 
 SERVING = Serving(
     model="qwen3", device="cpu", host="127.0.0.1", port=0, context=4096, threads=2, cache_gib=1, degrade=False
@@ -20,27 +21,30 @@ URL = "http://127.0.0.1:9000"
 
 
 def test_what_holds_is_announced() -> None:
-    assert ready(URL, HOLDS, "true", degrade=False) == f"ready inference={URL} invariance=holds fingerprint=sha256:00"
+    line = f"ready inference={URL} invariance=holds fingerprint=sha256:00"
+    assert ready(URL, HOLDS, "sha256:00", degrade=False) == line
+    remembered = {**HOLDS, "cached": True, "checked_at": "2026-11-22T20:00:00Z"}
+    assert ready(URL, remembered, "sha256:00", degrade=False) == f"{line} cached=2026-11-22T20:00:00Z"
 
 
 @pytest.mark.parametrize(
-    ("report", "header", "degrade"),
+    ("report", "fingerprint", "degrade"),
     [
         ({}, None, False),
         ({}, None, True),
         (HOLDS, None, True),
-        (HOLDS, "false", False),
-        ({**HOLDS, "verdict": "varies"}, "true", False),
-        ({**HOLDS, "verdict": "inconclusive"}, "inconclusive", False),
+        (HOLDS, "sha256:11", False),
+        ({**HOLDS, "verdict": "varies"}, "sha256:00", False),
+        ({**HOLDS, "verdict": "inconclusive"}, "sha256:00", False),
     ],
 )
-def test_what_does_not_show_it_is_stopped(report: dict[str, str], header: str | None, degrade: bool) -> None:
+def test_what_does_not_show_it_is_stopped(report: dict[str, str], fingerprint: str | None, degrade: bool) -> None:
     with pytest.raises(Failure, match="it was stopped"):
-        ready(URL, report, header, degrade)
+        ready(URL, report, fingerprint, degrade)
 
 
 def test_degraded_is_announced_as_what_it_is() -> None:
-    assert "invariance=varies" in ready(URL, {**HOLDS, "verdict": "varies"}, "false", degrade=True)
+    assert "invariance=varies" in ready(URL, {**HOLDS, "verdict": "varies"}, "sha256:00", degrade=True)
 
 
 def test_a_cpu_gets_fixed_threads_and_never_vllm_s_own_mode() -> None:
@@ -58,6 +62,55 @@ def test_a_gpu_gets_vllm_s_own_mode_before_anything_is_imported() -> None:
     assert environment(gpu, {})["VLLM_BATCH_INVARIANT"] == "1"
     assert environment(gpu, {})["PLAYHEAD_KERNELS"] == "vllm"
     assert "TRITON_ATTN" in command(Path("/env"), gpu, 9000)
+
+
+def test_stock_is_vllm_alone_and_its_chunks_do_not_end_it() -> None:
+    stock = replace(SERVING, stock=True)
+    made = environment(stock, {"VLLM_PLUGINS": "playhead_inference"})
+    assert made["VLLM_PLUGINS"] == "none"
+    assert not [name for name in made if name.startswith("PLAYHEAD")]
+    words = command(Path("/env"), stock, 9000)
+    assert "vllm.entrypoints.openai.api_server" in words
+    assert "playhead_inference" not in words
+    assert "--no-enable-chunked-prefill" in words
+
+
+def test_stock_takes_no_claim_and_no_kernels_of_ours() -> None:
+    done = CliRunner().invoke(playhead, ["inference", "up", "--stock", "--degrade", "qwen3"])
+    assert done.exit_code == 2
+    assert "--stock serves vLLM without the patch" in done.output
+
+
+@pytest.mark.parametrize(
+    ("threads", "words"), [(4, "--threads 4 was asked for and this process may use 2 CPUs"), (0, "1 or more")]
+)
+def test_threads_that_cannot_be_had_are_refused(threads: int, words: str) -> None:
+    with pytest.raises(Failure, match=words):
+        check_threads(threads, 2)
+
+
+def test_as_many_threads_as_cpus_are_taken() -> None:
+    check_threads(2, 2)
+
+
+def test_a_check_that_is_to_be_repeated_remembers_nothing() -> None:
+    assert environment(replace(SERVING, recheck=True), {})["PLAYHEAD_VERDICTS"] == "off"
+
+
+UV = """#!/bin/sh
+case "$*" in *"pip sync"*) echo "error: Failed to fetch: https://download.pytorch.org/whl/cpu/torch/: dns error" >&2; exit 2;; esac
+"""
+
+
+def test_setup_without_the_index_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uv = tmp_path / "uv"
+    uv.write_text(UV)
+    uv.chmod(0o755)
+    monkeypatch.setenv("PLAYHEAD_UV", str(uv))
+    with pytest.raises(Failure, match=r"torch==2\.13\.0\+cpu could not be fetched.*--wheels DIR"):
+        set_up(tmp_path / "env", "cpu", None)
+    with pytest.raises(Failure, match="holds no wheel of torch"):
+        set_up(tmp_path / "env", "cpu", tmp_path)
 
 
 def test_our_kernels_are_for_a_gpu() -> None:

@@ -4,6 +4,7 @@ import json
 import random
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from proxy.cli import playhead
 from proxy.errors import Failure
 from proxy.inference_plans import PRESETS, Preset, Size, waves
-from proxy.inference_plot import plot
+from proxy.inference_plot import DIGIT, LEFT, RIGHT, WIDTH, labelled_loads, plot
 from proxy.inference_tally import Given, first_divergence, tally, verdict
 from tests.support.model_server import ModelServer, serving
 
@@ -166,3 +167,13 @@ def test_hostile_names_do_not_break_out_of_a_plot() -> None:
 
 def test_nothing_to_plot_is_still_a_picture() -> None:
     ET.fromstring(plot("nothing", [tally("http://a", [], ["status 503"], 0.1)]))
+
+
+def test_numbers_under_the_axis_do_not_collide() -> None:
+    for loads in ([1], list(range(1, 51)), [2**power for power in range(11)], list(range(1000, 1050))):
+        found = labelled_loads(loads)
+        spread = (WIDTH - LEFT - RIGHT) / len(loads)
+        places = [loads.index(load) * spread for load in found]
+        widest = max(len(str(load)) for load in loads) * DIGIT
+        assert found[-1] == loads[-1]
+        assert all(after - before >= widest for before, after in pairwise(places))

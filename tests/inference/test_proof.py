@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from proof.cells import FACTORS, Cell, again, cover
-from proof.spread import summary
+from proof.spread import interval, is_settled, summary
 from proof.table import tables, written
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,7 +23,7 @@ def test_every_two_settings_meet_in_a_cell() -> None:
 
 def test_the_cover_is_small_and_no_name_means_two_cells() -> None:
     fewest = max(len(FACTORS[one]) * len(FACTORS[two]) for one, two in combinations(FACTORS, 2))
-    assert fewest <= len(cover()) <= fewest * 1.5
+    assert fewest <= len(cover()) <= fewest * 2
     cells = {*cover(), *chain(*again())}
     assert len({cell.name for cell in cells}) == len(cells)
 
@@ -74,7 +74,7 @@ def row(cell: Cell, *, ours: int = 1, stock: int = 3) -> dict[str, Any]:
 def test_what_varied_is_not_hidden() -> None:
     first, second, *_ = cover()
     said = tables([row(first), row(second, ours=2, stock=1)])
-    assert "2 of the 24 cells" in said
+    assert f"2 of the {len(cover())} cells" in said
     assert "ours gave 1 distinct result in 1 of them, stock more than 1 in 1" in said
     assert "| 1 of 5 | **2** of 5 |" in said
 
@@ -90,7 +90,7 @@ def test_a_pair_that_did_not_have_the_machine_to_itself_does_not_count() -> None
     assert (found["pairs"], found["quiet"]) == (10, 9)
     low, middle, high = found["wall"]
     assert middle == pytest.approx(1.04)
-    assert all(before < after for before, after in pairwise((1.0, low, middle, high, 1.09)))
+    assert all(before <= after for before, after in pairwise((1.0, low, middle, high, 1.08)))
 
 
 def test_too_few_quiet_pairs_give_no_ratio() -> None:
@@ -100,5 +100,20 @@ def test_too_few_quiet_pairs_give_no_ratio() -> None:
 
 
 def test_cpu_seconds_count_on_a_busy_machine_too() -> None:
-    (found,) = summary([pair(1.1, 1.5) for _ in range(5)])
-    assert (found["wall"], found["cpu"]) == (None, (1.1, 1.1, 1.1))
+    (found,) = summary([pair(1.1, 1.5) for _ in range(6)])
+    assert found["wall"] is None
+    assert found["cpu"] == (1.1, 1.1, 1.1)
+
+
+def test_an_interval_narrows_with_rounds_and_holds_the_median() -> None:
+    few, many = (interval([1 + (at % 7) / 50 for at in range(count)]) for count in (7, 200))
+    assert few is not None
+    assert many is not None
+    assert few[0] <= few[1] <= few[2]
+    assert many[2] - many[0] < few[2] - few[0]
+
+
+def test_rounds_go_on_until_each_interval_is_narrow_enough() -> None:
+    assert is_settled([pair(1.05, 0.0) for _ in range(9)])
+    assert not is_settled([pair(1 + at % 2, 0.0) for at in range(9)])
+    assert not is_settled([pair(1.05, 1.5) for _ in range(9)])

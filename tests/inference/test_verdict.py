@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
-from playhead_inference.verdict import Answer, Cell, Word, apart, cell, fingerprint, first_divergence, header, word
+from playhead_inference.verdict import Answer, Cell, Word, apart, cell, fingerprint, first_divergence, word
 
 
 def counted(distinct: int, answers: int = 8) -> Cell:
@@ -35,10 +35,9 @@ def test_a_verdict_needs_a_control_that_failed(
     assert word(patched, control, differing, refused) == verdict
 
 
-@pytest.mark.parametrize("verdict", ["varies", "inconclusive", "refused"])
-def test_the_header_says_true_for_what_holds_and_nothing_else(verdict: Word) -> None:
-    assert header("holds") == "true"
-    assert header(verdict) != "true"
+def test_a_check_that_covers_less_than_the_model_has_is_inconclusive() -> None:
+    assert word([counted(1)], [counted(5)], [], [], ["aten.new_one n×8: it cannot be run"]) == "inconclusive"
+    assert word([counted(2)], [counted(5)], [], [], ["aten.new_one n×8: it cannot be run"]) == "varies"
 
 
 def test_one_bit_of_a_logprob_is_a_difference() -> None:
@@ -59,13 +58,14 @@ def test_a_fingerprint_is_of_the_facts_and_not_of_their_order() -> None:
     assert fingerprint({"threads": 2}) != fingerprint({"threads": 1})
 
 
-WORKER = {"device": "H100", "dtype": "bfloat16", "torch": "2.13.0", "weights": "sha256:1", "mode": False, "threads": 2}
-PATCHED: dict[str, Any] = {"vllm": "0.32.0", "workers": [{**WORKER, "mode": True}]}
+WORKER = {"device": "H100", "dtype": "bfloat16", "torch": "2.13.0", "mode": False, "threads": 2}
+MODEL = {"checkpoint": ["sha256:1"]}
+PATCHED: dict[str, Any] = {"vllm": "0.32.0", "model": MODEL, "workers": [{**WORKER, "mode": True}]}
 
 
-def control(**worker: Any) -> str:
+def control(checkpoint: str = "sha256:1", **worker: Any) -> str:
     """What a process without the patch left."""
-    of = {"vllm": "0.32.0", "workers": [{**WORKER, **worker}]}
+    of = {"vllm": "0.32.0", "model": {"checkpoint": [checkpoint]}, "workers": [{**WORKER, **worker}]}
     return json.dumps({"of": of, "cells": [asdict(counted(5))]})
 
 
@@ -74,7 +74,7 @@ def test_a_control_may_come_of_another_process() -> None:
     assert apart(PATCHED, None) == []
 
 
-@pytest.mark.parametrize("of", [{"weights": "sha256:2"}, {"device": "A100"}, {"dtype": "float32"}, {"mode": True}])
+@pytest.mark.parametrize("of", [{"checkpoint": "sha256:2"}, {"device": "A100"}, {"dtype": "float32"}, {"mode": True}])
 def test_a_control_of_something_else_is_none(of: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="the control"):
         apart(PATCHED, control(**of))

@@ -69,15 +69,19 @@ class Matrix:
         return {**os.environ, **ours}
 
     async def calls(self, run: str) -> list[dict[str, Any]]:
-        async with httpx2.AsyncClient(base_url=self.service.api, timeout=30, trust_env=False) as client:
-            answer = await client.get(f"/v1/runs/{run}/calls", params={"settled": "true"})
+        async with httpx2.AsyncClient(
+            base_url=self.service.api, headers=self.service.headers, timeout=30, trust_env=False
+        ) as client:
+            answer = await client.get(f"/v1/runs/{run}/calls", params={"settled": "true", "fields": "*"})
             if answer.status_code == 404:
                 return []
             return list(answer.raise_for_status().json()["items"])
 
     async def exchange(self, call: dict[str, Any], what: str = "") -> httpx2.Response:
         (exchange,) = call["exchanges"]
-        async with httpx2.AsyncClient(base_url=self.service.api, timeout=30, trust_env=False) as client:
+        async with httpx2.AsyncClient(
+            base_url=self.service.api, headers=self.service.headers, timeout=30, trust_env=False
+        ) as client:
             return (await client.get(f"/v1/exchanges/{exchange}{what}")).raise_for_status()
 
 

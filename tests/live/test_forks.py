@@ -14,6 +14,7 @@ import httpx2
 import pytest
 
 from proxy.demo.servers import ModelHandler, TicketHandler, start
+from tests.support.api import authorization, ready_words
 from tests.support.service import command, surroundings
 
 AGENT = Path(__file__).parent / "clients" / "desk.py"
@@ -38,6 +39,16 @@ class World:
         with self.lock:
             asked, self.asked = self.asked, []
         return asked
+
+
+THIN_CLIENT = Path(__file__).parents[2] / "clients" / "pytest-playhead" / "src"
+BOUND = """
+import runpy, sys
+import playhead
+sys.argv = sys.argv[1:]
+with playhead.run("ticket-904"):
+    runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 
 @dataclass(frozen=True)
@@ -91,7 +102,7 @@ class Place:
         return answer.json()
 
     def calls(self, run: str) -> list[dict[str, Any]]:
-        return list(self.get(f"/runs/{run}/calls?settled=true")["items"])
+        return list(self.get(f"/runs/{run}/calls?settled=true&fields=*")["items"])
 
     def overrides(self, text: str) -> str:
         path = self.directory / "what-if.toml"
@@ -133,8 +144,10 @@ def place(module_database_url: str) -> Iterator[Place]:
     up = subprocess.Popen(line, cwd=directory, env=environment, stdout=subprocess.PIPE, text=True)
     assert up.stdout is not None
     try:
-        words = dict(word.split("=", 1) for word in up.stdout.readline().split()[1:])
-        with httpx2.Client(base_url=words["api"], trust_env=False, timeout=30) as api:
+        words = ready_words(up.stdout.readline())
+        with httpx2.Client(
+            base_url=words["api"], headers=authorization(words["api"]), trust_env=False, timeout=30
+        ) as api:
             yield Place(directory, world, api, words["proxy"], words["ca"])
     finally:
         up.terminate()
@@ -306,8 +319,9 @@ def test_a_fork_made_over_rest_is_used_by_its_name(place: Place, streamed: tuple
     made = place.api.post(f"/v1/runs/{run}/forks", json={"from": 1, "id": child, "overrides": overrides})
     assert made.status_code == 201, made.text
     proxy = place.proxy.replace("http://", f"http://{child}:x@")
-    env = {"HTTPS_PROXY": proxy, "SSL_CERT_FILE": place.ca}
-    ran = place(sys.executable, str(AGENT), *words, env=env)
+    env = {"HTTPS_PROXY": proxy, "PLAYHEAD_PROXY": proxy, "SSL_CERT_FILE": place.ca, "PYTHONPATH": str(THIN_CLIENT)}
+    # What the program calls its runs does not lead out of the fork.
+    ran = place(sys.executable, "-c", BOUND, str(AGENT), *words, env=env)
     assert ran.tools == [("search_tickets", 200), ("add_note", 403)], ran.err
     assert place.world.taken() == ["GET /v2/tickets?query=login&status=open&limit=3", "POST /v1/chat/completions"]
     report = place.get(f"/replays/{child}?settled=true")

@@ -118,12 +118,12 @@ async def told(mcp: ClientSession, tool: str, **arguments: int) -> str:
 
 
 async def api(up: Service, path: str) -> httpx2.Response:
-    async with httpx2.AsyncClient(base_url=up.api, trust_env=False, timeout=30) as client:
+    async with httpx2.AsyncClient(base_url=up.api, headers=up.headers, trust_env=False, timeout=30) as client:
         return await client.get(path)
 
 
 async def tool_calls(up: Service) -> list[dict[str, Any]]:
-    calls = (await api(up, "/v1/runs/mcp/calls?settled=true")).json()["items"]
+    calls = (await api(up, "/v1/runs/mcp/calls?settled=true&fields=*")).json()["items"]
     return [call for call in calls if call["operation"] == "execute_tool"]
 
 

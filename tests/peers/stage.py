@@ -21,6 +21,7 @@ from typing import Any
 import httpx
 
 from store.bundle import Bundle, read
+from tests.support.api import authorization, ready_words
 from tests.support.service import READY, command, surroundings
 
 OPENAI, BEDROCK, TOOLS = "api.openai.com", "bedrock-runtime.us-east-1.amazonaws.com", "tools.example.com"
@@ -158,9 +159,15 @@ class Service:
             proxy=self.proxy.replace("//", f"//{run}:@"), verify=context, trust_env=False, timeout=60, **more
         )
 
+    def request(self, method: str, path: str, **what: Any) -> httpx.Response:
+        """What the REST interface answers."""
+        return httpx.request(
+            method, f"{self.api}/v1{path}", headers=authorization(self.api), trust_env=False, timeout=60, **what
+        )
+
     def ask(self, method: str, path: str, **what: Any) -> Any:
         """JSON of the REST interface."""
-        answer = httpx.request(method, f"{self.api}/v1{path}", trust_env=False, timeout=60, **what)
+        answer = self.request(method, path, **what)
         assert answer.status_code < 400, answer.text
         return answer.json() if answer.content else None
 
@@ -168,9 +175,8 @@ class Service:
         """A run's calls, once all that was acknowledged is in. On a busy machine that takes longer than one question may."""
 
         def settled() -> list[dict[str, Any]] | None:
-            answer = httpx.get(
-                f"{self.api}/v1/runs/{run}/calls", params={"settled": "true", "limit": 500}, trust_env=False, timeout=60
-            )
+            params = {"settled": "true", "limit": 500, "fields": "*"}
+            answer = self.request("GET", f"/runs/{run}/calls", params=params)
             if answer.status_code == 404:
                 return None
             told = answer.raise_for_status().json()
@@ -189,10 +195,10 @@ def service(data: Path, *flags: str, config: str) -> Iterator[Service]:
     process = subprocess.Popen(command("up", *place, *flags), stdout=subprocess.PIPE, text=True, env=around)
     assert process.stdout
     try:
-        match = READY.match(line := process.stdout.readline())
-        assert match, line
-        proxy, api, ca = match.groups()
-        yield Service(proxy=proxy, api=api, ca=ca, process=process, data=data)
+        line = process.stdout.readline()
+        assert READY.match(line), line
+        words = ready_words(line)
+        yield Service(proxy=words["proxy"], api=words["api"], ca=words["ca"], process=process, data=data)
     finally:
         process.send_signal(signal.SIGTERM)
         process.stdout.close()
@@ -258,7 +264,7 @@ class Stage:
     def file(self) -> bytes:
         """The run as a file."""
         self.calls()
-        answer = httpx.get(f"{self.recorder.api}/v1/runs/{self.run}/bundle", trust_env=False, timeout=60)
+        answer = self.recorder.request("GET", f"/runs/{self.run}/bundle")
         return answer.raise_for_status().content
 
     def bundle(self) -> Bundle:

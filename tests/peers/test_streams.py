@@ -150,7 +150,7 @@ def test_06_bytes_that_are_missing_from_the_record_are_not_served_at_all(stage: 
         with recorder.client(stage.run) as agent:
             assert agent.get(f"https://{TOOLS}/big").content == body
         recorder.calls(stage.run)
-        file = httpx.get(f"{recorder.api}/v1/runs/{stage.run}/bundle", trust_env=False, timeout=60).content
+        file = recorder.request("GET", f"/runs/{stage.run}/bundle").content
     replay = stage.replay(file)
     with replay.client() as agent:
         miss = agent.get(f"https://{TOOLS}/big")
@@ -163,6 +163,7 @@ def _database(stage: Stage) -> str:
     return str(line[line.index("--database-url") + 1])
 
 
+@pytest.mark.timeout(300)
 def test_10_a_100_mb_body(stage: Stage) -> None:
     """It passes, is kept whole, comes again byte for byte, and neither process keeps it in memory afterwards."""
     size = 100_000_000
@@ -250,7 +251,7 @@ def test_12_a_codex_websocket_upgrade(stage: Stage) -> None:
         ) as recorder:
             live = asyncio.run(spoken(recorder, stage.run))
             [call] = recorder.calls(stage.run)
-            file = httpx.get(f"{recorder.api}/v1/runs/{stage.run}/bundle", trust_env=False, timeout=60).content
+            file = recorder.request("GET", f"/runs/{stage.run}/bundle").content
     assert call["text"] == "answer 1 to hello"
     replay = stage.replay(file)
     assert asyncio.run(spoken(stage.player, replay.id)) == live

@@ -129,7 +129,7 @@ def test_the_steps_that_follow_are_answered_until_the_last(runner: Runner) -> No
     before = dict(runner.environment)
     assert runner.uses(action(runner), recording="talk.yaml") == 0, runner.log
     assert runner.environment["HTTPS_PROXY"].startswith("http://replay-")
-    assert Path(runner.environment["SSL_CERT_FILE"]).exists()
+    assert Path(runner.environment["REQUESTS_CA_BUNDLE"]).exists()
     assert runner.runs("python agent.py") == 0, runner.log
     assert runner.log.splitlines() == SAID
     assert runner.uses(action(runner) / "finish") == 0, runner.log

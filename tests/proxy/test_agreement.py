@@ -42,6 +42,8 @@ def keeper(found: Settings) -> dict[str, Any]:
         ("", "body_limit = 10\n" + UPSTREAMS, []),
         ("body_limit = 10\n", "body_limit = 10\n", []),
         ("body_limit = 10\n", "", ["body_limit"]),
+        ("redact_personal_data = true\n", "", ["redact_personal_data"]),
+        ("redact_personal_data = false\n", "redact_personal_data = true\n", ["redact_personal_data"]),
         (UPSTREAMS.replace("tools", "TOOLS"), UPSTREAMS, []),
         (UPSTREAMS.replace("9000", "9001"), UPSTREAMS, ["upstreams"]),
         ('allowed_hosts = ["a.test"]\n', '[modes]\n"a.test" = "passthrough"\n', []),

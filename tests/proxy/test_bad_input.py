@@ -131,13 +131,35 @@ def test_an_empty_variable_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(f"PLAYHEAD_{name}", "")
     found = load({}, None)
     assert (found.token, found.database_url, found.data.is_absolute()) == (None, None, True)
-    with pytest.raises(Failure, match="set a token"):
-        load({"listen": "0.0.0.0"}, None)
 
 
-def test_listening_beyond_loopback_without_a_token(tmp_path: Path, data: Path) -> None:
-    done = playhead("up", "--data", data, "--listen", "0.0.0.0", cwd=tmp_path)
-    assert_one_sentence(done, "PLAYHEAD_TOKEN")
+def test_a_token_may_come_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("token", "api_token"):
+        file = tmp_path / name
+        file.write_text(f"{name}-of-the-team\n")
+        monkeypatch.setenv(f"PLAYHEAD_{name.upper()}_FILE", str(file))
+    found = load({}, None)
+    told = [secret and secret.get_secret_value() for secret in (found.token, found.api_token)]
+    assert told == ["token-of-the-team", "api_token-of-the-team"]
+    (tmp_path / "token").unlink()
+    with pytest.raises(Failure, match=f"token_file: cannot read {tmp_path}/token: No such file"):
+        load({}, None)
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"LISTEN": "0.0.0.0", "OPEN_API": "true"}, "open_api would let other machines read and delete"),
+        ({"TOKEN": "same", "API_TOKEN": "same"}, "every agent holds the first, and could delete recordings"),
+    ],
+)
+def test_settings_that_would_open_recordings_are_refused(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], words: str
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(f"PLAYHEAD_{name}", value)
+    with pytest.raises(Failure, match=words):
+        load({}, None)
 
 
 def test_a_port_in_use(tmp_path: Path, data: Path) -> None:
@@ -171,7 +193,7 @@ def test_an_address_of_another_machine() -> None:
 @pytest.mark.slow
 def test_a_database_that_does_not_answer(tmp_path: Path, data: Path) -> None:
     url = "postgresql://nobody@127.0.0.1:9/nothing"
-    done = playhead("up", "--data", data, "--api-port", "0", "--proxy-port", "0", "--database-url", url, cwd=tmp_path)
+    done = playhead("record", "--data", data, "--database-url", url, "--", "true", cwd=tmp_path)
     assert_one_sentence(done, "127.0.0.1:9", "correct --database-url")
 
 

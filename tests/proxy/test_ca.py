@@ -69,7 +69,7 @@ def test_it_can_sign_leaves_and_nothing_else(tmp_path: Path) -> None:
     assert not usage.value.digital_signature
 
 
-@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660])
+@pytest.mark.parametrize("mode", [0o644, 0o604])
 def test_a_key_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> None:
     ca.ensure(tmp_path)
     (tmp_path / "ca.key").chmod(mode)
@@ -220,3 +220,33 @@ def test_a_failure_is_one_sentence_without_a_traceback(tmp_path: Path) -> None:
         subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, check=True).stdout
     )
     assert "\n" not in said
+
+
+def test_the_directory_holds_the_bundle_under_the_names_that_openssl_looks_for(tmp_path: Path) -> None:
+    openssl = shutil.which("openssl") or pytest.skip("openssl is not installed here")
+    authority = ca.ensure(tmp_path)
+    directory = tmp_path / "ca-certificates"
+    files = sorted(directory.iterdir())
+    assert b"".join(sorted(one.read_bytes() for one in files)) == b"".join(sorted(_blocks(authority.bundle)))
+    # One certificate each: the first of what a program is given is what it names.
+    for one in files[:: max(1, len(files) // 25)] + [
+        one for one in files if one.read_bytes() in _blocks(authority.certificate)
+    ]:
+        told = subprocess.run(
+            [openssl, "x509", "-subject_hash", "-noout", "-in", str(one)], capture_output=True, check=True
+        )
+        assert told.stdout.decode().strip() == one.stem
+    before = directory.resolve()
+    ca.ensure(tmp_path)
+    assert directory.resolve() == before, "it is made once"
+    shutil.rmtree(before)
+    directory.unlink()
+    ca.ensure(tmp_path)
+    assert len(list(directory.iterdir())) == len(files)
+
+
+def _blocks(file: Path) -> list[bytes]:
+    return [
+        f"{block}-----END CERTIFICATE-----\n".encode()
+        for block in file.read_text().split("-----END CERTIFICATE-----\n")[:-1]
+    ]

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import re
 import shutil
 import signal
 import socket
@@ -97,6 +96,12 @@ async def test_what_was_imported_is_listed_shown_explained_and_carried_on(desk: 
     pointed = json.loads((await desk("env", "--json")).out)
     assert pointed["HTTPS_PROXY"].startswith("http://127.0.0.1:")
 
+    taken = await desk("record", "--run", "run-1", "--", "true")
+    assert taken.code == 125
+    assert "run run-1 exists already, with 2 calls" in taken.err
+    assert "--append" in taken.err
+    assert (await desk("record", "--run", "run-1", "--append", "--isolation", "off", "--", "true")).code == 0
+
     unknown = await desk("show", "nothing-of-the-kind")
     assert unknown.code == 125
     assert "there is no run and no call nothing-of-the-kind here" in unknown.err
@@ -109,11 +114,10 @@ async def test_a_shell_is_given_the_token_and_who_is_set_otherwise_than_the_up_i
     desk = Desk(data=data)
     async with running(data, "--database-url", database_url, config='token = "let-me-in"\n') as service:
         pointed = json.loads((await desk("env", "--json", "--config", data.with_suffix(".toml"))).out)
-        assert re.fullmatch(
-            rf"http://[0-9]{{8}}-[0-9a-f-]+:let-me-in@127.0.0.1:{service.proxy_port}", pointed["HTTPS_PROXY"]
-        )
-        assert pointed["PLAYHEAD_RUN"] in pointed["HTTPS_PROXY"]
-        refused = await desk("ls")
+        recording = (await desk("token", "--recording")).out.strip()
+        assert pointed["HTTPS_PROXY"] == f"http://per-process:{recording}@127.0.0.1:{service.proxy_port}"
+        assert "PLAYHEAD_RUN" not in pointed
+        assert (await desk("ls")).code == 0
         other = data.with_name("other.toml")
         other.write_text('token = "let-me-in"\nbody_limit = 10\n')
         apart = await desk("record", "--config", other, "--", "true")
@@ -122,8 +126,6 @@ async def test_a_shell_is_given_the_token_and_who_is_set_otherwise_than_the_up_i
         )
         secret = await desk("record", "--config", other, "--", "true")
         elsewhere = await desk("ls", "--config", other, "--database-url", f"{database_url}-other")
-    assert refused.code == 125
-    assert "set PLAYHEAD_TOKEN" in refused.err
     assert (apart.code, "body_limit: set otherwise here" in apart.err) == (0, True), apart.err
     assert (secret.code, f"start that again with --config {other}" in secret.err) == (125, True), secret.err
     assert (elsewhere.code, "names another database" in elsewhere.err) == (125, True), elsewhere.err

@@ -3,18 +3,25 @@
 import asyncio
 import json
 import sys
+import uuid
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.bisect import Verdict, bracket
+from calls.model import Exchange
+from proxy.bisect import Found, Verdict, bracket, sentence
+from proxy.drifted import show_drift
 from proxy.sheet import Sheet, cells, shown
 from store.bundle import Bundle, Entry, write
 from store.profiles import shipped
-from tests.store.agents import Agent
+from tests.store.agents import MODEL, TOOL, Agent
+from tests.store.samples import NOON, SECOND, exchange
 from tests.support.service import command, running, surroundings
 
 HOSTILE = "omega \x1b[31mred\u202e \u4e16\u754c"
@@ -222,6 +229,138 @@ async def test_a_command_that_does_not_behave_as_the_runs_did_is_said_to(home: P
     assert why in done.err
 
 
+def stamped(offset: int, *turns: int, **more: Any) -> Agent:
+    """Its tool tells the time, and a uuid, in each answer; at these turns it finds something else."""
+
+    def finds(turn: int) -> Any:
+        at = datetime.fromtimestamp(NOON // SECOND + (2 * turn + 1) * 10 + offset, UTC)
+        served = {"served_at": at.isoformat(), "request": {"id": str(uuid.UUID(int=turn * 7919 + offset * 104729 + 1))}}
+        return {**(more["finds"](turn) if "finds" in more else {}), "found": what(turn), **served}
+
+    def what(turn: int) -> str:
+        return HOSTILE if turn in turns else f"alpha {turn} beta"
+
+    return Agent(turns=6, finds=finds, offset=offset)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("minds", ["found", "nothing but the time"])
+async def test_a_time_in_each_answer_does_not_hide_the_answer_that_matters(home: Path, minds: str) -> None:
+    kept(home, "good", stamped(0))
+    kept(home, "bad", stamped(4000, 1))
+    judges = "bool(bad)" if minds == "found" else "'T13:' in messages[-1]['content']"
+    (home / "agent.py").write_text(AGENT % (False, judges))
+    done = await typed(home, "bisect", "good.jsonl", "bad.jsonl", "--", sys.executable, "agent.py")
+    if minds == "found":
+        assert done.out == "step 4 (POST tools.example.com/search): with the answer of BAD the command fails\n", (
+            done.err
+        )
+        assert (done.code, " missed" in done.err) == (0, False), done.err
+    else:
+        assert "all that differs is tried" in done.err
+        assert done.code in (0, 1), done.err
+
+
+PARALLEL = """
+import concurrent.futures, json, sys, urllib.request
+def post(url, body):
+    asked = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
+    return json.load(urllib.request.urlopen(asked, timeout=20))
+messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Find out."}]
+with concurrent.futures.ThreadPoolExecutor() as pool:
+    for turn in range(3):
+        message = post("https://api.openai.com/v1/chat/completions", {"model": "gpt-5", "messages": messages})
+        calls = message["choices"][0]["message"]["tool_calls"]
+        asked = [json.loads(call["function"]["arguments"]) for call in calls]
+        found = list(pool.map(lambda one: post("https://tools.example.com/search", one), asked))
+        said = [{"role": "tool", "tool_call_id": call["id"], "content": json.dumps(one)} for call, one in zip(calls, found)]
+        messages = [*messages, message["choices"][0]["message"], *said]
+sys.exit("omega" in json.dumps(messages))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stamps", [False, True])
+async def test_of_two_tools_in_parallel_the_one_that_matters_is_found(home: Path, stamps: bool) -> None:
+    side_by_side(home, "good", offset=0, stamps=stamps, swapped=False)
+    side_by_side(home, "bad", offset=4000, stamps=stamps, swapped=True, omega=(1, "b"))
+    (home / "agent.py").write_text(PARALLEL)
+    done = await typed(home, "bisect", "good.jsonl", "bad.jsonl", "--", sys.executable, "agent.py")
+    assert done.out == "step 6 (of B: 5) (POST tools.example.com/search): with the answer of BAD the command fails\n", (
+        done.err
+    )
+    assert (done.code, " missed" in done.err) == (0, False), done.err
+    compared = await typed(home, "diff", "good.jsonl", "bad.jsonl", "--json")
+    told = json.loads(compared.out)
+    assert (told["cause"]["cause"], told["cause"]["a_step"], told["roots"]) == ("tool_answer", 6, 1), told["pairs"]
+
+
+def test_answers_that_cannot_be_tried_apart_are_all_named() -> None:
+    culprits: Any = [SimpleNamespace(where=f"step {number} (POST tools.example.com/search)") for number in (3, 4)]
+    words = sentence(Found(culprits=culprits, alone=None, trials=()))
+    assert words.startswith(
+        "step 3 (POST tools.example.com/search) and step 4 (POST tools.example.com/search): with these answers of BAD the command fails; "
+    )
+
+
+def side_by_side(
+    place: Path, name: str, *, offset: int, stamps: bool, swapped: bool, omega: tuple[int, str] | None = None
+) -> None:
+    """A bundle of an agent whose model asks for two tools at a time. In which order they are asked is chance."""
+    made: list[Exchange] = []
+    messages: list[Any] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Find out."}]
+
+    def add(seconds: int, url: str, asked: Any, told: Any) -> None:
+        number = offset * 1000 + len(made) + 1
+        at = NOON + (offset + seconds) * SECOND
+        bodies = {"request": json.dumps(asked).encode(), "response": json.dumps(told).encode()}
+        made.append(exchange(number, run=name, at=at, url=url, **bodies))
+
+    for turn in range(3):
+        calls = [
+            {"id": f"call_{name}_{turn}{tool}", "type": "function", "function": {"name": "search", "arguments": text}}
+            for tool in "ab"
+            if (text := json.dumps({"q": f"{tool} {turn}"}))
+        ]
+        message = {"role": "assistant", "content": None, "tool_calls": calls}
+        whole = {"id": f"chatcmpl-{name}-{turn}", "object": "chat.completion", "model": "gpt-5", "created": offset}
+        answer = {**whole, "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}
+        add(turn * 10, MODEL, {"model": "gpt-5", "messages": messages}, answer)
+        found: dict[str, Any] = {}
+        for tool in "ba" if swapped else "ab":
+            now = datetime.fromtimestamp(NOON // SECOND + offset + turn * 10 + 1, UTC).isoformat()
+            what = "omega" if omega == (turn, tool) else f"{tool} {turn}"
+            found[tool] = {"found": what, **({"served_at": now} if stamps else {})}
+            add(turn * 10 + 1, TOOL, {"q": f"{tool} {turn}"}, found[tool])
+        said = [
+            {"role": "tool", "tool_call_id": call["id"], "content": json.dumps(found[tool])}
+            for call, tool in zip(calls, "ab", strict=True)
+        ]
+        messages = [*messages, message, *said]
+    entries = tuple(Entry(exchange=each) for each in made)
+    bundle = Bundle(run={"id": name}, profiles=shipped(None).digest, entries=entries)
+    (place / f"{name}.jsonl").write_bytes(b"".join(write(bundle)))
+
+
+async def test_runs_that_differ_only_in_what_answers_make_anew_are_the_same(home: Path) -> None:
+    kept(home, "one", stamped(0))
+    kept(home, "other", stamped(4000))
+    done = await typed(home, "diff", "one.jsonl", "other.jsonl", "--json")
+    told = json.loads(done.out)
+    assert set(told["counts"]) == {"same", "volatile"}, told["pairs"]
+    assert (done.code, told["same"], told["cause"]) == (0, True, None)
+
+
+async def test_what_a_profile_says_to_ignore_in_answers_is_no_difference(home: Path) -> None:
+    kept(home, "one", Agent(finds=lambda turn: {"found": f"alpha {turn}", "took": 10 + turn}))
+    kept(home, "other", Agent(finds=lambda turn: {"found": f"alpha {turn}", "took": 30 + turn}))
+    assert (await typed(home, "diff", "one.jsonl", "other.jsonl")).code == 1
+    rules = '[[profile]]\nname = "tools/1"\nextends = "rest/1"\nmatch = { host = "tools.example.com" }\n'
+    (home / "playhead.toml").write_text(f'{rules}answer = {{ ignore = ["$.took"] }}\n')
+    done = await typed(home, "diff", "one.jsonl", "other.jsonl", "--json")
+    assert (done.code, json.loads(done.out)["same"]) == (0, True), done.out
+
+
 async def test_without_a_command_it_is_where_the_runs_part(home: Path) -> None:
     kept(home, "good", finding())
     kept(home, "bad", finding(1))
@@ -254,6 +393,19 @@ def test_a_bracket_closes_around_the_turn_whatever_must_be_skipped(count: int, d
     assert skipped.issuperset(range(low + 1, high))
     assert len(set(tried)) == len(tried)
     assert skipped or len(tried) <= count.bit_length()
+
+
+def test_drift_of_one_model_says_nothing_about_the_others() -> None:
+    told: dict[str, Any] = {"variants": [], "items": [], "answers": []}
+    lines: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("proxy.sheet.click.echo", lambda line, color: lines.append(line))
+        show_drift(told, Sheet(width=200, colour=False), ["--model nope"])
+        show_drift(told, Sheet(width=200, colour=False))
+    assert lines == [
+        "no model has answered for --model nope; leave that out to see which have: playhead drift",
+        "no model has answered yet; record a run with: playhead record -- COMMAND",
+    ]
 
 
 @given(st.text())

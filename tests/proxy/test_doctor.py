@@ -13,7 +13,7 @@ import pytest
 import trustme
 
 from proxy import doctor
-from proxy.doctor import Door, Finding, as_json, examine, judged, rows, sound, surroundings
+from proxy.doctor import Door, Finding, as_json, examine, examine_captive, judged, rows, sound, surroundings
 from proxy.probes import PROBES, Probe, Tools, program, python, tools_of
 from proxy.truststore import truststore
 from proxy.witness import HOST, Echo, echoing
@@ -218,3 +218,11 @@ def test_the_table_puts_what_is_missing_last() -> None:
     assert rows(findings) == [("b 1.0", "ESCAPES", "", "do this"), ("a", "not installed", "", "")]
     assert not sound(findings)
     assert as_json(findings)[1]["fix"] == "do this"
+
+
+async def test_where_no_command_can_be_captive_the_reason_is_told(echo: Echo) -> None:
+    place = {"proxy": "http://127.0.0.1:1", "ca": "/nowhere/ca.pem", "ca_bundle": "/nowhere/ca-bundle.pem"}
+    finding = await examine_captive(place, echo, None)
+    assert finding.verdict == "impossible"
+    assert "the proxy worker has no control socket" in str(finding.fix)
+    assert sound([finding])

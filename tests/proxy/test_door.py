@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.access import Access
 from proxy.ca import Authority, ensure
 from proxy.door import DoorConfig, Origin, loopback
 from proxy.errors import Failure
@@ -22,7 +23,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 def test_a_door_beyond_loopback_wants_a_token(authority: Authority, host: str) -> None:
     with pytest.raises(Failure, match="set a token"):
         DoorConfig(authority=authority, host=host)
-    DoorConfig(authority=authority, host=host, token="secret")
+    DoorConfig(authority=authority, host=host, access=Access(tokens=("secret",)))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])

@@ -9,17 +9,36 @@ import shutil
 import subprocess
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import dotenv
+import httpx
 import pytest
 import requests.utils
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from proxy import environ
-from proxy.environ import MODEL_HOSTS, Form, addressed, no_proxy, node_options, render, user_proxy, variables
+from proxy import ca, environ
+from proxy.environ import (
+    CA_ALONE,
+    CA_BUNDLE,
+    MODEL_HOSTS,
+    Form,
+    addressed,
+    captive_variables,
+    container_variables,
+    no_proxy,
+    node_options,
+    render,
+    replay_roots,
+    seen_from_container,
+    user_proxy,
+    variables,
+    without_system_file,
+)
 from proxy.identity import credentials
 
+ROOT = Path(environ.__file__).parent.parent
 PROXY = "http://run-7:secret@127.0.0.1:8080"
 
 values = st.dictionaries(
@@ -37,15 +56,75 @@ def needs(program: str) -> str:
     return shutil.which(program) or pytest.skip(f"{program} is not installed here")
 
 
+def test_a_container_is_given_no_address_and_no_path_of_this_machine() -> None:
+    got = container_variables(
+        proxy=PROXY,
+        host="host.docker.internal",
+        ca_directory="/etc/playhead/",
+        run="run-7",
+        api="http://127.0.0.1:8081",
+    )
+    assert got["HTTPS_PROXY"] == got["PLAYHEAD_PROXY"] == "http://run-7:secret@host.docker.internal:8080"
+    assert got["PLAYHEAD_API"] == "http://host.docker.internal:8081"
+    paths = {value for value in got.values() if value.startswith("/")}
+    assert paths == {"/etc/playhead/ca.pem", "/etc/playhead/ca-bundle.pem"}
+    assert got.keys() >= {*CA_BUNDLE, *CA_ALONE}
+    left = {name for name, value in got.items() if "127.0.0.1" in value or "localhost" in value or str(ROOT) in value}
+    assert left == {"NO_PROXY", "no_proxy"}
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "seen"),
+    [
+        ("http://r:t@127.0.0.1:8080", "10.0.0.1", "http://r:t@10.0.0.1:8080"),
+        ("http://[::1]:8081", "fd00::1", "http://[fd00::1]:8081"),
+        ("http://keeper:8081", "proxy", "http://keeper:8081"),
+    ],
+)
+def test_only_a_loopback_address_is_another_for_a_container(url: str, host: str, seen: str) -> None:
+    assert seen_from_container(url, host) == seen
+
+
 def test_every_runtime_gets_the_variable_that_it_reads() -> None:
     got = made(run="run-7", api="http://127.0.0.1:8081")
-    for name in ("HTTP_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
+    for name in ("HTTP_PROXY", "https_proxy", "WSS_PROXY", "ws_proxy"):
         assert got[name] == PROXY
+    assert "ALL_PROXY" not in got
+    for name in ("ALL_PROXY", "all_proxy"):
+        assert made({name: "socks5://company"})["all_proxy"] == made({name: "socks5://company"})["ALL_PROXY"] == PROXY
     for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "AWS_CA_BUNDLE", "GIT_SSL_CAINFO"):
         assert got[name] == "/d/bundle.pem", "a variable that replaces the roots must hold them all"
     assert got["NODE_EXTRA_CA_CERTS"] == "/d/ca.pem"
     assert (got["PLAYHEAD_RUN"], got["PLAYHEAD_API"]) == ("run-7", "http://127.0.0.1:8081")
     assert got["NO_PROXY"] == got["no_proxy"] == "localhost,127.0.0.1,::1"
+
+
+def test_a_replayed_command_needs_no_roots_but_ours_unless_the_user_names_some() -> None:
+    place = {"ca": "/d/ca.pem", "ca_bundle": "/d/bundle.pem"}
+    for base in ({}, {"SSL_CERT_FILE": "/etc/ssl/certs/ca-certificates.crt"}):
+        assert replay_roots(place, (), base) == "/d/ca.pem"
+    assert replay_roots(place, ("pinned.example.com",), {}) == "/d/bundle.pem"
+    assert replay_roots(place, (), {"SSL_CERT_FILE": "/company.pem"}) == "/d/bundle.pem"
+
+
+def test_openssl_looks_its_roots_up_in_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority = ca.ensure(tmp_path)
+    trust: dict[str, Any] = {"proxy": PROXY, "ca": authority.certificate, "ca_bundle": authority.bundle}
+    base = {"SSL_CERT_FILE": "/etc/ssl/certs/ca-certificates.crt", "SSL_CERT_DIR": "/company"}
+    recorded = variables(**trust, base=without_system_file(base))
+    captive = captive_variables(**trust, base=without_system_file(base), run="r", api=None)
+    for got in (recorded, captive):
+        assert "SSL_CERT_FILE" not in got, "httpx would read it whole, three times"
+        assert got["SSL_CERT_DIR"] == f"{tmp_path / 'ca-certificates'}:/company"
+    assert variables(**trust, base=base)["SSL_CERT_FILE"] == str(authority.bundle), "what is exported unsets nothing"
+    assert variables(**trust, base={"SSL_CERT_FILE": "/own.pem"})["SSL_CERT_FILE"] == str(authority.bundle)
+    alone = variables(**{**trust, "ca_bundle": authority.certificate}, base={})
+    assert alone["SSL_CERT_FILE"] == str(authority.certificate), "in a replay it is the only one"
+
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    monkeypatch.setenv("SSL_CERT_DIR", recorded["SSL_CERT_DIR"])
+    context = httpx.create_ssl_context()
+    assert context.cert_store_stats()["x509"] == 0, "a client reads no root before it needs one"
 
 
 def test_java_is_left_alone_without_a_truststore() -> None:

@@ -210,7 +210,7 @@ async def test_a_secret_that_only_the_rules_of_today_know_keeps_a_run_in_the_hou
         assert "1/request/body/badge (a value that its name or a profile calls secret)" in refused.err
         assert "0815" not in refused.err + refused.out
         assert not out.exists()
-        assert not out.with_name("out.part").exists()
+        assert not out.with_name(".out.part").exists()
     to_stdout = await desk("export", *today)
     assert (to_stdout.code, to_stdout.out) == (125, "")
     for consent in (["--allow-secret", "1/request/body/*"], ["--force"]):

@@ -13,6 +13,7 @@ UUID = "0b4f5c6d-0123-4abc-89ab-0123456789ab"
 
 # In the order of their strength.
 PLACES: tuple[tuple[str, str, str, str], ...] = (
+    ("X-Playhead-Bound-Run", "bound-1", "x-playhead-bound-run", "bound-1"),
     ("x-playhead-run", "mine-1", "x-playhead-run", "mine-1"),
     ("baggage", "a=b, gen_ai.conversation.id=conv%2D1;p=1, session.id=s", "baggage/gen_ai.conversation.id", "conv-1"),
     ("X-Claude-Code-Session-Id", UUID, "x-claude-code-session-id", UUID),
@@ -44,11 +45,17 @@ def test_the_strongest_place_names_the_run_and_all_are_kept(first: int) -> None:
     assert found.evidence[-1] == ("owner", OWNER)
 
 
-def test_credentials_are_stronger_than_everything() -> None:
-    found = identify((("X-Playhead-Run", "other"),), ("mine", "token"), OWNER)
-
+def test_credentials_are_stronger_than_a_header_but_for_the_one_that_binds_a_request() -> None:
+    headers = (("X-Playhead-Run", "other"), ("X-Playhead-Bound-Run", "ticket"))
+    found = identify(headers[:1], ("mine", "token"), OWNER)
     assert found.run == "mine"
     assert found.evidence == (("credentials", "mine"), ("x-playhead-run", "other"), ("owner", OWNER))
+    bound = identify(headers, ("mine", "token"), OWNER)
+    assert bound.run == "ticket"
+    assert bound.evidence == (("x-playhead-bound-run", "ticket"), *found.evidence)
+    assert bound.headers == ()
+    fork = identify(headers, ("mine", "token"), OWNER, lambda run: run == "mine")
+    assert (fork.run, fork.headers) == ("mine", ()), "a program does not leave a fork by binding runs"
 
 
 @pytest.mark.parametrize("name", [".", ".."])

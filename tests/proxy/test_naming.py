@@ -1,6 +1,7 @@
 """What the name of a recording means."""
 
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from proxy.generations import Generations
 from proxy.house import House
 from proxy.naming import file_of, no_file, unknown
 from store.bundle import Bundle, Entry, write
+from store.datadir import opened
 from store.foreign.read import named
 from store.lineage import OF
 from tests.store.exchanges import conversation
@@ -86,8 +88,9 @@ RUNS = [
 class Keeper:
     """Knows of some runs."""
 
-    def __init__(self, *runs: dict[str, Any]) -> None:
+    def __init__(self, *runs: dict[str, Any], data: Path | None = None) -> None:
         self.runs = runs
+        self.data = opened(data) if data else None
 
     async def api(self) -> "Keeper":
         return self
@@ -105,7 +108,8 @@ def test_the_last_run_is_the_newest_that_is_not_the_remains_of_a_replay(runs: li
 
 
 async def test_what_is_recorded_beside_a_replay_of_the_last_run_does_not_take_its_name(here: Path) -> None:
-    house = cast(House, Keeper(*RUNS[3:]))
-    assert (await Generations.begun(house, "replay-1", "last")).recording == "night"
-    file = str(kept(here / "night.jsonl"))
-    assert (await Generations.begun(house, "replay-1", file)).recording == file
+    house = cast(House, Keeper(*RUNS[3:], data=here / "data"))
+    async with AsyncExitStack() as stack:
+        assert (await Generations.begun(house, "replay-1", "last", stack)).recording == "night"
+        file = str(kept(here / "night.jsonl"))
+        assert (await Generations.begun(house, "replay-1", file, stack)).recording == file

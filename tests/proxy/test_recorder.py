@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from calls.encoding import decode
-from calls.events import Closed, Data, Ended, RequestStarted
+from calls.events import Closed, Data, Ended, RequestStarted, Side
 from calls.model import Chunk, Headers
 from calls.profile import Profiles
 from calls.profile_text import parse
@@ -199,6 +199,98 @@ async def planted(at: Desk, secret: str) -> Recording:
     return one
 
 
+def spelled_out(form: str, size: int = 4) -> list[bytes]:
+    """A token in pieces of so many letters, in messages of this form."""
+    said = ["the key is ", *(TOKENS[0][at : at + size] for at in range(0, len(TOKENS[0]), size)), " ok"]
+    return [form.replace("%s", part).encode() for part in said]
+
+
+DELTA = '{"type": "response.output_text.delta", "output_index": 0, "delta": "%s"}'
+
+
+def shows_pieces(raw: bytes) -> bool:
+    """Whether a piece of the token, which is in nothing else, lies on disk."""
+    return any(b'"%s"' % TOKENS[0][at : at + 4].encode() in raw for at in range(0, len(TOKENS[0]), 4))
+
+
+@pytest.mark.parametrize("way", ["event by event", "as one", "compressed", "in odd pieces", "cut by the client"])
+async def test_a_secret_that_a_model_spells_out_reaches_no_disk(directory: Path, way: str) -> None:
+    events = spelled_out("data: " + DELTA + "\n\n")
+    body = b"".join(events)
+    headers = (*SSE, ("Content-Encoding", "gzip")) if way == "compressed" else SSE
+    with desk(directory) as at:
+        one = at.begin(gathers=True)
+        one.asked(b"{}", 1)
+        if way == "as one":
+            one.answered(2, 200, "OK", "HTTP/1.1", headers, body, over=True)
+        else:
+            one.response(2, 200, "OK", "HTTP/1.1", headers)
+            sent = {
+                "compressed": [gzip.compress(body)],
+                "in odd pieces": [body[n : n + 41] for n in range(0, len(body), 41)],
+            }
+            for n, piece in enumerate(sent.get(way, events)):
+                one.data("response", piece, 10 + n)
+            if way != "cut by the client":
+                one.ended("response", 90)
+            one.closed(91, "client_closed" if way == "cut by the client" else "completed")
+        assert await one.kept()
+        raw = at.raw()
+    (exchange,) = at.exchanges().values()
+
+    assert exchange.response is not None
+    kept = exchange.response.body
+    new = decode(kept.data, "gzip") if way == "compressed" else kept.data
+    assert not shows_pieces(raw)
+    assert not shows_pieces(new)
+    assert len(new) == len(body)
+    assert "".join(json.loads(event[6:])["delta"] for event in new.split(b"\n\n") if event).startswith(
+        "the key is PLAYHEAD_T"
+    )
+    assert exchange.redactions == 1
+    if way == "event by event":
+        assert [chunk.at for chunk in kept.chunks] == [10 + n for n in range(len(events))]
+
+
+@pytest.mark.parametrize("side", ["request", "response"])
+async def test_a_secret_in_the_messages_of_a_websocket_reaches_no_disk(directory: Path, side: Side) -> None:
+    said = spelled_out(DELTA)
+    with desk(directory) as at:
+        one = at.begin(method="GET", url="https://api.openai.com/v1/realtime")
+        one.ended("request", 1)
+        one.response(2, 101, "Switching Protocols", "HTTP/1.1", ())
+        for n, message in enumerate(said):
+            one.data(side, message, 10 + n, "text")
+        one.data("request", b"\x03\xe8", 90, "close")
+        one.ended("response", 91)
+        one.closed(92, "completed")
+        assert await one.kept()
+        raw = at.raw()
+    (exchange,) = at.exchanges().values()
+
+    assert exchange.response is not None
+    kept = exchange.request.body if side == "request" else exchange.response.body
+    found = [kept.data[c.offset :][: c.size] for c in kept.chunks if c.kind == "text"]
+    assert not shows_pieces(raw)
+    assert [len(message) for message in found] == [len(message) for message in said]
+    assert "".join(json.loads(message)["delta"] for message in found).startswith("the key is PLAYHEAD_T")
+    assert [chunk.at for chunk in kept.chunks][: len(said)] == [10 + n for n in range(len(said))]
+    assert exchange.redactions == 1
+
+
+async def test_what_may_go_on_waits_in_the_record_until_the_answer_is_over(directory: Path) -> None:
+    with desk(directory) as at:
+        one = at.begin(method="GET", url="https://api.openai.com/v1/realtime")
+        one.ended("request", 1)
+        one.response(2, 101, "Switching Protocols", "HTTP/1.1", ())
+        one.data("response", DELTA.replace("%s", "it is gh").encode(), 3, "text")
+        assert await one.kept()
+        assert not any(isinstance(record, Data) for record in at.records())
+        one.data("response", b'{"type": "response.done"}', 4, "text")
+        assert await one.kept()
+        assert len([record for record in at.records() if isinstance(record, Data)]) == 2
+
+
 async def test_what_a_profile_declares_secret_is_so_in_the_messages_of_a_socket(directory: Path) -> None:
     rules = """
     [[profile]]
@@ -290,6 +382,34 @@ async def test_one_piece_beyond_the_limit_is_kept_in_part(directory: Path) -> No
     assert exchange.truncated
 
 
+async def test_messages_that_are_held_back_take_no_more_room_than_there_is(directory: Path) -> None:
+    with desk(directory, held_limit=300) as at:
+        sockets = [at.begin(method="GET", url="https://api.openai.com/v1/realtime") for _ in range(5)]
+        message = DELTA.replace("%s", "it is gh").encode()
+        for socket in sockets:
+            socket.ended("request", 1)
+            socket.response(2, 101, "Switching Protocols", "HTTP/1.1", ())
+            for n in range(2):
+                socket.data("response", message, 3 + n, "text")
+        for socket in sockets:
+            socket.ended("response", 9)
+            socket.closed(10, "completed")
+        last = at.begin(method="GET", url="https://api.openai.com/v1/realtime")
+        last.ended("request", 1)
+        last.response(2, 101, "Switching Protocols", "HTTP/1.1", ())
+        last.data("response", message, 3, "text")
+        last.closed(10, "completed")
+        assert await last.kept()
+    exchanges = list(at.exchanges().values())
+    bodies = [exchange.response.body for exchange in exchanges if exchange.response]
+    assert all(body.size == 2 * len(message) for body in bodies[:-1])
+    truncated = [body.truncated for body in bodies]
+    assert (truncated[0], truncated[-2:]) == (False, [True, False])
+    assert [gap.reason for gap in at.gaps()] == ["there was no room to hold the response messages back"] * sum(
+        truncated
+    )
+
+
 async def test_messages_of_a_socket_beyond_the_limit_are_counted(directory: Path) -> None:
     with desk(directory, body_limit=1000) as at:
         one = at.begin()
@@ -373,6 +493,32 @@ async def test_what_is_held_is_bounded_over_all_exchanges(directory: Path) -> No
         (200, 0, True),
         (900, 900, False),
     ]
+
+
+async def test_what_waits_of_streams_is_bounded_over_all_exchanges(directory: Path) -> None:
+    events = (("Content-Type", "text/event-stream"),)
+    begun = b'data: {"choices": [{"index": 0, "delta": {"content": "my key: sk-proj-"}}]}\n\n'
+    ended = b'data: {"choices": [{"index": 0, "delta": {"content": " is all"}}]}\n\n'
+    with desk(directory, held_limit=2 * len(begun) - 1) as at:
+        first, second = at.begin(headers=events), at.begin(headers=events)
+        for one in (first, second):
+            one.data("request", begun, 1)
+        room_while_held = at.recorder._room
+        for one in (first, second):
+            one.data("request", ended, 2)
+            one.ended("request", 3)
+            one.closed(3, "completed")
+        third = at.begin(headers=events)
+        third.data("request", begun, 1)
+        third.closed(3, "client_closed")
+        assert (room_while_held, at.recorder._room) == (len(begun) - 1, 2 * len(begun) - 1)
+    bodies = [exchange.request.body for _, exchange in sorted(at.exchanges().items())]
+
+    assert [(body.size, len(body.data), body.truncated) for body in bodies[:2]] == [
+        (len(begun + ended), len(begun + ended), False),
+        (len(begun + ended), len(begun), True),
+    ]
+    assert len(bodies[2].data) == len(begun)
 
 
 async def test_a_body_that_must_not_be_kept_is_a_gap(directory: Path) -> None:

@@ -72,6 +72,7 @@ async def test_by_policy_gap_calls_go_on_and_the_run_says_what_is_missing(direct
     assert set(gaps) == {"breaker", "during", "elsewhere"}
     assert "No space left on device" in gaps["during"].reason
     assert gaps["during"].reason.endswith("(3 times)")
+    assert gaps["during"].count == 3
     assert gaps["elsewhere"].exchange is not None
 
 
@@ -80,7 +81,7 @@ async def test_nothing_is_kept_behind_what_was_lost(directory: Path) -> None:
         one = at.begin(run="hole")
         one.ended("request", 1)
         one.response(2, 200, "OK", "HTTP/1.1", ())
-        one.data("response", b"kept ", 3)
+        one.data("response", b"kept;", 3)
         # Too large for what is left. It waits in the redactor, since a secret may begin at its end, and leaves it with the
         # next piece, for which there is room.
         one.data("response", b"." * 8000 + b" sk-ab", 4)
@@ -90,7 +91,7 @@ async def test_nothing_is_kept_behind_what_was_lost(directory: Path) -> None:
         assert await one.kept()
     exchange = at.exchanges()[one.id]
     assert exchange.response is not None
-    assert (exchange.response.body.data, exchange.truncated) == (b"kept ", True)
+    assert (exchange.response.body.data, exchange.truncated) == (b"kept;", True)
 
 
 async def test_by_policy_refuse_nothing_goes_on_unrecorded(directory: Path) -> None:
@@ -103,25 +104,28 @@ async def test_by_policy_refuse_nothing_goes_on_unrecorded(directory: Path) -> N
     assert {gap.run for gap in at.gaps()} == {"breaker", "during"}
 
 
-async def test_an_exchange_that_is_cut_by_a_full_disk_is_truncated_and_closed(directory: Path) -> None:
-    with desk(directory) as at:
+@pytest.mark.parametrize(("policy", "outcome"), [("gap", "completed"), ("refuse", "refused")])
+async def test_an_exchange_that_is_cut_by_a_full_disk_is_truncated_and_closed(
+    directory: Path, policy: str, outcome: str
+) -> None:
+    with desk(directory, on_failure=policy) as at:
         one = at.begin(run="cut")
         one.ended("request", 1)
         one.response(2, 200, "OK", "HTTP/1.1", ())
-        one.data("response", b"kept ", 3)
+        one.data("response", b"kept;", 3)
         assert await one.kept()
         await broken(at)
         one.data("response", b"lost", 4)
         one.ended("response", 5)
         one.closed(6, "completed")
-        assert await one.kept()
+        assert await one.kept() == (policy == "gap")
         await mended(at)
     exchange = at.exchanges()[one.id]
 
     assert exchange.response is not None
-    assert (exchange.response.body.data, exchange.response.body.size) == (b"kept ", 9)
+    assert (exchange.response.body.data, exchange.response.body.size) == (b"kept;", 9)
     assert exchange.truncated
-    assert (exchange.outcome, exchange.ended_at) == ("completed", 6)
+    assert (exchange.outcome, exchange.ended_at) == (outcome, 6)
     assert [record for record in at.records() if isinstance(record, Closed) and record.id == one.id]
     assert [gap.exchange for gap in at.gaps() if gap.run == "cut"] == [one.id]
 

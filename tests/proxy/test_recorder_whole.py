@@ -102,7 +102,7 @@ async def test_what_comes_of_a_request_in_pieces_is_kept_when_it_is_whole(direct
 async def test_half_a_request_is_kept_when_more_will_not_come(directory: Path, left: bool) -> None:
     with desk(directory) as at:
         one = at.begin(gathers=True)
-        one.data("request", b"half of it", 1)
+        one.data("request", b"half of it;", 1)
         if left:
             one.closed(2, "client_closed", "left")
         else:

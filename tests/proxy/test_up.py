@@ -1,7 +1,7 @@
 """What `up` does with a process that will not live."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, cast
@@ -20,6 +20,9 @@ class ShortLived:
     name: str = "keeper"
     log: str = "keeper.log"
     ready: Mapping[str, Any] = field(default_factory=dict)
+
+    async def messages(self) -> AsyncIterator[Mapping[str, Any]]:
+        yield {}
 
     async def ended(self) -> int:
         return 1
@@ -49,7 +52,7 @@ async def test_what_dies_again_and_again_is_started_ever_more_slowly(
 
     monkeypatch.setattr("proxy.up.asyncio.sleep", pause)
     with pytest.raises(Enough):
-        await _kept_up(start, asyncio.get_running_loop().create_future(), said.append)
+        await _kept_up(start, asyncio.get_running_loop().create_future(), said.append, asyncio.Event())
     assert all(later > before for before, later in pairwise(pauses[:5]))
     assert pauses[-1] == LONGEST_PAUSE
     assert len(said) == 10
@@ -60,4 +63,4 @@ async def test_what_cannot_start_at_all_is_not_tried_again() -> None:
         raise Failure("the port is taken")
 
     with pytest.raises(Failure, match="the port is taken"):
-        await _kept_up(start, asyncio.get_running_loop().create_future(), print)
+        await _kept_up(start, asyncio.get_running_loop().create_future(), print, asyncio.Event())

@@ -146,7 +146,7 @@ def test_gemini_s_three_forms_are_one_answer(recorded_path: str, path: str, form
     assert response.body.data.startswith(starts)
     call = derive(exchange(request, response), PROFILES)
     assert call.answer == ANSWER
-    assert given(response, call.answer) == asked(keyed(request, PROFILES), request) == form
+    assert given(response, call) == asked(keyed(request, PROFILES), request) == form
 
 
 def test_ollama_streams_unless_it_is_told_not_to() -> None:

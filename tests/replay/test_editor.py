@@ -60,6 +60,23 @@ async def test_what_follows_from_an_edit_is_a_fork_s():
     assert "record the run again" not in fix
 
 
+@pytest.mark.parametrize(
+    ("edited", "change"), [(1, {"text": "C"}), (2, {"tool_result": {"n": 9}}), (3, {"tool_result": {"n": 9}})]
+)
+async def test_the_fork_that_is_proposed_cuts_off_no_tool_beside_the_edited_step(edited: int, change: Any) -> None:
+    tools = [post(f"https://tools.example.com/{name}", b'{"n":1}') for name in "ab"]
+    run = run_of(
+        exchange(chat("a"), said("A")),
+        *(exchange(tool, ok(b'{"n":1}'), number=number) for number, tool in enumerate(tools, 2)),
+        exchange(chat("b"), said("B"), number=4),
+    )
+    replay = session(run, {"step": edited, **change}, called="bad.jsonl")
+    for request in (chat("a"), *tools):
+        await answered(replay, request)
+    fix = json.loads((await answered(replay, chat("and now, C?"))).body)["playhead"]["fix"]
+    assert "playhead fork bad.jsonl --from 3 --override FILE -- CMD" in fix
+
+
 async def test_an_override_that_nothing_was_answered_by_makes_the_replay_not_right():
     replay = session(two(), {"step": 2, "text": "C"}, allow_unused=True)
     await answered(replay, chat("a"))

@@ -52,6 +52,38 @@ async def test_the_prefix_comes_from_the_record_and_becomes_part_of_the_child():
     assert (report["fork"]["parent"], report["fork"]["forked_at"]) == ("run-1", 1)
 
 
+@pytest.mark.parametrize(
+    ("at", "hands_back", "verdict"),
+    [
+        (None, b"call_0123456789", "right"),
+        (None, b"call_of_another", "diverged"),
+        (2, b"call_0123456789", "diverged"),
+    ],
+)
+async def test_a_resumed_command_with_a_checkpoint_need_not_ask_for_the_prefix_again(
+    at: int | None, hands_back: bytes, verdict: str
+) -> None:
+    call = b'{"id":"call_0123456789","type":"function","function":{"name":"note","arguments":"{}"}}'
+    message = b'{"index":0,"finish_reason":"tool_calls","message":{"role":"assistant","tool_calls":[%s]}}' % call
+    asks = ok(b'{"id":"1","object":"chat.completion","model":"m","choices":[%s]}' % message)
+    child = fork(run_of(exchange(chat("a"), asks), exchange(chat("b"), said("B"), number=2)), at, allow=["*"])
+    assert await child.answer(post(TOOL, b'{"n":1}')) is None
+    result = b'{"role":"tool","tool_call_id":"%s","content":"x"}' % hands_back
+    body = b'{"model":"m","messages":[{"role":"user","content":"a"},%s]}' % result
+    assert await child.answer(post("https://api.openai.com/v1/chat/completions", body)) is None
+    report: Any = child.report()
+    assert (report["unused"], report["live"], report["verdict"]) == (2, 2, verdict)
+    assert report["fork"]["from_checkpoint"] is (verdict == "right")
+
+
+async def test_a_resumed_command_that_skips_a_step_in_the_middle_has_diverged() -> None:
+    child = fork(base(), None, allow=["*"])
+    await given(child, chat("a"))
+    await given(child, chat("b"))
+    report: Any = child.report()
+    assert (report["unused"], report["verdict"], report["fork"]["from_checkpoint"]) == (1, "diverged", False)
+
+
 async def test_what_may_change_something_is_refused_and_not_counted_as_a_miss():
     child = fork(base(), 1)
     await given(child, chat("a"))

@@ -10,9 +10,9 @@ import pytest
 
 from calls.derive import derive
 from calls.json import dumps, parse
-from calls.model import Exchange, Json, Request, Response
+from calls.model import Exchange, Headers, Json, Request, Response
 from calls.shape import members
-from replay import reframe
+from replay import clouds, reframe
 from replay.fit import fitted
 from tests.replay.strategies import CHAT, JSON, PROFILES, body, chat, exchange, ok, post, said, said_in_a_stream
 from tests.support.corpus import cassettes
@@ -127,6 +127,70 @@ def test_a_stream_whose_headers_were_not_kept_is_one_all_the_same():
     assert (fit.reframed, derive(fit.exchange, PROFILES).text) == (True, "A")
     again = fitted(recorded, chat("a", stream=True, user="ann"), PROFILES)
     assert not again.reframed
+
+
+OLLAMA = "http://localhost:11434/api/chat"
+NDJSON = (
+    b'{"model":"m","message":{"role":"assistant","content":"Hel"},"done":false}\n'
+    b'{"model":"m","message":{"role":"assistant","content":"lo"},"done":true,"done_reason":"stop"}\n'
+)
+BEDROCK = "https://bedrock-runtime.us-east-1.amazonaws.com/model/m/converse"
+
+
+def converse_stream() -> bytes:
+    events: dict[str, Json] = {
+        "messageStart": {"role": "assistant"},
+        "contentBlockDelta": {"contentBlockIndex": 0, "delta": {"text": "Hello"}},
+        "contentBlockStop": {"contentBlockIndex": 0},
+        "messageStop": {"stopReason": "end_turn"},
+        "metadata": {"usage": {"inputTokens": 1, "outputTokens": 1, "totalTokens": 2}, "metrics": {"latencyMs": 1}},
+    }
+    return b"".join(clouds._frame(name, value) for name, value in events.items())
+
+
+@pytest.mark.parametrize("headers", [(), (("content-type", "application/octet-stream"),)])
+@pytest.mark.parametrize(
+    ("then", "now", "data"),
+    [
+        (post(OLLAMA, b'{"model":"m"}'), post(OLLAMA, b'{"model":"m","stream":false}'), NDJSON),
+        (post(f"{BEDROCK}-stream", b"{}"), post(BEDROCK, b"{}"), converse_stream()),
+    ],
+    ids=["ndjson", "eventstream"],
+)
+def test_a_stream_that_nothing_labels_is_made_whole(then: Request, now: Request, data: bytes, headers: Headers):
+    recorded = exchange(then, ok(data, headers=headers))
+    fit = fitted(recorded, now, PROFILES)
+    assert (fit.reframed, fit.misfit, derive(fit.exchange, PROFILES).text) == (True, None, "Hello")
+    assert fit.exchange.response
+    assert json.loads(fit.exchange.response.body.data)
+    assert not fitted(recorded, then, PROFILES).reframed
+
+
+def test_the_older_completions_of_anthropic_stream_as_they_do():
+    url = "https://api.anthropic.com/v1/complete"
+    answer: dict[str, Json] = {
+        "type": "completion",
+        "id": "compl_1",
+        "completion": " Hello",
+        "stop_reason": "stop_sequence",
+        "stop": "\n\nHuman:",
+        "model": "claude-2.1",
+    }
+    ask: dict[str, Json] = {"model": "claude-2.1", "prompt": "a", "max_tokens_to_sample": 9}
+    recorded = exchange(post(url, dumps(ask)), ok(dumps(answer)))
+    fit = fitted(recorded, post(url, dumps({**ask, "stream": True})), PROFILES)
+    assert fit.reframed
+    assert fit.exchange.response
+    assert fit.exchange.response.body.data.count(b"event: completion\n") == 2
+    assert b"message_start" not in fit.exchange.response.body.data
+    call = derive(fit.exchange, PROFILES)
+    assert (call.complete, call.text, call.finish_reason) == (True, " Hello", "stop_sequence")
+
+
+@pytest.mark.parametrize("data", [b"", b"\n\n", b": ping\n\n"])
+def test_a_stream_without_an_event_is_no_answer(data: bytes):
+    call = derive(exchange(chat("a", stream=True), ok(data, headers=EVENTS)), PROFILES)
+    assert (call.streamed, call.complete, call.answer) == (True, False, None)
 
 
 @pytest.mark.parametrize(

@@ -283,3 +283,17 @@ async def test_a_replay_may_have_options_of_its_own():
     replays = await replays_of(load=load)
     assert (await asked(replays, "fork-1")).recorded == "completed"
     assert (await asked(replays, "run-1")).recorded is None
+
+
+async def test_a_connection_that_is_refused_before_its_replay_is_loaded_is_in_its_report() -> None:
+    bundle = run_of(exchange(chat("a"), said("A")))
+
+    async def load(name: str) -> Source | None:
+        return Source(replay=name, bundle=bundle)
+
+    replays = await replays_of(load=load)
+    replays.refused("db.test:5432", "it speaks neither TLS nor HTTP", run="replay-1")
+    await replays.answer(chat("a"), run="replay-1", owner="local")
+    replays.refused("db.test:5432", "it speaks neither TLS nor HTTP", run="replay-1")
+    assert replays.report("replay-1")["refused"] == 2
+    assert replays.report("replay-1")["verdict"] == "diverged"

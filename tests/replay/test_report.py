@@ -11,7 +11,7 @@ from proxy.cli import loaded
 from proxy.cli.common import print_json
 from proxy.replay import told
 from replay.recording import recording
-from replay.report import interrupted, lines
+from replay.report import LISTED, escaped, interrupted, lines
 from replay.session import Options, Session
 from replay.why import why
 from tests.replay.strategies import PROFILES, chat, exchange, ok, post, run_of, said
@@ -172,3 +172,37 @@ def test_no_json_moves_a_cursor(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(shown) == {"a": HOSTILE}
     assert shown.replace("\n", "").isprintable()
     assert "é" in shown
+
+
+async def test_a_refused_connection_makes_a_replay_diverge_and_is_named() -> None:
+    run = run_of(exchange(chat("a"), said("A")))
+    session = Session("replay-1", recording(run, PROFILES), Options(), lambda _: None)
+    await session.answer(chat("a"))
+    for _ in range(2):
+        session.refuse_connection("db.test:5432", "it speaks neither TLS nor HTTP")
+    report = session.report()
+    assert (report["verdict"], report["refused"]) == ("diverged", 2)
+    assert report["refusals"] == [
+        {"destination": "db.test:5432", "reason": "it speaks neither TLS nor HTTP", "count": 2}
+    ]
+    assert "refused: db.test:5432 (2 times): it speaks neither TLS nor HTTP" in text(report)
+    assert "--allow-local db.test:5432" in text(report)
+    assert interrupted(report)["verdict"] == "diverged"
+
+
+async def test_refused_connections_are_named_up_to_a_bound() -> None:
+    session = Session("replay-1", recording(run_of(), PROFILES), Options(), lambda _: None)
+    for number in range(1000):
+        session.refuse_connection(f"host-{number}.test:1", "why")
+    report = session.report()
+    assert report["refused"] == 1000
+    assert len(report["refusals"]) == LISTED
+
+
+def test_a_replay_that_went_past_the_proxy_is_not_right() -> None:
+    right = {"verdict": "right", "missed": 0, "live": 0, "unused": 0, "allow_unused": False}
+    passed = {"outcome": "passed", "count": 4}
+    assert escaped(right | {"connections": [passed]}) == right | {"connections": [passed], "escaped": 0}
+    gone = escaped(right | {"connections": [passed, {"outcome": "escaped", "count": 2}]})
+    assert (gone["verdict"], gone["escaped"]) == ("diverged", 2)
+    assert escaped({**right, "verdict": "unknown"})["verdict"] == "unknown"

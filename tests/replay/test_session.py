@@ -18,6 +18,7 @@ from replay.explain import Asked
 from replay.hooks import Given
 from replay.pacing import RECORDED, Pace
 from replay.recording import recording
+from replay.report import lines
 from replay.script import Recorded
 from replay.session import Options, Session
 from store.blobs import Corrupt
@@ -154,6 +155,33 @@ async def test_a_header_outside_the_key_may_change_and_is_shown_as_drift():
     session = session_of(exchange(recorded, ok(b"{}")))
     await answered(session, now)
     assert session.report()["drift"] == [{"call": exchange(now, None).id, "pointers": ["/headers/x-tenant"]}]
+
+
+async def test_of_recordings_with_one_key_each_request_gets_its_own_form():
+    whole, stream = said("whole"), said_in_a_stream("streamed")
+    session = session_of(exchange(chat("a"), whole), exchange(chat("a", stream=True), stream, number=2))
+    asked = chat("a", stream=True, user="ann"), chat("a", user="ann")
+    answers = [await answered(session, request) for request in asked]
+    assert [b"".join(piece.data for piece in answer.pieces) for answer in answers] == [
+        stream.body.data,
+        whole.body.data,
+    ]
+    assert all("reframed" not in mark_of(answer) for answer in answers)
+    report = session.report()
+    assert (report["verdict"], report["unused"], report["reframed"]) == ("right", 0, 0)
+
+
+async def test_of_recordings_with_one_key_the_one_that_says_the_same_answers():
+    recorded = [exchange(chat("a", user=name), said(name), number=n) for n, name in enumerate(("ann", "bob", "cy"), 1)]
+    session = session_of(*recorded)
+    # Spelled otherwise, so that no raw request is the recorded one.
+    answers = [
+        await answered(session, post(CHAT, chat("a", user=name).body.data + b" ")) for name in ("cy", "ann", "zoe")
+    ]
+    said_by = [json.loads(answer.body)["choices"][0]["message"]["content"] for answer in answers]
+    assert said_by == ["cy", "ann", "bob"]
+    assert [mark_of(answer).rpartition("match=")[2] for answer in answers] == ["strict", "strict", "semantic"]
+    assert session.report()["unused"] == 0
 
 
 async def test_what_changes_with_every_sending_is_no_drift():
@@ -367,6 +395,25 @@ async def test_a_miss_that_a_change_of_rules_explains_says_so():
     problem = await missed(session, post(TICKETS, b'{"query":"x","sent_at":2}'))
     assert problem["playhead"]["reason"] == "profile_changed"
     assert "[[profile]]" in problem["playhead"]["fix"]
+
+
+async def test_a_true_difference_is_no_matter_of_rules_that_changed_since():
+    """Recorded under our rules, to which one that leaves something out was added: what differs now did then."""
+    rule = '[[profile]]\nname = "tickets/1"\nmatch = { host = "tickets.example.com" }\ntransient = ["$.sent_at"]\n'
+    tickets = Profiles((*parse(rule), *PROFILES.profiles))
+    recorded = exchange(post(TICKETS, b'{"query":"x","sent_at":1}'), ok(b"{}"))
+    session = session_of(bundle=run_of(recorded, profiles=PROFILES), profiles=tickets)
+    problem = await missed(session, post(TICKETS, b'{"query":"y","sent_at":2}'))
+    assert problem["playhead"]["reason"] == "no_match"
+    assert "take back" not in problem["playhead"]["fix"]
+
+
+async def test_a_first_recording_has_nothing_that_it_could_diverge_from():
+    session = session_of(on_miss="live", candidate="run-1")
+    assert await session.answer(chat("a")) is None
+    report: Any = session.report()
+    assert (report["live"], report["verdict"], report["first_divergence"]) == (1, "unknown", None)
+    assert next(lines(report)) == "playhead: run-1 had no recording: its calls went out, to be recorded"
 
 
 async def test_a_miss_in_an_api_that_nobody_described_proposes_the_rule():

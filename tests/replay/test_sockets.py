@@ -140,6 +140,28 @@ async def test_a_miss_is_reported_with_its_message_and_its_places() -> None:
     assert first["nearest"]["differences"] == [{"pointer": "/say", "recorded": "a", "now": "b"}]
 
 
+async def test_a_client_that_left_early_is_not_told_to_take_more_time() -> None:
+    session = session_of(talk(1, "a", "b"))
+    client = await opened(session)
+    client.say("a")
+    client.dialogue.left()
+    miss: Any = session.report()["first_divergence"]
+    assert miss["reason"] == "client_left"
+    assert "left before its message 2" in miss["detail"]
+    assert "more time" not in miss["fix"]
+
+
+async def test_bytes_that_differ_are_not_shown_as_text() -> None:
+    said = one(1, ("request", b"\x00\x01sound"), ("response", {"said": 1}))
+    session = session_of(said)
+    client = await opened(session)
+    client.dialogue.hear("binary", b"\x00\x02noise")
+    miss: Any = session.report()["first_divergence"]
+    [difference] = miss["nearest"]["differences"]
+    assert difference["recorded"].startswith("7 bytes, sha256:")
+    assert difference["now"].startswith("7 bytes, sha256:")
+
+
 async def test_a_reason_fits_into_a_goodbye() -> None:
     wide = {f"ä{number}" * 20: number for number in range(9)}
     session = session_of(one(1, ("request", wide)))

@@ -3,6 +3,7 @@
 import errno
 import os
 import threading
+from pathlib import Path
 
 from store.spool.disk import Disk
 
@@ -36,3 +37,68 @@ class FaultyDisk(Disk):
         if self.sync_fails_with is not None:
             raise OSError(self.sync_fails_with, os.strerror(self.sync_fails_with))
         super().sync(handle)
+
+
+CALLS = ("space", "create", "write", "truncate", "sync", "is_intact", "open_directory", "sync_names", "used", "close")
+"""Every system call that a spool makes while it runs, by the method of `Disk` that makes it."""
+
+
+class InjectingDisk(Disk):
+    """A disk on which one kind of system call fails, from one call of it on and for as many times as is said."""
+
+    def __init__(self, call: str, error: int, *, first: int, times: int) -> None:
+        assert call in CALLS
+        self.call = call
+        self.error = error
+        self.calls = 0
+        self.injected = 0
+        self._failing = range(first, first + times)
+
+    def _meet(self, call: str) -> None:
+        if call != self.call:
+            return
+        self.calls += 1
+        if self.calls in self._failing:
+            self.injected += 1
+            raise OSError(self.error, os.strerror(self.error))
+
+    def space(self, directory: Path) -> int:
+        self._meet("space")
+        return super().space(directory)
+
+    def create(self, path: Path) -> int:
+        self._meet("create")
+        return super().create(path)
+
+    def write(self, handle: int, data: bytes | memoryview) -> int:
+        self._meet("write")
+        # Portions, so that an error can come behind a part of a record.
+        return super().write(handle, data[:200])
+
+    def truncate(self, handle: int, size: int) -> None:
+        self._meet("truncate")
+        super().truncate(handle, size)
+
+    def sync(self, handle: int) -> None:
+        self._meet("sync")
+        super().sync(handle)
+
+    def is_intact(self, handle: int, size: int) -> bool:
+        self._meet("is_intact")
+        return super().is_intact(handle, size)
+
+    def open_directory(self, directory: Path) -> int:
+        self._meet("open_directory")
+        return super().open_directory(directory)
+
+    def sync_names(self, handle: int) -> None:
+        self._meet("sync_names")
+        super().sync_names(handle)
+
+    def used(self, directory: Path) -> int:
+        self._meet("used")
+        return super().used(directory)
+
+    def close(self, handle: int) -> None:
+        super().close(handle)
+        self._meet("close")

@@ -13,12 +13,14 @@ import httpx2
 
 from calls.derive import derive
 from calls.model import Call, Exchange
+from calls.redact_call import Clean
 from store.api.app import create
 from store.api.desk import Desk, Unfit
 from store.api.server import serving
 from store.database import Database
 from store.ingest import Ingest
 from store.keeper import Keeper
+from store.large.helper import Helper
 from store.profiles import shipped
 
 PROFILES = shipped(None)
@@ -56,10 +58,27 @@ async def running(keeper: Keeper) -> AsyncIterator[Keeper]:
 
 @asynccontextmanager
 async def serving_api(
-    keeper: Keeper, database: Database, *, tokens: Sequence[str] = (), mode: str = "record", unfit: Unfit | None = None
+    keeper: Keeper,
+    database: Database,
+    *,
+    tokens: Sequence[str] = (),
+    mode: str = "record",
+    unfit: Unfit | None = None,
+    helper: Helper | None = None,
+    keys: Path | None = None,
+    clean: Clean = str,
 ) -> AsyncIterator[httpx2.AsyncClient]:
     """The REST interface on a free port of loopback, and a client of it."""
-    desk = Desk(keeper=keeper, database=database, profiles=PROFILES, clean=str, mode=mode, unfit=unfit)
+    desk = Desk(
+        keeper=keeper,
+        database=database,
+        profiles=PROFILES,
+        clean=clean,
+        mode=mode,
+        unfit=unfit,
+        helper=helper,
+        keys=keys,
+    )
     with socket.socket() as port:
         port.bind(("127.0.0.1", 0))
         async with serving(create(desk, tokens), port):
@@ -70,12 +89,18 @@ async def serving_api(
 
 @asynccontextmanager
 async def opened(
-    spools: Path, database: Database, *, tokens: Sequence[str] = (), mode: str = "record", unfit: Unfit | None = None
+    spools: Path,
+    database: Database,
+    *,
+    tokens: Sequence[str] = (),
+    mode: str = "record",
+    unfit: Unfit | None = None,
+    clean: Clean = str,
 ) -> AsyncIterator[House]:
     """All of it."""
     async with (
         running(kept(spools, database)) as keeper,
-        serving_api(keeper, database, tokens=tokens, mode=mode, unfit=unfit) as api,
+        serving_api(keeper, database, tokens=tokens, mode=mode, unfit=unfit, clean=clean) as api,
     ):
         yield House(api=api, keeper=keeper, spools=spools)
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from calls.model import Exchange
+from calls.redact import Redactor
 from store.bundle import load
 from store.database import Database
 from store.recorded import Recorded
@@ -91,7 +92,7 @@ async def test_lists_are_narrowed_by_the_contract_s_filters(tmp_path: Path, data
 async def test_a_run_s_calls_come_in_the_order_of_their_steps(tmp_path: Path, database: Database) -> None:
     async with opened(tmp_path / "spool", database) as house:
         await imported(house)
-        answer = (await house.api.get(f"/v1/runs/{RUN}/calls?settled=true")).json()
+        answer = (await house.api.get(f"/v1/runs/{RUN}/calls?settled=true&fields=*")).json()
         assert [call["step"] for call in answer["items"]] == [1, 2, 3]
         assert (answer["settled"], answer["next"]) == (True, None)
         last = answer["items"][2]
@@ -150,9 +151,8 @@ async def test_a_run_that_is_deleted_while_it_is_told_of_is_not_there(
         return await opened_up(self, *what)
 
     async def too_late(self: Recorded, ids: Iterable[str]) -> dict[str, Exchange]:
-        found = await fetched(self, ids)
         await house.api.delete(f"/v1/runs/{RUN}")
-        return found
+        return await fetched(self, ids)
 
     async with opened(tmp_path / "spool", database) as house:
         await imported(house)
@@ -167,3 +167,35 @@ async def test_a_run_that_is_deleted_while_it_is_told_of_is_not_there(
         await imported(house)
         monkeypatch.setattr(Recorded, "_parts", between)
         assert (await house.api.get(f"/v1/exchanges/{call}/response")).status_code == 200
+
+
+async def test_what_a_client_says_of_a_run_is_redacted(tmp_path: Path, database: Database) -> None:
+    secret = "ghp_" + "a1B2c3D4e5F6" * 3
+    said, labels = f"connected to https://x:{secret}@10.0.0.1", {f"key {secret}": "v", "plain": f"is {secret}"}
+    clean = Redactor(key=b"k" * 32).text
+    async with opened(tmp_path / "spool", database, clean=clean, mode="auto") as house:
+        sent = (
+            ("PUT", "r", {"name": said, "labels": labels}),
+            ("PATCH", "r", {"name": said, "labels": labels}),
+            ("POST", "r/gaps", {"gaps": [{"reason": said}]}),
+        )
+        told = [await house.api.request(method, f"/v1/runs/{path}", json=body) for method, path, body in sent]
+        told += [await house.api.get(f"/v1/runs{path}") for path in ("", "/r", "/r/gaps", "/r/bundle")]
+    assert {answer.status_code for answer in told} == {200, 201}
+    assert not [answer.text for answer in told if secret in answer.text]
+    assert "connected to" in told[-1].text
+    assert told[-3].json()["labels"]["plain"].startswith("is PLAYHEAD_")
+
+
+async def test_whoever_watches_a_command_adds_gaps_to_its_run(tmp_path: Path, database: Database) -> None:
+    async with opened(tmp_path / "spool", database) as house:
+        await house.api.put("/v1/runs/r1", json={})
+        gaps = [{"reason": "a connection to 10.0.0.1:443", "count": 3}]
+        assert (await house.api.post("/v1/runs/r1/gaps", json={"gaps": gaps})).status_code == 201
+        found = (await house.api.get("/v1/runs/r1/gaps")).json()["items"]
+        run = (await house.api.get("/v1/runs/r1")).json()
+        none = await house.api.post("/v1/runs/r1/gaps", json={"gaps": []})
+        nobody = await house.api.post("/v1/runs/r2/gaps", json={"gaps": gaps})
+    assert "10.0.0.1:443" in found[0]["reason"]
+    assert (run["complete"], run["gaps"] >= 1) == (False, True)
+    assert (none.status_code, nobody.status_code) == (422, 404)

@@ -11,9 +11,11 @@ from fastapi.routing import APIRoute
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from proxy.ca import ensure
+from store import datadir
 from store.api.app import ROUTERS, create
 from store.api.desk import Desk
-from store.api.guard import OPEN, is_loopback
+from store.api.guard import OPEN, PUBLIC, is_loopback
 from store.database import Database
 from store.recorded import Recorded
 from tests.store.house import PROFILES, House, imported, is_problem, kept, opened, serving_api
@@ -35,18 +37,43 @@ def routes(database: Database, spools: Path) -> list[tuple[str, str]]:
     ]
 
 
-async def test_every_route_asks_for_the_token(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spool", database, tokens=[TOKEN]) as house:
+async def test_every_route_asks_for_the_token_of_the_api(tmp_path: Path, database: Database) -> None:
+    data = datadir.opened(tmp_path / "data")
+    own, recording, run = data.api_token(), data.recording_token(), data.run_tokens().claim("r")
+    async with opened(tmp_path / "spool", database, tokens=[own]) as house:
         asked = routes(database, tmp_path / "spool")
         assert len(asked) > 20
+        asked += [("GET", "/nothing"), ("DELETE", "/v1/runs"), ("OPTIONS", "/v1/runs/r"), ("TRACE", "/v1/runs/r")]
+        schemes = (
+            "",
+            "Bearer",
+            "Bearer wrong",
+            f"Basic {own}",
+            f"Bearer {recording}",
+            f"Bearer {run}",
+            f"Bearer x{own}",
+        )
         for method, path in asked:
-            for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": f"Basic {TOKEN}"}):
-                answer = await house.api.request(method, path, headers=headers)
-                if path in OPEN:
+            for scheme in schemes:
+                answer = await house.api.request(method, path, headers={"authorization": scheme} if scheme else {})
+                if path in PUBLIC:
+                    is_problem(answer, 404, "no_certificate")
+                elif path in OPEN:
                     assert answer.status_code == 200
+                elif method == "HEAD":
+                    assert answer.status_code == 401
                 else:
-                    is_problem(answer, 401, "token_required")
+                    told = is_problem(answer, 401, "token_required")
+                    assert "`playhead token` prints it" in told["detail"]
                     assert answer.headers["www-authenticate"] == "Bearer"
+
+
+async def test_no_body_is_waited_for_without_the_token(tmp_path: Path, database: Database) -> None:
+    async with opened(tmp_path / "spool", database, tokens=[TOKEN]) as house:
+        reader, writer = await asyncio.open_connection("127.0.0.1", house.api.base_url.port)
+        writer.write(b"PUT /v1/runs/r HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 401 ")
+        writer.close()
 
 
 async def test_the_right_token_opens_them(tmp_path: Path, database: Database) -> None:
@@ -54,6 +81,22 @@ async def test_the_right_token_opens_them(tmp_path: Path, database: Database) ->
         house.api.headers["authorization"] = f"bearer {TOKEN}"
         for path in ("/v1/runs", "/docs", "/openapi.json", "/metrics"):
             assert (await house.api.get(path)).status_code == 200
+
+
+@pytest.mark.parametrize("tokens", [(), (TOKEN,)])
+async def test_certificates_are_for_everybody_and_nothing_else_in_their_files_is(
+    tmp_path: Path, database: Database, tokens: tuple[str, ...]
+) -> None:
+    authority = ensure(tmp_path)
+    certificate = authority.certificate.read_bytes()
+    authority.certificate.write_bytes((tmp_path / "ca.key").read_bytes() + certificate)
+    async with serving_api(kept(tmp_path / "spool", database), database, tokens=tokens, keys=tmp_path) as api:
+        for path, content in (("/ca.pem", certificate), ("/ca-bundle.pem", authority.bundle.read_bytes())):
+            answer = await api.get(path, headers={"host": "host.docker.internal:8081"})
+            assert (answer.status_code, answer.content) == (200, content)
+            assert answer.headers["content-type"] == "application/pem-certificate-chain"
+            assert (await api.get(path, headers={"origin": "https://evil.example"})).status_code == 403
+        assert (await api.get("/ca.key", headers={"authorization": f"Bearer {TOKEN}"})).status_code == 404
 
 
 FOREIGN = ("evil.example", "evil.example:8081", "127.0.0.1.evil.example", "", "10.0.0.1", "[::2]", "[")

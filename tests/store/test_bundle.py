@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from calls.events import Gap
 from calls.model import Body, UnknownFormat
-from store.bundle import BadBundle, Bundle, Entry, load, read, seal, write
+from store.bundle import BadBundle, Bundle, Entry, FiledRequests, NoRoom, load, parts, read, seal, write
+from store.trace import digest
 from tests.store.exchanges import RUN, STARTED, body, bundle, conversation, exchange, exchanges, gaps
 
 CALL = {
@@ -364,3 +365,25 @@ def test_a_call_that_was_recorded_anew_changes_its_own_line_and_the_last() -> No
     )
     changed = [n for n, (one, other) in enumerate(zip(before, after, strict=True), 1) if one != other]
     assert changed == [4, len(before)]
+
+
+@pytest.mark.parametrize("filed", [False, True])
+def test_bodies_that_double_from_line_to_line_are_refused_before_they_are_put_together(filed: bool) -> None:
+    """200 bytes a line: line 32 would be 100 GB."""
+    head, first, *_ = lines_of(bundle([exchange(b"x" * 100, b"")]))
+    made, size = [head, first], 100
+    for number in range(3, 33):
+        line = json.loads(first) | {"n": number}
+        del line["check"]
+        repeated = {"prefix": [number - 1, size], "suffix": [number - 1, size]}
+        size *= 2
+        told = digest(b"x" * size) if size < 100_000 else "sha256:0"
+        line["exchange"]["request"]["body"] = {"digest": told, "size": 1, **repeated}
+        made.append(seal(json.dumps(line).encode()))
+    requests = FiledRequests(io.BytesIO()) if filed else None
+    found: list[object] = []
+    with pytest.raises(NoRoom):
+        found.extend(parts(made, 50_000, requests))
+    bodies = [one.exchange.request.body.data for one in found if isinstance(one, Entry)]
+    assert bodies == [b"x" * (100 << n) for n in range(len(bodies))]
+    assert 5 < len(bodies) < 10

@@ -6,11 +6,15 @@ from typing import Any
 
 import pytest
 
+from store.api.desk import Desk
 from store.bundle import Bundle, Entry, write
 from store.database import Database
+from store.drift import Asked, Ignoring
+from store.drift import drift as store_drift
+from store.profiles import shipped
 from store.shapes import rfc3339
 from tests.store.agents import Agent
-from tests.store.house import PROFILES, House, imported, is_problem, opened
+from tests.store.house import PROFILES, House, imported, is_problem, kept, opened
 from tests.store.samples import NOON, SECOND
 
 HOUR = 3600
@@ -97,6 +101,26 @@ async def test_the_same_model_that_answers_otherwise_shows_without_a_word_of_the
     assert (answers["asked_again"], answers["answered_otherwise"]) == (1, 1)
     assert answers["example"] == [first, then]
     assert answers["first_at"].startswith(rfc3339(at(1))[:19])
+
+
+@pytest.mark.parametrize(
+    ("path", "otherwise"),
+    [("$.choices[*].message.tool_calls[*].function.arguments", 0), ("$.choices[*].logprobs", 1)],
+)
+async def test_what_a_profile_says_to_ignore_in_answers_is_no_other_answer(
+    tmp_path: Path, database: Database, path: str, otherwise: int
+) -> None:
+    """Also where the rule is newer than the calls: it goes by the profiles in force, as a diff does."""
+    async with opened(tmp_path / "spool", database) as before:
+        await ran(before, "a", 0)
+        await ran(before, "b", 1, asks=lambda turn: "something else")
+    rule = '[[profile]]\nname = "mine/1"\nextends = "openai_chat/1"\nmatch = { host = "*" }\n'
+    profiles = shipped(f'{rule}answer = {{ ignore = ["{path}"] }}\n')
+    desk = Desk(keeper=kept(tmp_path / "spool", database), database=database, profiles=profiles, clean=str)
+    ignoring = Ignoring(recorded=desk.recorded, derive=desk.derive, profiles=profiles)
+    [answers] = (await store_drift(database, Asked(), ignoring=ignoring))["answers"]
+    assert (answers["asked_again"], answers["answered_otherwise"]) == (1, otherwise)
+    assert (answers["example"] is None, answers["first_at"] is None) == (not otherwise, not otherwise)
 
 
 async def test_what_failed_tells_nothing_of_a_model(house: House) -> None:

@@ -56,7 +56,19 @@ def test_a_body_names_the_run_where_only_the_owner_did_and_what_was_told_stays()
     assert found.run_evidence == (("body/prompt_cache_key", SESSION), ("traceparent", TRACE), ("owner", OWNER))
 
 
-@pytest.mark.parametrize("source", ["credentials", "x-playhead-run", "baggage/session.id", "thread-id", "x-bt-parent"])
+def test_a_body_does_not_lead_into_a_claimed_run() -> None:
+    one = asked(1, prompt_cache_key=SESSION)
+    found = filed(one, understood(one), lambda run: run == SESSION)
+    assert found.run == OWNER
+    assert ("body/prompt_cache_key", SESSION) in found.run_evidence
+    sent = asked(2, ("credentials", SESSION), prompt_cache_key=SESSION)
+    assert filed(sent, understood(sent), lambda run: run == SESSION).run == SESSION
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["credentials", "x-playhead-bound-run", "x-playhead-run", "baggage/session.id", "thread-id", "x-bt-parent"],
+)
 def test_whoever_said_it_in_the_head_is_believed_before_a_body_which_is_kept_as_evidence(source: str) -> None:
     found = filed_as(asked(1, (source, "told"), prompt_cache_key=SESSION))
     assert found.run == "told"

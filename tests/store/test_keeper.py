@@ -308,13 +308,24 @@ async def test_no_mistake_in_what_is_derived_keeps_the_evidence_from_being_store
 
 
 async def test_a_spool_that_cannot_be_read_is_named_and_the_others_go_on(tmp_path: Path, database: Database) -> None:
-    (tmp_path / "bad").write_bytes(b"a file where a directory belongs")
+    (tmp_path / "bad" / "cursor").mkdir(parents=True)
     with Spool(tmp_path / "door") as spool:
         async with running(kept(tmp_path, database)) as keeper:
             await written(spool, events_of(conversation(1)[0]))
             assert not await keeper.settled(10), "nobody knows what is in there"
             assert list(keeper.troubles) == ["bad"]
     assert await stored(database) == conversation(1)
+
+
+async def test_what_is_no_spool_is_no_trouble(tmp_path: Path, database: Database) -> None:
+    (tmp_path / ".DS_Store").write_bytes(b"stray")
+    (tmp_path / "lost+found").mkdir()
+    with Spool(tmp_path / "door") as spool:
+        async with running(kept(tmp_path, database)) as keeper:
+            await written(spool, events_of(conversation(1)[0]))
+            assert await keeper.settled(10)
+            assert keeper.troubles == {}
+    assert [path.name for path in (tmp_path / "lost+found").iterdir()] == []
 
 
 async def test_an_idle_keeper_forgets_what_it_has_stored(tmp_path: Path, database: Database) -> None:
@@ -325,4 +336,5 @@ async def test_an_idle_keeper_forgets_what_it_has_stored(tmp_path: Path, databas
                 assert await keeper.settled(10)
             await until(lambda: (tmp_path / "door" / "cursor").exists())
             await until(lambda: len(list((tmp_path / "door").glob("*.seg"))) == 1)
+            await until(lambda: keeper.bytes_pending() == 0)
     assert len(await stored(database)) == 12

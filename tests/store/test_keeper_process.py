@@ -30,6 +30,7 @@ class Process:
 
     process: asyncio.subprocess.Process
     said: dict[str, Any]
+    data: Path
 
     @property
     def url(self) -> str:
@@ -38,8 +39,13 @@ class Process:
 
     async def get(self, path: str) -> Any:
         """JSON from its API."""
-        async with httpx2.AsyncClient(base_url=self.url, trust_env=False, timeout=30) as client:
-            return (await client.get(path)).json()
+        return (await self.answer(path, (self.data / "keys" / "api.token").read_text().strip())).json()
+
+    async def answer(self, path: str, token: str | None) -> httpx2.Response:
+        """What it answers to whoever shows this token."""
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        async with httpx2.AsyncClient(base_url=self.url, headers=headers, trust_env=False, timeout=30) as client:
+            return await client.get(path)
 
 
 @asynccontextmanager
@@ -58,7 +64,7 @@ async def keeper(data: Path, **told: Any) -> AsyncIterator[Process]:
         process.stdin.write(json.dumps({"data": str(data), "database_url": None} | told).encode() + b"\n")
         async with asyncio.timeout(60):
             said = json.loads(await process.stdout.readline() or b"{}")
-        yield Process(process, said)
+        yield Process(process, said, data)
     finally:
         if process.returncode is None:
             process.kill()
@@ -135,6 +141,20 @@ async def test_an_embedded_postgres_that_is_killed_comes_back(data: Path) -> Non
     assert not (data / "pg" / "data" / "postmaster.pid").exists()
 
 
+async def test_it_asks_for_the_token_of_its_data_directory(data: Path, database_url: str) -> None:
+    file = data / "keys" / "api.token"
+    async with keeper(data, database_url=database_url, tokens=["another"]) as one:
+        refused = await one.answer("/v1/runs", None)
+        assert (refused.status_code, f"lies in {file}" in refused.json()["detail"]) == (401, True)
+        assert file.stat().st_mode & 0o777 == 0o600
+        for token in (file.read_text().strip(), "another"):
+            assert (await one.answer("/v1/runs", token)).status_code == 200
+        one.process.terminate()
+        await ended(one)
+    async with keeper(data, database_url=database_url, open_api=True) as one:
+        assert (await one.answer("/v1/runs", None)).status_code == 200
+
+
 async def test_a_second_keeper_on_one_data_directory_refuses(data: Path, database_url: str) -> None:
     async with keeper(data, database_url=database_url), keeper(data, database_url=database_url) as second:
         assert "another keeper runs" in second.said["failed"]
@@ -156,7 +176,7 @@ async def test_what_it_cannot_use_is_said_in_one_sentence(data: Path, database_u
         taken.listen()
         port = taken.getsockname()[1]
         assert f"cannot listen on 127.0.0.1:{port}" in await refusal(data, **url, port=port)
-    assert "PLAYHEAD_TOKEN" in await refusal(data, **url, listen="0.0.0.0")
+    assert "leave out open_api" in await refusal(data, **url, listen="0.0.0.0", open_api=True)
     assert "cannot listen on 192.0.2.1" in await refusal(data, **url, listen="192.0.2.1", tokens=["t"])
     assert "Postgres" in await refusal(data, database_url="postgresql://x@127.0.0.1:1/x")
     assert "postgresql://" in await refusal(data, database_url="mysql://x")

@@ -1,6 +1,7 @@
 """What leaves the house is searched again: under rules that know more than those of its day."""
 
 import gzip
+import json
 from dataclasses import replace
 
 import pytest
@@ -84,6 +85,47 @@ def test_a_message_of_a_websocket_is_a_place() -> None:
     assert made.response is not None
     talk = Body(data=b"hi" + data, chunks=(Chunk(1, 0, 2, "text"), Chunk(2, 2, len(data), "text")), size=len(data) + 2)
     assert places(replace(made, response=replace(made.response, body=talk))) == ["3/response/body/message/1/line/1"]
+
+
+def spelled_out(secret: str) -> bytes:
+    """An answer of a chat that says a secret, four letters at a time."""
+    parts = [secret[at : at + 4] for at in range(0, len(secret), 4)]
+    events = [{"choices": [{"index": 0, "delta": {"content": part}}]} for part in parts]
+    return b"".join(b"data: %s\n\n" % json.dumps(event).encode() for event in events)
+
+
+def test_what_a_stream_spells_out_is_found_in_its_pieces() -> None:
+    made = answering(spelled_out(TOKEN), ("content-type", "text/event-stream"))
+    assert len(places(made)) == 10
+    assert all(place.startswith("3/response/body/line/") for place in places(made))
+    clean = redacted(made, PLAIN)[0]
+    assert clean.redactions == 1
+    assert found(clean) == []
+
+
+def test_so_is_what_the_messages_of_a_websocket_spell_out() -> None:
+    said = [b'{"type": "response.text.delta", "delta": "%s"}' % TOKEN[at : at + 8].encode() for at in range(0, 40, 8)]
+    chunks = tuple(Chunk(at, sum(map(len, said[:at])), len(one), "text") for at, one in enumerate(said))
+    data = b"".join(said)
+    made = answering(b"")
+    assert made.response is not None
+    made = replace(made, response=replace(made.response, body=Body(data=data, size=len(data), chunks=chunks)))
+    assert places(made) == [f"3/response/body/message/{n}/delta" for n in range(5)]
+    clean = redacted(made, PLAIN)[0]
+    assert found(clean) == []
+    assert clean.response is not None
+    assert [chunk.size for chunk in clean.response.body.chunks] == [chunk.size for chunk in chunks]
+
+
+def test_what_only_the_assembled_answer_says_is_found_in_it() -> None:
+    # Between two pieces lies more than the search waits for.
+    first, *others = spelled_out(f"the key is {TOKEN}").split(b"\n\n")
+    data = b"\n\n".join(b"%s\n\n%s" % (b": ping\n\n" * 20_000, event) if event else b"" for event in others)
+    made = exchange(b'{"model": "m", "messages": []}', b"", url="https://api.openai.com/v1/chat/completions")
+    assert made.response is not None
+    headers = (("content-type", "text/event-stream"),)
+    made = replace(made, response=replace(made.response, body=body(first + b"\n\n" + data), headers=headers))
+    assert places(made) == ["3/response/answer/choices/0/message/content"]
 
 
 def test_values_are_never_told() -> None:

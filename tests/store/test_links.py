@@ -176,6 +176,6 @@ def test_only_models_give_and_take_ids() -> None:
 async def test_links_are_told_over_rest(tmp_path: Path, database: Database) -> None:
     await put(database, chat(1, USER, asks=[OSLO]), chat(2, USER, ASSISTANT, result("call_1")))
     async with opened(tmp_path, database) as house:
-        found = (await house.api.get("/v1/runs/night-run/calls")).json()["items"]
+        found = (await house.api.get("/v1/runs/night-run/calls?fields=*")).json()["items"]
         assert found[1]["follows"][0]["step"] == 1
         assert (await house.api.get(f"/v1/calls/{found[1]['id']}")).json() == found[1]

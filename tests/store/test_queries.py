@@ -74,6 +74,8 @@ async def test_a_run_counts_what_was_recorded_of_it(ingest: Ingest, runs: Runs) 
         "known_cost_usd": None,
         "unpriced": 1,
         "profile": "sha256:profiles",
+        "attribution": "given",
+        "isolation": "none",
         "head": None,
     }
 

@@ -24,6 +24,7 @@ def dump(server: Server, name: str) -> list[str]:
 async def test_migrations_make_the_tables_that_the_code_knows(postgres_server: Server) -> None:
     create(postgres_server, "by_code")
     by_code = Database(url(postgres_server, "by_code"))
+    await by_code.connect()
     async with by_code.transaction() as connection:
         await connection.run_sync(metadata.create_all)
     await by_code.close()
@@ -113,6 +114,7 @@ def test_the_version_in_the_code_is_the_newest_migration_s() -> None:
 async def test_tables_of_an_earlier_version_are_brought_to_ours_with_what_they_hold(postgres_server: Server) -> None:
     create(postgres_server, "earlier")
     database = Database(url(postgres_server, "earlier"))
+    await database.connect()
     async with database.transaction() as connection:
         await connection.run_sync(partial(upgrade, target="0001"))
         await connection.execute(text(DAY))

@@ -299,7 +299,9 @@ def test_the_end_is_behind_the_last_record(directory: Path) -> None:
     reader = Reader(directory)
     (position, _), *_ = reader.read()
 
-    assert reader.end() == position
+    end = reader.end()
+    assert end is not None
+    assert end[:2] == position[:2]
 
 
 def test_statistics_say_what_waits(directory: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from store.spool import Position, Reader, Spool, SpoolFull, cursor
 from store.spool.output import Output, WriteFailed
+from store.spool.progress import Progress
 from store.spool.segment import numbers, path_of
 from tests.store.disks import FaultyDisk
 
@@ -49,7 +50,7 @@ def test_a_full_spool_has_room_for_the_rest_of_what_it_let_begin(directory: Path
 def test_a_disk_that_stays_full_is_not_filled_with_names(directory: Path) -> None:
     directory.mkdir()
     disk = FaultyDisk(room=200)
-    output = Output(directory, disk, number=1, salt=7, now=lambda: 0)
+    output = Output(directory, disk, Progress(directory), number=1, salt=7, now=lambda: 0)
     output.write([b"one"])
     for _ in range(20):
         with pytest.raises(WriteFailed):

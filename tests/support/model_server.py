@@ -22,6 +22,8 @@ class ModelServer:
     owner: str = "vllm"
     url: str = ""
     asked: list[dict[str, Any]] = field(default_factory=list)
+    keys: list[str | None] = field(default_factory=list)
+    """The authorization that came with each."""
     _turns: dict[tuple[Any, ...], Iterator[int]] = field(default_factory=dict)
     """How often each question was asked: counted so that threads that answer at once do not lose a turn."""
 
@@ -56,6 +58,7 @@ def serving(model: ModelServer) -> Iterator[ModelServer]:
             self._send({"data": [{"id": "tiny", "owned_by": model.owner}]}, 200)
 
         def do_POST(self) -> None:
+            model.keys.append(self.headers["authorization"])
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
             self._send(model.answer(body) if model.status == 200 else {"error": "busy"}, model.status)
 

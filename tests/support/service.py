@@ -5,13 +5,15 @@ import os
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-READY = re.compile(r"ready proxy=(\S+) api=(\S+) ca=(\S+)")
+from tests.support.api import authorization, ready_words
+
+READY = re.compile(r"ready proxy=\S+ api=\S+ ca=\S+ token=\S+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +24,11 @@ class Service:
     api: str
     ca: Path
     process: asyncio.subprocess.Process
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What the API asks for."""
+        return authorization(self.api)
 
     @property
     def proxy_port(self) -> int:
@@ -38,24 +45,30 @@ async def running(data: Path, *flags: str, config: str = "") -> AsyncIterator[Se
     file = data.with_suffix(".toml")
     file.write_text(config)
     async with _up(data, "--config", str(file), "--proxy-port", "0", *flags) as (process, line):
-        match = READY.match(line)
-        assert match, f"not ready: {line!r}, exit status {process.returncode}"
-        proxy, api, ca = match.groups()
-        yield Service(proxy=proxy, api=api, ca=Path(ca), process=process)
+        assert READY.match(line), f"not ready: {line!r}, exit status {process.returncode}"
+        words = ready_words(line)
+        yield Service(proxy=words["proxy"], api=words["api"], ca=Path(words["ca"]), process=process)
 
 
 @asynccontextmanager
-async def keeping(data: Path, database_url: str) -> AsyncIterator[None]:
-    """A keeper and no door: commands on this data directory share it, where each would start and stop one of its own."""
-    async with _up(data, "--part", "keeper", "--database-url", database_url) as (process, line):
+async def keeping(data: Path, database_url: str = "", user: Sequence[str] = ()) -> AsyncIterator[None]:
+    """A keeper and no door: commands on this data directory share it, where each would start and stop one of its own.
+
+    `user` is put in front of its command line. Without a URL it has a Postgres of its own.
+    """
+    flags = ("--database-url", database_url) if database_url else ()
+    async with _up(data, "--part", "keeper", *flags, user=user) as (process, line):
         assert line.startswith("ready api="), f"not ready: {line!r}, exit status {process.returncode}"
         yield
 
 
 @asynccontextmanager
-async def _up(data: Path, *flags: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+async def _up(
+    data: Path, *flags: str, user: Sequence[str] = ()
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
     """The process and its ready line."""
     process = await asyncio.create_subprocess_exec(
+        *user,
         *command("up", "--data", str(data), "--api-port", "0", *flags),
         stdout=asyncio.subprocess.PIPE,
         env=surroundings(),

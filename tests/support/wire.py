@@ -165,6 +165,9 @@ class Told:
         if over:
             self.closed(at, "completed")
 
+    def truncate(self, side: Side) -> None:
+        self._hear("truncate", side)
+
     def closed(self, at: int, outcome: Outcome, error: str | None = None) -> None:
         self._hear("closed", outcome, error)
         self.over.set()

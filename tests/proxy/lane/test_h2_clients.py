@@ -174,35 +174,6 @@ async def test_what_may_not_go_on_is_told_why(
     assert not recorder.exchanges
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        (b":path", b"/ HTTP/1.1\r\nx-evil: 1\r\n"),
-        (b":path", b"/a b"),
-        (b":path", b"x"),
-        (b":method", b"GET / HTTP/1.1\r\nx-evil: 1\r\n"),
-        (b":authority", b"api.test\r\nx-evil: 1"),
-        (b"content-length", b"1, 1"),
-        (b"te", b"gzip"),
-        (b"upgrade", b"h2c"),
-    ],
-)
-async def test_a_head_that_could_mean_more_in_http_1_goes_nowhere(tmp_path: Path, name: bytes, value: bytes) -> None:
-    recorder = MemoryRecorder()
-    async with (
-        answering(b"") as upstream,
-        opened(tmp_path, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as door,
-    ):
-        quick = Quick(*await connected(door, "api.test:443", alpn=("h2",)))
-        head = {b":method": b"GET", b":scheme": b"https", b":authority": b"api.test", b":path": b"/"} | {name: value}
-        stream = quick.conn.send_request(list(head.items()), end_stream=True)
-        quick.flush()
-        assert (await quick.until(ngh2.StreamReset)).stream_id == stream
-        quick.writer.close()
-        assert upstream.connections == 0
-    assert not recorder.exchanges
-
-
 async def test_what_is_refused_says_so_and_is_counted(tmp_path: Path) -> None:
     async with opened(tmp_path, MemoryRecorder(), upstreams={"api.test": "http://127.0.0.1:9"}) as door:
         quick = Quick(*await connected(door, "api.test:443", alpn=("h2",)))

@@ -334,23 +334,6 @@ async def test_a_connection_that_is_closed_as_soon_as_it_is_made_is_nobodys(
     assert (heard.header(":status"), b"connect_failed" in heard.body) == ("502", True)
 
 
-async def test_a_response_that_is_no_sound_one_is_our_502(tmp_path: Path) -> None:
-    async def handler(peer: Peer) -> None:
-        stream, _ = await peer.request()
-        peer.respond(stream, [(":status", "200"), ("Connection", "close")], [b"ok"])
-        await peer.request()
-
-    recorder = MemoryRecorder()
-    async with (
-        speaking(handler) as upstream,
-        opened(tmp_path, recorder, **reaching(upstream)) as door,
-        asking(door, upstream) as (peer, authority),
-    ):
-        heard = await peer.answer(peer.ask(authority, "/"))
-    assert (heard.header(":status"), b"upstream_malformed" in heard.body) == ("502", True)
-    assert recorder.only.outcome == "refused"
-
-
 async def test_an_upstream_of_http_1_gets_http_1(tmp_path: Path) -> None:
     """RFC 9113 8.2.3, 8.3.1: Host for :authority, and one Cookie."""
     async with (

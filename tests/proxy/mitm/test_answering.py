@@ -49,13 +49,14 @@ async def test_a_name_that_does_not_resolve_is_answered(tmp_path: Path, http2: b
 async def test_an_answerer_sees_the_request_without_what_is_ours(tmp_path: Path) -> None:
     answerer = ScriptedAnswerer(whole(b"hello"))
     async with opened(tmp_path, answerer=answerer) as door:
-        own = b"X-Playhead-Run: run-3\r\nProxy-Authorization: Basic eDp5\r\nAuthorization: Bearer secret\r\n\r\n"
+        own = b"X-Playhead-Bound-Run: run-3\r\nProxy-Authorization: Basic eDp5\r\nAuthorization: Bearer secret\r\n\r\n"
         reader, writer = await _plain(door, ASK.replace(b"\r\n\r\n", b"\r\n" + own))
         await reader.readuntil(b"hello")
         writer.close()
     request, run, _ = answerer.asked[0]
     assert request.headers == (("Host", "nowhere.invalid"), ("Authorization", "Bearer secret"))
-    assert run == "x"
+    # What a program binds is the request's; the credentials are those of the connection, which may carry several runs.
+    assert run == "run-3"
 
 
 async def test_an_answerer_is_told_which_branch_of_the_run_asks(tmp_path: Path) -> None:

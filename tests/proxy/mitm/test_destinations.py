@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.access import Access
 from proxy.mitm.destinations import Destinations
 from tests.support.wire import Door, MemoryRecorder, answering, opened
 
@@ -262,7 +263,7 @@ async def test_without_the_token_nobody_gets_anything(
 ) -> None:
     monkeypatch.setattr(Destinations, "connect", None)  # nothing may even be looked up
     recorder = MemoryRecorder()
-    async with opened(tmp_path, recorder, token="secret") as door:
+    async with opened(tmp_path, recorder, access=Access(tokens=("secret",))) as door:
         for status, problem in (
             await _connect(door, "api.test:443", *fields),
             await _get(door, "http://api.test/", *fields),
@@ -275,7 +276,12 @@ async def test_the_token_opens(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
     async with (
         answering(OK) as upstream,
-        opened(tmp_path, recorder, token="sécret", upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as door,
+        opened(
+            tmp_path,
+            recorder,
+            access=Access(tokens=("sécret",)),
+            upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"},
+        ) as door,
     ):
         assert (await _get(door, "http://api.test/", _basic("team:night-1", "sécret")))[0] == 200
         assert (await _connect(door, "api.test:443", _basic("run-1", "sécret")))[0] == 200

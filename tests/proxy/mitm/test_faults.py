@@ -5,14 +5,22 @@ import gc
 import gzip
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from mitmproxy.connection import Client
+from mitmproxy.proxy import commands, events
+from mitmproxy.proxy.context import Context
+from mitmproxy.proxy.layers.http import _http2
 
 from proxy.door import Limits
-from proxy.mitm import http1, relayed
+from proxy.mitm import http1, http2, relayed
+from proxy.mitm.engine import Options
+from proxy.mitm.signals import Await
 from proxy.mitm.visit import Watchdog
+from tests.support.h2quick import frame
 from tests.support.h2wire import Peer
 from tests.support.wire import Door, MemoryRecorder, Upstream, answering, connected, opened, read_request, serving
 
@@ -109,57 +117,6 @@ async def test_no_upstream_is_contacted_before_there_is_a_request(tmp_path: Path
         _, writer = await connected(door, "api.test:443", alpn=("h2", "http/1.1"))
         assert upstream.connections == 0
         writer.close()
-
-
-@pytest.mark.parametrize(
-    ("fields", "status", "code"),
-    [
-        (b"X-A: b\0c\r\n", 400, "malformed_head"),
-        (b"X-A: b\rX-Evil: 1\r\n", 400, "malformed_head"),
-        (b"X-A: b\r\n folded\r\n", 400, "malformed_head"),
-        (b"X-A: b\nX-B: c\r\n", 400, "malformed_head"),
-        (b"X A: b\r\n", 400, "malformed_head"),
-        (b"X-A : b\r\n", 400, "malformed_head"),
-        (b": b\r\n", 400, "malformed_request"),
-        (b"Host: other.test\r\n", 400, "malformed_head"),
-        (b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n", 400, "malformed_framing"),
-        (b"Content-Length: 1\r\nContent-Length: 2\r\n", 400, None),
-        (b"Content-Length: +1\r\n", 400, None),
-        (b"Transfer-Encoding: xchunked\r\n", 400, None),
-        (b"X-Long: " + b"a" * (1 << 20) + b"\r\n", 431, "head_too_large"),
-        (b"X-Long: " + b"a" * (150 << 10) + b"\r\n", 431, "head_too_large"),
-        (b"X: y\r\n" * 10_000, 431, "head_too_large"),
-    ],
-)
-async def test_a_head_that_could_mean_two_things_goes_nowhere(
-    tmp_path: Path, fields: bytes, status: int, code: str | None
-) -> None:
-    recorder = MemoryRecorder()
-    async with answering(OK) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as door:
-        got, problem = await _got(door, ASK[:-2] + fields + b"\r\n")
-        assert upstream.connections == 0
-    assert got == status
-    assert code in (None, problem["error"]["code"])
-    assert not recorder.exchanges
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"GET http://api.test/x HTTP/2.0",
-        b"PRI * HTTP/2.0",
-        b"GET http://api.test/x",
-        b"\x16garbage",
-        b"G\xc9T http://api.test/x HTTP/1.1",
-        b"GET http://api.test:65536/x HTTP/1.1",
-        b"CONNECT api.test:65536 HTTP/1.1",
-    ],
-)
-async def test_a_request_line_that_is_not_http_1_goes_nowhere(tmp_path: Path, line: bytes) -> None:
-    async with answering(OK) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as door:
-        got, _ = await _got(door, line + b"\r\nHost: api.test\r\n\r\n")
-        assert upstream.connections == 0
-    assert got in (400, 505)
 
 
 async def test_a_head_without_an_end_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:
@@ -368,3 +325,24 @@ async def test_connections_that_have_ended_are_forgotten(tmp_path: Path) -> None
         gc.collect()
         assert sum(isinstance(thing, http1.Client) for thing in gc.get_objects()) < 5
         writer.close()
+
+
+def test_frames_that_cost_much_let_others_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One read of a socket holds 6,000 DATA frames of one byte each, and may hold them for ever."""
+    handled: list[bytes] = []
+
+    def costly(self: http2.Http2, event: events.DataReceived) -> Iterator[commands.Command]:
+        handled.append(event.data)
+        over = time.perf_counter() + http2.TURN
+        while time.perf_counter() < over:
+            pass
+        yield from ()
+
+    monkeypatch.setattr(_http2.Http2Connection, "_handle_event", costly)
+    client = Client(peername=("127.0.0.1", 1), sockname=("127.0.0.1", 2), timestamp_start=0.0)
+    connection = http2.Server(Context(client, Options(1.0)))  # type: ignore[arg-type]
+    sent = frame(0, bytes(5000))
+    turns = list(connection._received(events.DataReceived(client, sent)))
+    assert b"".join(handled) == sent
+    assert len(turns) == len(handled) == -(-len(sent) // http2.SLICE)
+    assert all(isinstance(turn, Await) for turn in turns)

@@ -41,38 +41,6 @@ SMUGGLED = b"GET http://api.test/admin HTTP/1.1\r\nHost: api.test\r\n\r\n"
 
 
 @pytest.mark.parametrize(
-    "fields",
-    [
-        b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n",
-        b"Transfer-Encoding: chunked\r\nContent-Length: 4\r\n",
-        b"Content-Length: 4\r\nContent-Length: 4\r\n",
-        b"Content-Length: 4\r\nContent-Length: 5\r\n",
-        b"Content-Length: 4, 4\r\n",
-        b"Content-Length: 0x4\r\n",
-        b"Content-Length: -1\r\n",
-        b"Content-Length: 010\r\n",
-        b"Content-Length: \r\n",
-        b"Content-Length : 4\r\n",
-        b"Transfer-Encoding: chunked, identity\r\n",
-        b"Transfer-Encoding: identity\r\n",
-        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
-        b"Transfer-Encoding:\x0bchunked\r\n",
-        b"Transfer-Encoding\r\n : chunked\r\n",
-        b"X: y\nTransfer-Encoding: chunked\r\n",
-        b"X: y\rTransfer-Encoding: chunked\r\n",
-        b"X: y\0\r\n",
-        b"X\r\nY: z\r\n",
-    ],
-)
-async def test_what_two_readers_could_read_differently_goes_nowhere(tmp_path: Path, fields: bytes) -> None:
-    recorder = MemoryRecorder()
-    async with answering(OK) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as door:
-        request = b"POST http://api.test/x HTTP/1.1\r\nHost: api.test\r\n" + fields + b"\r\n0\r\n\r\n" + SMUGGLED
-        assert await _first_line(door, request) == b"HTTP/1.1 400 Bad Request"
-        assert (upstream.connections, recorder.exchanges) == (0, [])
-
-
-@pytest.mark.parametrize(
     "body",
     [
         b"5\r\nabc\r\n0\r\n\r\n",

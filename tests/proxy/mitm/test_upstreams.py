@@ -16,6 +16,7 @@ import httpx
 import pytest
 import trustme
 
+from proxy.access import Access
 from proxy.errors import Failure, first
 from tests.support.h2wire import Peer
 from tests.support.wire import (
@@ -215,7 +216,9 @@ async def test_in_reverse_a_token_may_stand_in_the_path(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
     async with (
         answering(OK) as upstream,
-        opened(tmp_path, recorder, token="s3cret", reverse=f"http://127.0.0.1:{upstream.port}") as door,
+        opened(
+            tmp_path, recorder, access=Access(tokens=("s3cret",)), reverse=f"http://127.0.0.1:{upstream.port}"
+        ) as door,
         httpx.AsyncClient() as client,
     ):
         refused = await client.get(f"{door.url}/~run-8/v1/x")

@@ -9,9 +9,10 @@
 Standard library only: it is installed beside an agent's own requirements.
 """
 
+from playhead.binding import bind, current_run, run
 from playhead.bundle import BadBundle, load
 from playhead.calls import Call, Calls, ToolCall, ToolCalls
-from playhead.named import run
+from playhead.process import install, proxy, variables
 from playhead.rest import Unreachable
 from playhead.runs import Run, Tokens, Unknown
 
@@ -25,6 +26,11 @@ __all__ = [
     "ToolCalls",
     "Unknown",
     "Unreachable",
+    "bind",
+    "current_run",
+    "install",
     "load",
+    "proxy",
     "run",
+    "variables",
 ]

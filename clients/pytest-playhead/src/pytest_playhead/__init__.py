@@ -21,7 +21,9 @@ from pytest_playhead.hooks import (
     pytest_runtest_setup,
     pytest_runtest_teardown,
     pytest_terminal_summary,
+    pytest_testnodedown,
     pytest_unconfigure,
+    pytest_xdist_setupnodes,
 )
 
 __all__ = [
@@ -38,5 +40,7 @@ __all__ = [
     "pytest_runtest_setup",
     "pytest_runtest_teardown",
     "pytest_terminal_summary",
+    "pytest_testnodedown",
     "pytest_unconfigure",
+    "pytest_xdist_setupnodes",
 ]

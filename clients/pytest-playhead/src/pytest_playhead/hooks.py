@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from importlib.util import find_spec
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from playhead import Run
-from playhead.named import tell
+from playhead.binding import answer_from_test
 from pytest_playhead.beside import BesideFailed
+from pytest_playhead.isolation import (
+    ISOLATIONS,
+    captive_interpreter,
+    failure_from_before,
+    inherited_socket,
+    reason_not_to_start_again,
+    start_again,
+)
 from pytest_playhead.suite import COMMAND, RECORD_MODES, Suite, Test, WrongMark
 
 if TYPE_CHECKING:
@@ -37,9 +46,17 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     parser.addini("playhead", "set the proxy before anything is imported (true or false)", type="bool", default=False)
     parser.addini("playhead_record_mode", "what --record-mode is where it is not given", default="none")
     parser.addini("playhead_block_network", "as --block-network", type="bool", default=False)
+    parser.addini("playhead_isolation", "what --isolation is where it is not given", default="auto")
     parser.addini("playhead_allowed_hosts", "as --allowed-hosts", type="args", default=[])
     group.addoption(
         "--playhead-command", metavar="CMD", help="How Playhead is started. Default: PLAYHEAD_COMMAND, or playhead."
+    )
+    group.addoption(
+        "--isolation",
+        choices=ISOLATIONS,
+        default=None,
+        help="With --block-network: run pytest in a network of its own, from which nothing leaves. auto: where the system"
+        " allows it (default). require: or fail. off: only refuse what Python opens in this process.",
     )
     if find_spec("pytest_recording") and not pluginmanager.is_blocked("recording"):
         # It has options of these names already, and they mean the same.
@@ -66,12 +83,30 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Where it is asked for, set the proxy before a conftest can make a client."""
     known = early_config.known_args_namespace
-    asked = getattr(known, "record_mode", None) or getattr(known, "block_network", None)
+    asked = getattr(known, "record_mode", None) or _blocks_network(early_config)
     idle = known.help or known.collectonly or known.version or getattr(known, "disable_recording", False)
     if (asked or early_config.getini("playhead")) and not idle and not _hands_out(early_config):
         suite = _suite(early_config)
         suite.early = True
+        _isolate(early_config, suite)
         _started(suite)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
+    """Let each of xdist's workers on this machine have a network of its own."""
+    suite = config.stash[SUITE]
+    if suite.block and not suite.off and suite.isolation != "off" and sys.platform == "linux":
+        for spec in specs:
+            if spec.popen and not spec.python:
+                spec.python = captive_interpreter(suite.command, suite.root)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A worker of xdist has no header in which to say that it is not captive."""
+    if reason := getattr(node, "workeroutput", {}).get("playhead_not_captive"):
+        node.config.stash[SUITE].not_captive = reason
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -84,6 +119,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_report_header(config: pytest.Config) -> str | None:
     """Say it where the world is about to be asked: in a build nobody sits there to see that it is."""
     suite = config.stash[SUITE]
+    if suite.not_captive:
+        return f"playhead: {_not_isolated(suite.not_captive)}"
     if suite.cut or suite.off:
         return None
     ci = "CI is set, and " if os.environ.get("CI", "").lower() not in ("", "0", "false") else ""
@@ -100,6 +137,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Tests are marked: set the proxy before the first one runs."""
     config = session.config
     suite = config.stash[SUITE]
+    if suite.not_captive and hasattr(config, "workeroutput"):
+        config.workeroutput["playhead_not_captive"] = suite.not_captive
     if config.option.collectonly or _hands_out(config):
         return
     if not suite.off and any(item.get_closest_marker("playhead") for item in session.items):
@@ -154,8 +193,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     suite = item.config.stash[SUITE]
     if report.failed and report.when != "teardown" and test is not None:
         _look(suite, test)
-    blocked = suite.guard.blocked
-    words = "\n\n".join(blocked) if test is None else test.words
+    words = test.words if test is not None else _refused(suite) if report.failed else ""
     if report.failed and words and (test is not None or suite.block):
         report.sections.append(("playhead", words))
     if test is not None and test.note:
@@ -169,6 +207,9 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Say what was recorded."""
     reports = [each for group in terminalreporter.stats.values() for each in group]
     notes = [note for each in reports if (note := getattr(each, "playhead", None))]
+    suite = terminalreporter.config.stash[SUITE]
+    if suite.not_captive and _hands_out(terminalreporter.config):
+        notes.append(_not_isolated(suite.not_captive))
     if notes:
         terminalreporter.section("playhead")
         for note in notes:
@@ -184,9 +225,9 @@ def playhead_recording(request: pytest.FixtureRequest) -> Generator[None, None, 
         return
     suite = request.config.stash[SUITE]
     _asked(suite.begin, test)
-    tell(suite.calls)
+    answer_from_test(suite.calls)
     yield
-    tell(None)
+    answer_from_test(None)
     if not _asked(suite.end, test, passed=test.passed) and test.passed:
         pytest.fail(f"playhead: the test passed, and yet it is not right: {_first(test)}", pytrace=False)
 
@@ -204,17 +245,25 @@ def _suite(config: pytest.Config) -> Suite:
     hosts = getattr(known, "allowed_hosts", None)
     suite = Suite(
         mode=getattr(known, "record_mode", None) or config.getini("playhead_record_mode"),
-        block=bool(getattr(known, "block_network", None) or config.getini("playhead_block_network")),
+        block=_blocks_network(config),
         allowed=tuple(filter(None, hosts.split(",") if hosts else config.getini("playhead_allowed_hosts"))),
         command=known.playhead_command or os.environ.get("PLAYHEAD_COMMAND") or COMMAND,
         root=config.rootpath,
         here=config.invocation_params.dir,
         off=bool(getattr(known, "disable_recording", False)),
+        isolation=known.isolation or config.getini("playhead_isolation"),
     )
+    if suite.isolation not in ISOLATIONS:
+        raise pytest.UsageError(f"playhead_isolation is {suite.isolation!r}; it is one of {', '.join(ISOLATIONS)}")
     if suite.mode not in RECORD_MODES:
         raise pytest.UsageError(f"playhead_record_mode is {suite.mode!r}; it is one of {', '.join(RECORD_MODES)}")
     config.stash[SUITE] = suite
     return suite
+
+
+def _blocks_network(config: pytest.Config) -> bool:
+    known = config.known_args_namespace
+    return bool(getattr(known, "block_network", None) or config.getini("playhead_block_network"))
 
 
 def _hands_out(config: pytest.Config) -> bool:
@@ -222,6 +271,35 @@ def _hands_out(config: pytest.Config) -> bool:
     known = config.known_args_namespace
     many = getattr(known, "numprocesses", None) or getattr(known, "tx", None)
     return bool(many) and "PYTEST_XDIST_WORKER" not in os.environ
+
+
+def _isolate(config: pytest.Config, suite: Suite) -> None:
+    """Be captive, or know why not. Starts this process again; what it inherits then says that it is the second time."""
+    connection, failure = inherited_socket(), failure_from_before()
+    try:
+        if connection is not None:
+            suite.use(connection)
+        elif suite.block and suite.isolation != "off":
+            suite.not_captive = failure or reason_not_to_start_again(config)
+            if suite.not_captive is None:
+                start_again(config, suite.command, suite.root)
+    except BesideFailed as error:
+        raise pytest.UsageError(str(error)) from error
+    if suite.not_captive and suite.isolation == "require":
+        raise pytest.UsageError(
+            f"pytest cannot be isolated here: {suite.not_captive}; --isolation auto runs it all the same"
+        )
+
+
+def _not_isolated(reason: str) -> str:
+    return f"not isolated: {reason}. Only what Python opens in this process is refused"
+
+
+def _refused(suite: Suite) -> str:
+    try:
+        return "\n\n".join(suite.refused())
+    except BesideFailed as failure:
+        return str(failure)
 
 
 def _started(suite: Suite) -> None:

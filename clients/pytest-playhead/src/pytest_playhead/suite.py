@@ -15,6 +15,7 @@ from pytest_playhead.guard import Guard
 from pytest_playhead.places import recording, shown, typed
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
@@ -82,6 +83,13 @@ class Suite:
     early: bool = False
     """The proxy was set before anything of the suite was imported."""
 
+    isolation: str = "auto"
+    not_captive: str | None = None
+    """Why this process is not captive, where that was wished for."""
+
+    is_captive: bool = False
+    """Every connection of this process and of its children arrives at the process beside us."""
+
     beside: Beside | None = None
     guard: Guard = field(default_factory=Guard)
     notes: list[str] = field(default_factory=list)
@@ -102,6 +110,17 @@ class Suite:
             _trust(self.beside.environment)
             self._barred = None
         return self.beside
+
+    def use(self, connection: socket.socket) -> None:
+        """Speak to the process that has started us captive. Raises BesideFailed."""
+        self.is_captive = True
+        self.beside = Beside(self.command, self.root, connection)
+
+    def refused(self) -> list[str]:
+        """What was refused in a test that is not marked. Raises BesideFailed."""
+        if not self.is_captive or self.beside is None:
+            return self.guard.blocked
+        return list(filter(None, [str(self.beside.ask(check={})["words"])]))
 
     def stop(self) -> None:
         """Leave everything as it was."""
@@ -143,11 +162,14 @@ class Suite:
         if test is not None:
             self.start()
         allowed = (*self.allowed, *(test.mark.allowed_hosts if test else ()))
+        if self.is_captive:
+            # What the test before was refused is not this one's.
+            self._barred = None
         if test is not None:
             self._between(OUTSIDE, allowed)
         else:
             self._between(BLOCKED if self.block else None, allowed)
-        if self.block if test is None else self.cut:
+        if not self.is_captive and (self.block if test is None else self.cut):
             self.guard.arm(CUT if test is not None else BLOCKED, allowed, early=self.early)
         else:
             self.guard.disarm()
@@ -212,10 +234,11 @@ class Suite:
 
 
 def _trust(environment: Mapping[str, str]) -> None:
-    """Let aiohttp trust our CA where it was imported before us: it reads SSL_CERT_FILE then, and the proxy only when it asks."""
+    """Let aiohttp trust our CA where it was imported before us: it reads the variables then, and the proxy only when it asks."""
     context = getattr(sys.modules.get("aiohttp.connector"), "_SSL_CONTEXT_VERIFIED", None)
-    if isinstance(context, ssl.SSLContext) and "SSL_CERT_FILE" in environment:
-        context.load_verify_locations(environment["SSL_CERT_FILE"])
+    file, directory = environment.get("SSL_CERT_FILE"), environment.get("SSL_CERT_DIR")
+    if isinstance(context, ssl.SSLContext) and (file or directory):
+        context.load_verify_locations(cafile=file, capath=directory)
 
 
 def _skipped_by_unittest(item: pytest.Item) -> bool:

@@ -1,0 +1,420 @@
+"""What large and hostile bodies do to the memory of our processes, and to others meanwhile: `python -m bench.memory LOAD…`.
+
+Each load runs against a `playhead up` of its own. Told are the most memory that the proxy worker, the store server and its
+helper processes had resident, what they have when they rest, and the longest time in which another client, or the API,
+got no answer.
+"""
+
+import argparse
+import asyncio
+import gzip
+import json
+import os
+import struct
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+HOST = "api.openai.com"
+STREAMS = 8
+MB = 1 << 20
+
+
+def _sse(size: int) -> list[bytes]:
+    event = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "model": "m", "choices": [{"index": 0}]}
+    pieces = []
+    for n in range(size // 250):
+        event["choices"] = [{"index": 0, "delta": {"content": f"word {n} {'x' * 100}"}, "finish_reason": None}]
+        pieces.append(b"data: " + json.dumps(event).encode() + b"\n\n")
+    return [b"".join(pieces[n : n + 40]) for n in range(0, len(pieces), 40)] + [b"data: [DONE]\n\n"]
+
+
+def _keys(count: int) -> bytes:
+    return json.dumps({f"k{n}": n for n in range(count)}).encode()
+
+
+def _text(size: int) -> bytes:
+    told = "".join(f"so it was and so it is, number {n}. " for n in range(size // 32))
+    return json.dumps({"choices": [{"index": 0, "message": {"role": "assistant", "content": told[:size]}}]}).encode()
+
+
+def _brotli(opened: int) -> bytes:
+    import brotli
+
+    stream = brotli.Compressor(quality=1)
+    return b"".join([*(stream.process(bytes(MB)) for _ in range(opened // MB)), stream.finish()])
+
+
+def _deflated_message(opened: int) -> bytes:
+    """A WebSocket frame of the server with permessage-deflate."""
+    deflater = zlib.compressobj(9, zlib.DEFLATED, -15)
+    data = b"".join(deflater.compress(b"a" * MB) for _ in range(opened // MB)) + deflater.flush(zlib.Z_SYNC_FLUSH)
+    data = data[:-4]
+    return b"\xc1\x7f" + struct.pack(">Q", len(data)) + data
+
+
+@dataclass
+class _Upstream:
+    """Answers by path."""
+
+    port: int = 0
+    cache: dict[str, bytes] = field(default_factory=dict)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = next(
+                    (int(one[15:]) for one in head.split(b"\r\n") if one.lower().startswith(b"content-length:")), 0
+                )
+                await reader.readexactly(length)
+                path = urlsplit(head.split(b" ")[1].decode()).path
+                if path.startswith("/ws"):
+                    await self._socket(head, path, reader, writer)
+                    break
+                await self._answer(path, writer)
+        writer.close()
+
+    async def _answer(self, path: str, writer: asyncio.StreamWriter) -> None:
+        if path.startswith("/sse"):
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+            for piece in _sse(30 * MB):
+                writer.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+                await writer.drain()
+            writer.write(b"0\r\n\r\n")
+            return
+        body, extra = self.body(path)
+        writer.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n%scontent-length: %d\r\n\r\n" % (extra, len(body))
+        )
+        writer.write(body)
+        await writer.drain()
+
+    def body(self, path: str) -> tuple[bytes, bytes]:
+        """A body and more headers, made once."""
+        kinds: dict[str, Callable[[], tuple[bytes, bytes]]] = {
+            "/keys": lambda: (_keys(10**6), b""),
+            "/text": lambda: (_text(5 * MB), b""),
+            "/brotli": lambda: (_brotli(1 << 30), b"content-encoding: br\r\n"),
+            "/gzip": lambda: (gzip.compress(b"\0" * (640 * MB)), b"content-encoding: gzip\r\n"),
+        }
+        kind = "/" + path.split("/")[1]
+        if kind not in self.cache:
+            self.cache[kind], extra = kinds.get(kind, lambda: (b'{"ok":true}', b""))()
+            self.cache[kind + " head"] = extra
+        return self.cache[kind], self.cache[kind + " head"]
+
+    async def _socket(self, head: bytes, path: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        import base64
+        import hashlib
+
+        key = next(one[18:].strip() for one in head.split(b"\r\n") if one.lower().startswith(b"sec-websocket-key:"))
+        accept = base64.b64encode(hashlib.sha1(key + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
+        deflate = b"sec-websocket-extensions: permessage-deflate\r\n"
+        writer.write(b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n")
+        writer.write(deflate + b"sec-websocket-accept: " + accept + b"\r\n\r\n")
+        if path == "/ws/bomb":
+            writer.write(self.cache["/ws/bomb"])
+        elif path == "/ws/pings":
+            writer.write(b"\x89\x04ping" * 200_000)
+        await writer.drain()
+        await reader.read(100_000)
+        await asyncio.sleep(30)
+
+
+@dataclass
+class Processes:
+    """The memory of `playhead up`'s processes, looked at again and again."""
+
+    root: int
+    peaks: dict[str, int] = field(default_factory=dict)
+    now: dict[str, int] = field(default_factory=dict)
+
+    def look(self) -> None:
+        parents = {}
+        for entry in os.scandir("/proc"):
+            if entry.name.isdigit():
+                with suppress(OSError, IndexError):
+                    parents[int(entry.name)] = int(Path(entry.path, "stat").read_text().rpartition(")")[2].split()[1])
+        found, waiting = [], [self.root]
+        while waiting:
+            children = [pid for pid, parent in parents.items() if parent == waiting[-1]]
+            waiting.pop()
+            waiting += children
+            found += children
+        self.now = {}
+        for pid in found:
+            with suppress(OSError, StopIteration, ValueError):
+                name = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+                kind = "helper" if "store.large" in name else "store" if "-m store" in name else "worker"
+                if "proxy.worker" not in name and kind == "worker":
+                    continue
+                lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+                size = next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) * 1024
+                self.now[kind] = self.now.get(kind, 0) + size
+        for kind, size in self.now.items():
+            self.peaks[kind] = max(self.peaks.get(kind, 0), size)
+
+    async def watch(self) -> None:
+        while True:
+            self.look()
+            await asyncio.sleep(0.05)
+
+
+@dataclass
+class Stand:
+    """One running `playhead up` under load."""
+
+    proxy: int
+    api: str
+    token: str
+    upstream: _Upstream
+    pauses: dict[str, float] = field(default_factory=dict)
+
+    async def ask(self, path: str, run: str, read: bool = True) -> int:
+        """Ask the upstream through the proxy; how many bytes came."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.proxy)
+        try:
+            body = b'{"model":"m","messages":[]}'
+            writer.write(
+                f"POST http://{HOST}{path} HTTP/1.1\r\nhost: {HOST}\r\nx-playhead-run: {run}\r\nconnection: close\r\n"
+                f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+                + body
+            )
+            size = 0
+            while read and (data := await reader.read(1 << 16)):
+                size += len(data)
+            return size
+        finally:
+            writer.close()
+
+    async def get(self, path: str) -> bytes:
+        """Ask the API."""
+        parts = urlsplit(self.api)
+        reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        try:
+            writer.write(self.request(path))
+            return await reader.read()
+        finally:
+            writer.close()
+
+    def request(self, path: str) -> bytes:
+        authorization = f"authorization: Bearer {self.token}\r\n" if self.token else ""
+        return f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n{authorization}connection: close\r\n\r\n".encode()
+
+    async def stored(self, run: str, seconds: float = 240) -> float:
+        """Wait until everything of a run is stored; how long that took."""
+        begin = time.monotonic()
+        while time.monotonic() - begin < seconds:
+            answer = await self.get(f"/v1/runs/{run}/calls?settled=true&limit=1")
+            if b'"settled":true' in answer:
+                break
+            await asyncio.sleep(0.2)
+        return time.monotonic() - begin
+
+    async def bystand(self, name: str, act: Callable[[], Awaitable[object]]) -> None:
+        """Do something small again and again; the longest that it took."""
+        while True:
+            begin = time.monotonic()
+            with suppress(OSError, asyncio.IncompleteReadError):
+                await act()
+            self.pauses[name] = max(self.pauses.get(name, 0.0), time.monotonic() - begin)
+            await asyncio.sleep(0.05)
+
+
+async def sse(stand: Stand) -> None:
+    """Streams of 30 MB, eight at once."""
+    await asyncio.gather(*(stand.ask(f"/sse/{n}", "sse") for n in range(STREAMS)))
+    await _visible(stand)
+    print(f"  stored after {await stand.stored('sse'):.1f} s")
+
+
+async def keys(stand: Stand) -> None:
+    """An answer of 13 MB with a million names."""
+    await stand.ask("/keys", "keys")
+    await _visible(stand)
+    print(f"  stored after {await stand.stored('keys'):.1f} s")
+
+
+async def _visible(stand: Stand) -> None:
+    begin = time.monotonic()
+    await stand.ask("/small", "after")
+    while b'"calls":1' not in await stand.get("/v1/runs/after"):  # noqa: ASYNC110 - it is another process
+        await asyncio.sleep(0.02)
+    print(f"  a small exchange that came after it was visible after {time.monotonic() - begin:.2f} s")
+
+
+async def readers(stand: Stand) -> None:
+    """500 clients of the API that ask for 5 MB and stop reading."""
+    await stand.ask("/text", "text")
+    await stand.stored("text")
+    answer = await stand.get("/v1/runs/text/calls?limit=1")
+    call = _body(answer)
+    name = call["items"][0]["id"]
+    for path in (f"/v1/exchanges/{name}/response", f"/v1/calls/{name}", "/v1/runs/text/bundle"):
+        parts = urlsplit(stand.api)
+        writers = []
+        for _ in range(500):
+            _, writer = await asyncio.open_connection(parts.hostname, parts.port, limit=1024)
+            writer.write(stand.request(path))
+            writers.append(writer)
+        await asyncio.sleep(3)
+        begin = time.monotonic()
+        whole = await stand.get(path)
+        print(
+            f"  {path.split('/')[-1][:12]}: another reader had its {len(whole)} bytes after {time.monotonic() - begin:.2f} s"
+        )
+        for writer in writers:
+            writer.transport.abort()
+        await asyncio.sleep(1)
+
+
+def _body(answer: bytes) -> dict:  # type: ignore[type-arg]
+    head, _, body = answer.partition(b"\r\n\r\n")
+    if b"transfer-encoding: chunked" in head.lower():
+        whole = b""
+        while body:
+            size, _, body = body.partition(b"\r\n")
+            whole += body[: int(size, 16)]
+            body = body[int(size, 16) + 2 :]
+        body = whole
+    found: dict = json.loads(body)  # type: ignore[type-arg]
+    return found
+
+
+async def lists(stand: Stand) -> None:
+    """A list of five calls with answers of 5 MB."""
+    for n in range(5):
+        await stand.ask(f"/text/{n}", "text")
+    await stand.stored("text")
+    begin = time.monotonic()
+    answer = await stand.get("/v1/calls?limit=5")
+    print(f"  calls?limit=5: {len(answer)} bytes in {time.monotonic() - begin:.2f} s")
+    begin = time.monotonic()
+    answer = await stand.get("/v1/calls?limit=5&fields=*")
+    print(f"  calls?limit=5&fields=*: {len(answer)} bytes in {time.monotonic() - begin:.2f} s")
+
+
+async def brotli(stand: Stand) -> None:
+    """An answer of 1 KB in brotli that opens to 1 GiB."""
+    print(f"  {await stand.ask('/brotli', 'bomb')} bytes came")
+    await stand.stored("bomb")
+
+
+async def gzipped(stand: Stand) -> None:
+    """An answer in gzip that opens to 640 MiB."""
+    print(f"  {await stand.ask('/gzip', 'bomb')} bytes came")
+    await stand.stored("bomb")
+
+
+async def _websocket(stand: Stand, path: str, wanted: int) -> int:
+    reader, writer = await asyncio.open_connection("127.0.0.1", stand.proxy)
+    writer.write(
+        f"GET http://{HOST}{path} HTTP/1.1\r\nhost: {HOST}\r\nx-playhead-run: socket\r\nupgrade: websocket\r\n"
+        "connection: upgrade\r\nsec-websocket-version: 13\r\nsec-websocket-key: AQIDBAUGBwgJCgsMDQ4PEA==\r\n"
+        "sec-websocket-extensions: permessage-deflate\r\n\r\n".encode()
+    )
+    size = 0
+    with suppress(TimeoutError):
+        async with asyncio.timeout(25):
+            while size < wanted and (data := await reader.read(1 << 20)):
+                size += len(data)
+    writer.close()
+    return size
+
+
+async def websocket(stand: Stand) -> None:
+    """A WebSocket message of 1 MB that opens to 1 GiB."""
+    print(f"  {await _websocket(stand, '/ws/bomb', 1 << 20)} bytes came")
+
+
+async def pings(stand: Stand) -> None:
+    """200,000 pings of a WebSocket server."""
+    print(f"  {await _websocket(stand, '/ws/pings', 1_200_000)} bytes came")
+
+
+LOADS = {one.__name__: one for one in (sse, keys, readers, lists, brotli, gzipped, websocket, pings)}
+
+
+@asynccontextmanager
+async def standing(flags: list[str]) -> AsyncIterator[tuple[Stand, int]]:
+    """A `playhead up` before an upstream of ours."""
+    upstream = _Upstream()
+    server = await asyncio.start_server(upstream.serve, "127.0.0.1", 0)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True, delete="KEEP" not in os.environ) as place:
+        Path(place).chmod(0o755)  # noqa: ASYNC240 - as root, Postgres runs as another user
+        config = Path(place, "playhead.toml")
+        config.write_text(f'[upstreams]\n"{HOST}" = "http://127.0.0.1:{server.sockets[0].getsockname()[1]}"\n')  # noqa: ASYNC240 - one line
+        process = await asyncio.create_subprocess_exec(
+            *(str(Path(sys.executable).with_name("playhead")), "up", "--proxy-port", "0", "--api-port", "0"),
+            *("--data", f"{place}/data", "--config", str(config), *flags),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        line = (await process.stdout.readline()).decode()
+        ready = dict(word.split("=", 1) for word in line.split()[1:])
+        token = Path(ready["token"]).read_text().strip() if "token" in ready else ""  # noqa: ASYNC240 - one line
+        try:
+            yield Stand(urlsplit(ready["proxy"]).port or 0, ready["api"], token, upstream), process.pid
+        finally:
+            process.terminate()
+            await process.wait()
+            server.close()
+
+
+async def _measured(name: str, flags: list[str]) -> None:
+    print(f"{name}: {LOADS[name].__doc__}", flush=True)
+    async with standing(flags) as (stand, pid):
+        # Made before anything is measured: to make them takes this process longer than the load does.
+        if name == "websocket":
+            stand.upstream.cache["/ws/bomb"] = _deflated_message(1 << 30)
+        for path in {"brotli": ["/brotli"], "gzipped": ["/gzip"]}.get(name, []):
+            stand.upstream.body(path)
+        await stand.ask("/small", "warm")
+        await stand.stored("warm")
+        processes = Processes(pid)
+        processes.look()
+        print("  before:", _told(processes.now))
+        async with asyncio.TaskGroup() as group:
+            beside = [
+                group.create_task(processes.watch()),
+                group.create_task(stand.bystand("proxy", lambda: stand.ask("/small", "beside"))),
+                group.create_task(stand.bystand("API", lambda: stand.get("/healthz"))),
+            ]
+            begin = time.monotonic()
+            await LOADS[name](stand)
+            print(f"  took {time.monotonic() - begin:.1f} s; most: {_told(processes.peaks)}")
+            await asyncio.sleep(3)
+            for task in beside:
+                task.cancel()
+            counted = (await stand.get("/metrics")).decode().splitlines()
+            print("  counted:", *(one[16:] for one in counted if "_large_total " in one or "_underived_total " in one))
+        print(f"  at rest: {_told(processes.now)}")
+        print(
+            "  longest wait of others:",
+            ", ".join(f"{who} {took:.2f} s" for who, took in stand.pauses.items()),
+            flush=True,
+        )
+
+
+def _told(sizes: dict[str, int]) -> str:
+    return ", ".join(f"{kind} {size // MB} MB" for kind, size in sorted(sizes.items()))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.memory", description=__doc__)
+    parser.add_argument("loads", nargs="*", choices=[*LOADS, []], help="which; all of them where none is named")
+    parser.add_argument("--engine", default="lane", choices=("lane", "mitmproxy"))
+    arguments = parser.parse_args()
+    for name in arguments.loads or LOADS:
+        asyncio.run(_measured(name, ["--engine", arguments.engine]))
+
+
+if __name__ == "__main__":
+    main()

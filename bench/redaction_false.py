@@ -1,0 +1,142 @@
+"""What redaction takes for a secret in real traffic that holds hardly any: `python -m bench.redaction_false [--show]`.
+
+Every distinct value that is replaced in the bodies of the corpus is listed by what found it; `JUDGED` says of each whether it is
+a secret, by its digest, so that no value stands in this file. A value that nobody has judged is named.
+"""
+
+import argparse
+import hashlib
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from calls.encoding import Undecodable, decode
+from calls.placeholder import MARK
+from calls.redact import Redactor
+from tests.support.corpus import cassettes
+
+
+class Hit(NamedTuple):
+    """A value that was replaced in a body."""
+
+    kind: str
+    """The letter of its placeholder; `*` for one that is too short to have one."""
+
+    value: bytes
+    before: bytes
+    """What stands before it."""
+
+
+def bodies() -> Iterator[tuple[bytes, str | None]]:
+    """The bodies of the corpus, opened, with their media types."""
+    for cassette in cassettes():
+        for one in cassette.exchanges:
+            for headers, body in ((one.request_headers, one.request_body), (one.response_headers, one.response_body)):
+                named = {name.lower(): value for name, value in headers}
+                try:
+                    yield decode(body, named.get("content-encoding")), named.get("content-type")
+                except Undecodable:
+                    yield body, named.get("content-type")
+
+
+def hits(old: bytes, new: bytes) -> Iterator[Hit]:
+    """What was replaced between two bodies of the same length."""
+    at = 0
+    while at < len(old):
+        if old[at] == new[at]:
+            at += 1
+            continue
+        start = at if new[at : at + 1] == b"*" else max(0, new.rfind(MARK, 0, at + len(MARK)))
+        end = at
+        while end < len(old) and (old[end] != new[end] or new[end : end + 1].isalnum()):
+            end += 1
+        yield Hit(
+            chr(new[start + len(MARK)]) if new[at] != 0x2A else "*", old[start:end], old[max(0, start - 40) : start]
+        )
+        at = end
+
+
+def digest(value: bytes) -> str:
+    """The name of a value in the judged list."""
+    return hashlib.sha256(value).hexdigest()[:12]
+
+
+def main() -> None:
+    """Count the hits of each kind, and how many of them are no secrets."""
+    parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
+    parser.add_argument("--show", action="store_true", help="print each value that was found")
+    show = parser.parse_args().show
+    for personal_data in (False, True):
+        _report(Redactor(key=b"k" * 32, personal_data=personal_data), show=show, personal_data=personal_data)
+
+
+def _report(redactor: Redactor, *, show: bool, personal_data: bool) -> None:
+    seen = size = touched = 0
+    found: Counter[tuple[str, bytes]] = Counter()
+    around: dict[tuple[str, bytes], bytes] = {}
+    for body, media in bodies():
+        seen, size = seen + 1, size + len(body)
+        new = redactor.whole(body, media)[0]
+        touched += new != body
+        for hit in hits(body, new) if new != body else ():
+            if personal_data and hit.kind != "D":
+                continue
+            found[hit.kind, hit.value] += 1
+            around[hit.kind, hit.value] = hit.before
+    label = "personal data" if personal_data else "secrets"
+    print(f"{label}: {touched} of {seen} bodies ({size >> 20} MiB) touched, {len(found)} values")
+    for kind in sorted({kind for kind, _ in found}):
+        values = [value for of, value in found if of == kind]
+        wrong = [value for value in values if digest(value) in NO_SECRETS]
+        unknown = [value for value in values if digest(value) not in NO_SECRETS | SECRETS]
+        print(f"  {kind}: {len(values)} values, {len(wrong)} of them no secrets, {len(unknown)} not judged")
+        for value in values if show else unknown:
+            print("   ", digest(value), found[kind, value], around[kind, value][-30:], value[:60])
+
+
+SECRETS = frozenset(
+    [
+        "b68919aff001",
+        "dc88cb47691d",
+        "98483c6eb40b",
+        "9415ef40f621",
+        "8411ff272fcd",
+        "5dec7e1c36e8",
+        "6738b32f3283",
+        "4c806362b613",
+        "6ff2850268b7",
+        "9a5de0465f9c",
+        "a939695f30bc",
+        "1823b859aa2b",
+        "e3206869d50d",
+        "e1e2f5a58acc",
+        "0367dc3db9db",
+        "61e45b480dea",
+        "a3f2f8a53d76",
+        "f689c96384f1",
+        "c6a9b44f70a3",
+        "3a93df7fa3bb",
+        "e233d4a29013",
+        "0b2c606ff22d",
+        "df3925c3b100",
+        "7146c13573b9",
+        "cb53a13f5865",
+        "9bf494f10fbf",
+        "e2c3fc6c1532",
+        "6c59f3a8743b",
+        "f2b4a94ae86d",
+        "88f363010592",
+        "66899fd42ac0",
+        "dfd8d984640c",
+        "fdc2a4abc538",
+        "836f82db9912",
+    ]
+)
+"""Values of the corpus that are secrets, or were made to look like them."""
+
+NO_SECRETS: frozenset[str] = frozenset()
+"""And those that are taken for secrets and are none."""
+
+
+if __name__ == "__main__":
+    main()

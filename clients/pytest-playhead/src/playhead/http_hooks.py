@@ -1,0 +1,176 @@
+"""Name the run in each request of Python's HTTP clients, when the request is written and its connection is known.
+
+So a pool may be shared by several runs, and a host that is reached without Playhead is never told of one.
+
+- `http.client`: urllib3, requests, botocore, urllib, httplib2.
+- `httpcore`: httpx, and the SDKs of OpenAI, Anthropic, Google, Mistral and others.
+- `aiohttp`.
+- `websockets`, for its handshakes.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, Callable
+
+from playhead.binding import current_run
+from playhead.proxied import goes_to_playhead
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+HEADER = "X-Playhead-Bound-Run"
+"""Stronger than the credentials of the connection."""
+
+_WIRE = HEADER.encode()
+_NAMING = (_WIRE.lower(), b"x-playhead-run")
+"""A request with one of these names a run itself."""
+
+
+def hook_http_client(module: ModuleType) -> None:
+    """Add the header where the head of a request is complete. A CONNECT is written without this method."""
+    connection = module.HTTPConnection
+    endheaders, putheader = connection.endheaders, connection.putheader
+
+    @functools.wraps(endheaders)
+    def with_run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        run = current_run()
+        if run is not None and not any(line.partition(b":")[0].lower() in _NAMING for line in self._buffer):
+            tls = self.sock if hasattr(self.sock, "getpeercert") else None
+            if self.sock is None:
+                # It connects while it sends.
+                self.connect()
+                tls = self.sock if hasattr(self.sock, "getpeercert") else None
+            if goes_to_playhead(tls, self.host, self.port):
+                putheader(self, HEADER, run)
+        return endheaders(self, *args, **kwargs)
+
+    connection.endheaders = with_run
+
+
+def hook_httpcore(module: ModuleType) -> None:
+    """Connections of HTTP/1.1 and HTTP/2, blocking and not."""
+    for connection in (module.HTTP11Connection, module.HTTP2Connection):
+        _hook_httpcore_connection(connection)
+    for connection in (module.AsyncHTTP11Connection, module.AsyncHTTP2Connection):
+        _hook_async_httpcore_connection(connection)
+
+
+def _hook_httpcore_connection(connection: Any) -> None:
+    if not _is_real(connection, "handle_request"):
+        return
+    handle = connection.handle_request
+
+    @functools.wraps(handle)
+    def with_run(self: Any, request: Any) -> Any:
+        before = request.headers
+        request.headers = _headers_with_run(self, request)
+        try:
+            return handle(self, request)
+        finally:
+            request.headers = before  # the pool may try another connection
+
+    connection.handle_request = with_run
+
+
+def _hook_async_httpcore_connection(connection: Any) -> None:
+    if not _is_real(connection, "handle_async_request"):
+        return
+    handle = connection.handle_async_request
+
+    @functools.wraps(handle)
+    async def with_run(self: Any, request: Any) -> Any:
+        before = request.headers
+        request.headers = _headers_with_run(self, request)
+        try:
+            return await handle(self, request)
+        finally:
+            request.headers = before
+
+    connection.handle_async_request = with_run
+
+
+def _is_real(connection: Any, method: str) -> bool:
+    """Without the package `h2` httpcore has a stand-in that can only be made."""
+    return method in vars(connection)
+
+
+def _headers_with_run(connection: Any, request: Any) -> Any:
+    run = current_run()
+    if run is None or request.method == b"CONNECT" or any(name.lower() in _NAMING for name, _ in request.headers):
+        return request.headers
+    # A version that keeps them elsewhere is not worth a request that fails.
+    stream, origin = getattr(connection, "_network_stream", None), getattr(connection, "_origin", None)
+    if stream is None or origin is None:
+        return request.headers
+    if not goes_to_playhead(stream.get_extra_info("ssl_object"), origin.host, origin.port):
+        return request.headers
+    return [*request.headers, (_WIRE, run.encode())]
+
+
+def hook_aiohttp(module: ModuleType) -> None:
+    """`module` is `aiohttp.client_reqrep`."""
+    request = module.ClientRequest
+    send = request.send
+
+    @functools.wraps(send)
+    async def with_run(self: Any, conn: Any) -> Any:
+        run = current_run()
+        if run is None or self.method == "CONNECT" or _names_run(self.headers) or not _is_proxied(self, conn):
+            return await send(self, conn)
+        self.headers[HEADER] = run
+        try:
+            return await send(self, conn)
+        finally:
+            self.headers.pop(HEADER, None)
+
+    request.send = with_run
+
+
+def _names_run(headers: Any) -> bool:
+    return any(name.decode() in headers for name in _NAMING)  # a multidict knows no case
+
+
+def _is_proxied(request: Any, connection: Any) -> bool:
+    transport = connection.protocol.transport if connection.protocol is not None else None
+    tls = transport.get_extra_info("ssl_object") if transport is not None else None
+    address = request.proxy or request.url
+    return goes_to_playhead(tls, address.host, address.port)
+
+
+def hook_websockets(module: ModuleType) -> None:
+    """`module` is `websockets.asyncio.client` or `websockets.sync.client`: the handshake of a connection."""
+    connection = module.ClientConnection
+    is_async = "asyncio" in module.__name__
+    handshake = connection.handshake
+
+    def headers(self: Any, given: Any) -> Any:
+        run = current_run()
+        if run is None:
+            return given
+        tls = self.transport.get_extra_info("ssl_object") if is_async else self.socket
+        tls = tls if hasattr(tls, "getpeercert") else None
+        if tls is None or not goes_to_playhead(tls, None, None):
+            return given
+        fields = list(given.items() if hasattr(given, "items") else given or ())
+        return fields if any(name.lower().encode() in _NAMING for name, _ in fields) else [*fields, (HEADER, run)]
+
+    @functools.wraps(handshake)
+    async def with_run_async(self: Any, additional_headers: Any = None, *args: Any, **kwargs: Any) -> Any:
+        return await handshake(self, headers(self, additional_headers), *args, **kwargs)
+
+    @functools.wraps(handshake)
+    def with_run(self: Any, additional_headers: Any = None, *args: Any, **kwargs: Any) -> Any:
+        return handshake(self, headers(self, additional_headers), *args, **kwargs)
+
+    connection.handshake = with_run_async if is_async else with_run
+
+
+HOOKS: dict[str, Callable[[Any], None]] = {
+    "http.client": hook_http_client,
+    "httpcore": hook_httpcore,
+    "httpcore2": hook_httpcore,
+    "aiohttp.client_reqrep": hook_aiohttp,
+    "websockets.asyncio.client": hook_websockets,
+    "websockets.sync.client": hook_websockets,
+}

@@ -1,0 +1,245 @@
+"""The proxy worker's control socket: a launcher sends the listening sockets of a captured command, and asks for its report.
+
+One message is one JSON object; sockets come with it by SCM_RIGHTS. The connection's end is the capture's end.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import socket
+import struct
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol
+
+from proxy.errors import Failure
+
+logger = logging.getLogger(__name__)
+
+LONGEST: Final = 64 << 10
+MAX_SOCKETS: Final = 64
+MAX_CONNECTIONS: Final = 256
+"""Captures of one worker at a time."""
+
+type Kind = Literal["tcp", "dns"]
+
+
+class Refused(Exception):
+    """A capture cannot begin; the message is for the launcher."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassedSocket:
+    """A socket that was made where the command runs."""
+
+    kind: Kind
+    is_redirected: bool
+    endpoint: socket.socket
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureRequest:
+    """The first message of a launcher."""
+
+    run: str
+    token: str
+    passes_other_tcp: bool
+    allow_local: frozenset[tuple[str, int]]
+    sockets: Sequence[PassedSocket]
+
+
+class RunningCapture(Protocol):
+    """What a launcher may ask for its capture."""
+
+    def report(self) -> Mapping[str, Any]: ...
+    async def end(self) -> None: ...
+
+
+type Begin = Callable[[CaptureRequest], Awaitable[RunningCapture]]
+
+
+class ControlSocket:
+    """Listens for launchers of the same user."""
+
+    def __init__(self, path: Path, begin: Begin) -> None:
+        self.path = path
+        self._begin = begin
+        self._listener = _listening(path)
+        self._connections: set[asyncio.Task[None]] = set()
+        asyncio.get_running_loop().add_reader(self._listener.fileno(), self._accept)
+
+    async def close(self) -> None:
+        """End every capture."""
+        asyncio.get_running_loop().remove_reader(self._listener.fileno())
+        self._listener.close()
+        self.path.unlink(missing_ok=True)
+        for task in list(self._connections):
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            return
+        if len(self._connections) >= MAX_CONNECTIONS or _peer(connection) not in (os.geteuid(), 0):
+            connection.close()
+            return
+        connection.setblocking(False)
+        task = asyncio.get_running_loop().create_task(self._serve(connection))
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+
+    async def _serve(self, connection: socket.socket) -> None:
+        capture: RunningCapture | None = None
+        try:
+            while message := await _received(connection):
+                if capture is None:
+                    capture, reply = await self._begun(*message)
+                else:
+                    _close_all(message[1])
+                    reply = _reply(capture, message[0])
+                await _send(connection, reply)
+        except (OSError, ValueError) as error:
+            logger.warning("a capture's control connection broke: %s", error)
+        except Exception as fault:  # a guard: nobody waits for this task
+            logger.error("a capture was given up", exc_info=fault)
+        finally:
+            connection.close()
+            if capture is not None:
+                await asyncio.shield(capture.end())
+
+    async def _begun(self, text: bytes, files: list[int]) -> tuple[RunningCapture | None, Mapping[str, Any]]:
+        try:
+            return await self._begin(_request(text, files)), {"ready": True}
+        except Refused as refused:
+            return None, {"failed": str(refused)}
+
+
+def _reply(capture: RunningCapture, text: bytes) -> Mapping[str, Any]:
+    try:
+        wants_report = json.loads(text) == {"report": True}
+    except ValueError:
+        wants_report = False
+    return capture.report() if wants_report else {"failed": 'unknown message: send {"report": true}'}
+
+
+def _listening(path: Path) -> socket.socket:
+    _prepare(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    try:
+        # Nobody may connect between bind and chmod: it does not listen yet.
+        listener.bind(str(path))
+        path.chmod(0o600)
+        listener.listen(16)
+    except OSError as error:
+        listener.close()
+        raise Failure(
+            f"cannot listen on the control socket {path}: {error.strerror or error}; choose a shorter or another data"
+            " directory with --data DIR"
+        ) from error
+    return listener
+
+
+def _prepare(path: Path) -> None:
+    """Make the directory, and clear it of the sockets of workers that were killed."""
+    try:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        if path.parent.stat().st_uid != os.geteuid():
+            raise Failure(f"{path.parent} belongs to another user; choose a shorter data directory with --data DIR")
+        path.unlink(missing_ok=True)
+        for other in path.parent.glob("*.sock"):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+                try:
+                    probe.connect(str(other))
+                except ConnectionRefusedError:
+                    other.unlink(missing_ok=True)
+    except OSError as error:
+        raise Failure(
+            f"cannot use the directory of control sockets {path.parent}: {error.strerror}; choose another data directory"
+            " with --data DIR"
+        ) from error
+
+
+def _peer(connection: socket.socket) -> int:
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", credentials)[1])
+
+
+async def _received(connection: socket.socket) -> tuple[bytes, list[int]] | None:
+    """The next message with its descriptors; None at the end."""
+    await _until(connection, write=False)
+    data, files, flags, _ = socket.recv_fds(connection, LONGEST, MAX_SOCKETS, socket.MSG_CMSG_CLOEXEC)
+    if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+        _close_all(files)
+        raise ValueError(f"a message has more than {LONGEST} bytes or {MAX_SOCKETS} sockets")
+    return (data, files) if data else None
+
+
+async def _send(connection: socket.socket, message: Mapping[str, Any]) -> None:
+    data = json.dumps(message).encode()
+    # One message is one packet: a long report needs the room in the socket's buffer.
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, len(data) + (64 << 10))
+    while True:
+        try:
+            connection.send(data)
+        except BlockingIOError:
+            await _until(connection, write=True)
+        else:
+            return
+
+
+async def _until(connection: socket.socket, *, write: bool) -> None:
+    loop = asyncio.get_running_loop()
+    possible: asyncio.Future[None] = loop.create_future()
+    add, remove = (loop.add_writer, loop.remove_writer) if write else (loop.add_reader, loop.remove_reader)
+
+    def is_possible() -> None:
+        if not possible.done():
+            possible.set_result(None)
+
+    add(connection.fileno(), is_possible)
+    try:
+        await possible
+    finally:
+        remove(connection.fileno())
+
+
+def _request(text: bytes, files: list[int]) -> CaptureRequest:
+    """Read the first message. Raises Refused, and closes the descriptors then."""
+    sockets: list[socket.socket] = []
+    try:
+        sockets = [socket.socket(fileno=file) for file in files]
+        message = json.loads(text)
+        kinds = message["sockets"]
+        if len(kinds) != len(sockets):
+            raise Refused(f"{len(kinds)} sockets are described and {len(sockets)} came; send as many as you describe")
+        other_tcp = message.get("other_tcp", "refuse")
+        if other_tcp not in ("pass", "refuse") or any(kind["kind"] not in ("tcp", "dns") for kind in kinds):
+            raise Refused("other_tcp is pass or refuse, and the kind of a socket tcp or dns: no other datagrams pass")
+        return CaptureRequest(
+            run=str(message["run"]),
+            token=message.get("token") or "",
+            passes_other_tcp=other_tcp == "pass",
+            allow_local=frozenset((str(host), int(port)) for host, port in message.get("allow_local", ())),
+            sockets=[
+                PassedSocket(kind["kind"], kind.get("destination") == "redirected", endpoint)
+                for kind, endpoint in zip(kinds, sockets, strict=True)
+            ],
+        )
+    except BaseException as error:
+        for one in sockets:
+            one.close()
+        _close_all(files[len(sockets) :])
+        if isinstance(error, (ValueError, TypeError, KeyError, AttributeError, OSError)):
+            raise Refused(
+                f"the message to the control socket cannot be read ({type(error).__name__}: {error})"
+            ) from error
+        raise
+
+
+def _close_all(files: Sequence[int]) -> None:
+    for file in files:
+        os.close(file)

@@ -1,0 +1,152 @@
+"""The packet rules for what is not started by Playhead: rules print, apply, remove."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from proxy.capture import rules as packet_rules
+from proxy.capture.rules import PORTS, TRANSPARENT_PORT, Format, Rules
+from proxy.cli.common import settings, with_settings
+from proxy.errors import Failure
+from proxy.settings import Settings
+
+
+@click.group("rules", short_help="Redirect other programs' connections to `up --transparent`.")
+def rules() -> None:
+    """Redirect connections to `playhead up --transparent`, whatever a program thinks of proxy variables.
+
+    \b
+        playhead up --transparent            # as the user playhead, say
+        playhead rules print                 # see what would be done
+        sudo playhead rules apply --data DIR # the data directory of that `up`
+        sudo playhead rules remove
+
+    Connections of all other users to ports 80 and 443 go through Playhead then, over IPv4 and IPv6. The user that runs
+    Playhead is left out: its own connections to upstreams would come back to it. So run agents as another user. They
+    have to trust Playhead's CA (playhead ca).
+    """
+
+
+def _with_choices(command: Callable[..., Any]) -> Callable[..., Any]:
+    options = [
+        click.option(
+            "--port",
+            type=click.IntRange(1, 65535),
+            help=f"Where `up --transparent` listens. Default: {TRANSPARENT_PORT}.",
+        ),
+        click.option(
+            "--ports", metavar="PORT,…", help=f"Destination ports to redirect. Default: {','.join(map(str, PORTS))}."
+        ),
+        click.option(
+            "--leave-out",
+            multiple=True,
+            metavar="USER",
+            help="Whom to leave out, beside the user of `up`. May be repeated.",
+        ),
+        click.option("--user", multiple=True, metavar="USER", help="Redirect only this user. May be repeated."),
+        click.option(
+            "--interface",
+            multiple=True,
+            metavar="NAME",
+            help="Also redirect what arrives here, such as docker0; `up` has to --listen beyond loopback then.",
+        ),
+        click.option(
+            "--format",
+            "text_format",
+            type=click.Choice(["nft", "iptables"]),
+            help="Default: nft where it is installed, else iptables.",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return with_settings(command)
+
+
+@rules.command("print")
+@_with_choices
+def print_rules(text_format: Format | None, **choices: Any) -> None:
+    """Print the rules, for `nft -f` or `iptables-restore --noflush`."""
+    made = _rules(**choices)
+    click.echo(_text(made, text_format or _likely_format()), nl=False)
+
+
+@rules.command("apply")
+@_with_choices
+@click.option("--dry-run", is_flag=True, help="Only print what would be put in force.")
+def apply_rules(text_format: Format | None, dry_run: bool, **choices: Any) -> None:
+    """Put the rules in force, in place of any that are. Needs root."""
+    made = _rules(**choices)
+    if dry_run:
+        click.echo(_text(made, text_format or _likely_format()), nl=False)
+        return
+    packet_rules.apply(made, text_format or packet_rules.available_format())
+    click.echo(
+        f"playhead: TCP to port {', '.join(map(str, made.ports))} is redirected to port {made.port}, but not that of user"
+        f" {', '.join(map(str, made.left_out))}; end it with: playhead rules remove",
+        err=True,
+    )
+
+
+@rules.command("remove")
+@with_settings
+def remove_rules(**_flags: Any) -> None:
+    """Take the rules back. Needs root. Does nothing where there are none."""
+    had_any = packet_rules.remove()
+    click.echo("playhead: the rules are removed" if had_any else "playhead: there were no rules", err=True)
+
+
+def _likely_format() -> Format:
+    try:
+        return packet_rules.available_format()
+    except Failure:
+        return "nft"
+
+
+def _text(made: Rules, text_format: Format) -> str:
+    return packet_rules.nft_text(made) if text_format == "nft" else packet_rules.iptables_text(made)
+
+
+def _rules(
+    port: int | None,
+    ports: str | None,
+    leave_out: tuple[str, ...],
+    user: tuple[str, ...],
+    interface: tuple[str, ...],
+    **flags: Any,
+) -> Rules:
+    own = settings(**flags)
+    left_out = dict.fromkeys([_user_of_up(own), *map(packet_rules.user_id, leave_out)])
+    return Rules(
+        port=port or own.transparent or TRANSPARENT_PORT,
+        ports=_ports(ports) if ports else PORTS,
+        left_out=tuple(left_out),
+        users=tuple(map(packet_rules.user_id, user)),
+        interfaces=tuple(map(_interface, interface)),
+    )
+
+
+def _user_of_up(own: Settings) -> int:
+    """Who runs `up`: its data directory belongs to them. Else whoever asks, also by way of sudo."""
+    note = Path(own.data) / "up.json"
+    if note.exists():
+        return note.stat().st_uid
+    return int(os.environ.get("SUDO_UID", os.geteuid()))
+
+
+def _ports(text: str) -> tuple[int, ...]:
+    words = text.replace(",", " ").split()
+    if not words or not all(word.isascii() and word.isdigit() and 0 < int(word) < 65536 for word in words):
+        raise Failure(f"--ports {text!r} is no list of ports; write it like 80,443")
+    return tuple(dict.fromkeys(int(word) for word in words))
+
+
+def _interface(name: str) -> str:
+    if not 0 < len(name) < 16 or not all(letter.isalnum() or letter in "._-@+" for letter in name):
+        raise Failure(f"--interface {name!r} cannot name a network interface; ip link lists them")
+    return name
+
+
+COMMANDS = (rules,)

@@ -1,0 +1,154 @@
+"""Answer a request of the API in a helper process: the same routes, their answer written to a file."""
+
+import asyncio
+import importlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from fastapi import FastAPI
+from starlette.types import Message, Scope
+
+from calls.profile import Profiles
+from calls.redact_call import Clean
+from store.api.app import install
+from store.api.desk import Desk
+from store.counted import Counted
+from store.database import Database
+from store.keeper import Counts
+from store.large.jobs import Rendering, RenderJob
+from store.modes import Modes
+
+PROGRESS: Final = 0.5
+"""Seconds between two reports that an answer has grown."""
+
+PIECE: Final = 1 << 20
+
+
+class _Settled:
+    """What the store server has found out about the drain, for the routes of a helper process."""
+
+    def __init__(self) -> None:
+        self.counts = Counts()
+        self.troubles: dict[str, str] = {}
+        self.counted = Counted(Path())
+        self.spools = 0
+        self.is_settled = False
+
+    def bytes_pending(self) -> int:
+        """Nobody asks a helper process."""
+        return 0
+
+    async def settled(self, patience: float, *, reports: bool = False) -> bool:  # noqa: ARG002 - it was waited for
+        return self.is_settled
+
+    def database_lost(self) -> None:
+        """The store server is told by the answer."""
+
+
+class Renderer:
+    """The routes over a database, for one request after another."""
+
+    def __init__(
+        self,
+        *,
+        database: Database,
+        profiles: Profiles,
+        clean: Clean,
+        mode: str,
+        replays: Path | None,
+        checks: str | None,
+    ) -> None:
+        module, _, name = (checks or "").partition(":")
+        self._settled = _Settled()
+        desk = Desk(
+            keeper=self._settled,
+            database=database,
+            profiles=profiles,
+            clean=clean,
+            mode=mode,
+            modes=Modes(replays) if replays else None,
+            unfit=getattr(importlib.import_module(module), name) if module else None,
+        )
+        self._app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+        install(self._app, desk)
+
+    async def render(self, job: RenderJob, report: Callable[[Rendering], None]) -> Rendering:
+        """Answer a request into the job's file; `report` is called while the answer grows. Raises MemoryError."""
+        self._settled.is_settled = bool(job.settled)
+        body = Path(job.body) if job.body else None
+        with Path(job.to).open("wb", buffering=0) as file:  # noqa: ASYNC230 - this process does nothing beside
+            answer = _Answer(file.write, report)
+            size = body.stat().st_size if body else 0
+            await self._app(_scope(job, size), _Body(body, size).receive, answer.take)
+        assert answer.rendering is not None, "a route that answers nothing has raised"
+        return answer.rendering
+
+
+class _Body:
+    """A request's body, as it is read from its file."""
+
+    def __init__(self, file: Path | None, size: int) -> None:
+        self._pieces = _pieces(file)
+        self._lacking = size
+        self._is_over = False
+
+    async def receive(self) -> Message:
+        """The next piece of it."""
+        if self._is_over:
+            # Nobody leaves: a route that streams asks for that beside, and would break off.
+            await asyncio.Event().wait()
+        piece = next(self._pieces, b"")
+        self._lacking -= len(piece)
+        self._is_over = self._lacking <= 0 or not piece
+        return {"type": "http.request", "body": piece, "more_body": not self._is_over}
+
+
+def _pieces(file: Path | None) -> Iterator[bytes]:
+    if file is not None:
+        with file.open("rb") as content:
+            while piece := content.read(PIECE):
+                yield piece
+
+
+class _Answer:
+    """Takes what the routes answer."""
+
+    def __init__(self, write: Callable[[memoryview], int], report: Callable[[Rendering], None]) -> None:
+        self.rendering: Rendering | None = None
+        self._write = write
+        self._report = report
+        self._reported = time.monotonic()
+
+    async def take(self, message: Message) -> None:
+        """Take a message of a route."""
+        if message["type"] == "http.response.start":
+            headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in message["headers"]]
+            self.rendering = Rendering(status=message["status"], headers=headers)
+            return
+        rest = memoryview(message.get("body", b""))
+        while rest:
+            rest = rest[self._write(rest) :]
+        assert self.rendering is not None
+        if message.get("more_body") and time.monotonic() > self._reported + PROGRESS:
+            self._report(self.rendering)
+            self._reported = time.monotonic()
+
+
+def _scope(job: RenderJob, size: int) -> Scope:
+    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in job.headers]
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": job.method,
+        "scheme": "http",
+        "path": job.path,
+        "raw_path": job.path.encode(),
+        "query_string": job.query.encode(),
+        "root_path": "",
+        "headers": [(b"host", b"localhost"), (b"content-length", str(size).encode()), *headers],
+        "server": ("localhost", 0),
+        "client": ("localhost", 0),
+    }

@@ -1,0 +1,58 @@
+"""How many records a writer has written, in a mapped file beside its segments, so that the reader notices missing ones.
+
+A segment that was deleted or cut leaves no trace in the segments behind it. The writer therefore counts records: each
+segment's first line says the number of its first record, and this file the number of the last one. The file is mapped:
+counting is a store into memory and needs no disk. It is not synced; after a power cut it may say more or less than is on
+the disk, and only more is reported.
+"""
+
+import mmap
+import os
+from pathlib import Path
+from struct import Struct
+from typing import Final
+
+NAME: Final = "progress"
+
+# Native, so that the counter is read and written in one piece.
+_COUNTER: Final = Struct("@Q")
+
+
+class Progress:
+    """The writer's side. Numbers go on where an earlier writer of the same directory ended."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises OSError."""
+        handle = os.open(directory / NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if os.fstat(handle).st_size != _COUNTER.size:
+                # Written, not only sized: a store into a hole of a full disk would be a SIGBUS.
+                os.ftruncate(handle, 0)
+                os.write(handle, bytes(_COUNTER.size))
+            self._map = mmap.mmap(handle, _COUNTER.size)
+        finally:
+            os.close(handle)
+        self._counter = memoryview(self._map).cast("Q")
+
+    @property
+    def records(self) -> int:
+        """The number of the last record that is in a segment."""
+        return self._counter[0]
+
+    def add(self, records: int) -> None:
+        """Count records that were written. To be called after the write, so that a counted record is in its file."""
+        self._counter[0] += records
+
+    def close(self) -> None:
+        """Unmap the file."""
+        self._counter.release()
+        self._map.close()
+
+
+def records_written(directory: Path) -> int:
+    """The number of the last record that the writer has written; 0 where nobody can tell."""
+    try:
+        data = (directory / NAME).read_bytes()
+    except OSError:
+        return 0
+    return int(_COUNTER.unpack(data)[0]) if len(data) == _COUNTER.size else 0

@@ -1,0 +1,44 @@
+"""The table in docs/security.md is what a search of planted secrets comes to."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from calls.credentials import RULES
+from calls.dialects.table import DIALECTS
+from calls.redact import Redactor, Rules
+from tests.calls.positions import REDACTOR, bodies, is_shown, plants, spelled_base64, table, written
+from tests.calls.secrets import KEY
+from tests.calls.test_conformance import NEVER_STREAMED
+from tests.calls.token_samples import FAMILIES, token
+
+PAGE = Path(__file__).parents[3] / "docs" / "security.md"
+NOT_IN_PIECES = {"generic", "graphql", "replicate", "sagemaker", "bedrock_agent"}
+"""Dialects whose captured streams have no string that grows: all but the first two have positions of their own."""
+
+
+@pytest.mark.timeout(240)
+def test_the_page_says_what_is_found() -> None:
+    rows = written(table())
+
+    assert re.search(r"(?m)^\| where.*\n(?:\|.*\n)+", PAGE.read_text())
+    assert rows in PAGE.read_text(), f"put this into docs/security.md:\n{rows}"
+
+
+def test_secrets_are_planted_in_the_streams_of_every_dialect() -> None:
+    dialects = {dialect.NAME for dialect in DIALECTS} - NEVER_STREAMED
+    assert dialects - {plant.dialect for plant in plants()} <= NOT_IN_PIECES
+
+
+def test_a_leak_would_be_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.calls.positions.REDACTOR", Redactor(Rules(credentials=RULES[:1]), KEY))
+
+    assert all(is_shown(token(FAMILIES[0]), one.show(token(FAMILIES[0]))) for one in bodies() if one.kind == "token")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 16, 40])
+def test_base64_in_pieces_of_any_size_is_decoded_and_redacted_once(size: int) -> None:
+    new = spelled_base64("key = ghp_aB3dE6gH9jK2mN5pQ8rS1tU4vW7xY0zAaB3d", size)
+
+    assert REDACTOR.whole(new, "text/event-stream") == (new, 0, False)

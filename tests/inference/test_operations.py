@@ -1,0 +1,71 @@
+"""Every operation has a verdict or is named as one without."""
+
+import pytest
+from playhead_inference.operations import (
+    KERNELS,
+    Verdict,
+    coverage,
+    differing,
+    is_telling,
+    kernel_verdict,
+    kind_of,
+    symbolic_shape,
+    telling_counts,
+    uncovered,
+)
+
+
+@pytest.mark.parametrize(
+    ("operation", "kind"),
+    [
+        ("aten.view", "moved"),
+        ("aten.mul", "exact"),
+        ("aten.silu", "swept"),
+        ("aten.mean", "swept"),
+        ("aten.rsqrt", "swept"),
+        ("_C.onednn_mm", "swept"),
+        ("_C.an_operation_of_tomorrow", "swept"),
+        ("vllm.unified_attention_with_output", "engine"),
+    ],
+)
+def test_what_is_not_known_to_be_harmless_is_swept(operation: str, kind: str) -> None:
+    assert kind_of(operation, integers=False, scaled=False) == kind
+
+
+def test_a_sum_is_exact_for_integers_and_an_addition_only_without_a_factor() -> None:
+    assert kind_of("aten.sum", integers=True, scaled=False) == "exact"
+    assert kind_of("aten.sum", integers=False, scaled=False) == "swept"
+    assert kind_of("aten.add", integers=False, scaled=False) == "exact"
+    assert kind_of("aten.add", integers=False, scaled=True) == "swept"
+
+
+def test_a_number_tells_the_batch_from_the_model_where_no_size_is_its_multiple() -> None:
+    sizes = {64, 256, 896, 4096, 13 * 8}
+    assert not is_telling(7, sizes)
+    assert not is_telling(13, sizes)
+    assert not is_telling(15, sizes)
+    assert telling_counts(sizes, 11, 20) == [11, 17, 19]
+
+
+def test_a_shape_shows_what_is_the_batch_s() -> None:
+    assert symbolic_shape((211, 64), (211, 11)) == ("n", 64)
+    assert symbolic_shape((22, 2), (211, 11)) == ("2n", 2)
+    assert symbolic_shape((256, 64), (211, 11)) == (256, 64)
+
+
+def verdict(kind: str, **more: object) -> Verdict:
+    return Verdict(operation="aten.silu", shape="n×8", kind=kind, calls=1, **more)  # type: ignore[arg-type] # a test's words
+
+
+def test_what_has_no_verdict_and_what_differs_is_named() -> None:
+    found = [verdict("swept", differing=(33, 34)), verdict("none", reason="it cannot be run"), verdict("moved")]
+    assert uncovered(found) == ["aten.silu n×8: it cannot be run"]
+    assert differing(found) == ["aten.silu n×8 at 33 rows and 1 more"]
+    told = coverage(found)
+    assert (told["shapes"], told["swept"], told["none"], told["moved"]) == (3, 1, 1, 1)
+    assert [each["kind"] for each in told["verdicts"]] == ["swept", "none"]
+
+
+def test_a_triton_kernel_that_no_check_covers_has_no_verdict() -> None:
+    assert kernel_verdict("a_kernel_of_tomorrow").kind == "none"
+    assert {kernel_verdict(name).kind for name in KERNELS} == {"engine"}

@@ -1,0 +1,25 @@
+"""Run each client of a list without any variable but PATH and HOME; write what each said: `drive.py LIST RESULTS`."""
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+
+def run(command: list[str]) -> dict[str, object]:
+    names = ("PATH", "HOME", "NODE_EXTRA_CA_CERTS") if command[0].endswith("node") else ("PATH", "HOME")
+    bare = {name: os.environ[name] for name in names}
+    try:
+        done = subprocess.run(command, env=bare, capture_output=True, timeout=60, stdin=subprocess.DEVNULL, check=False)
+    except subprocess.TimeoutExpired as error:
+        return {"code": None, "out": "", "error": f"gave up: {(error.stderr or b'').decode('utf-8', 'replace')}"}
+    return {"code": done.returncode, "out": done.stdout.decode(), "error": done.stderr.decode("utf-8", "replace")}
+
+
+if __name__ == "__main__":
+    clients = json.loads(Path(sys.argv[1]).read_text())
+    with ThreadPoolExecutor(4) as pool:
+        results = dict(zip(clients, pool.map(run, clients.values()), strict=True))
+    Path(sys.argv[2]).write_text(json.dumps(results))

@@ -1,0 +1,101 @@
+"""Commands of Playhead on a data directory of the tests, run as a user runs them."""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.support.service import command, surroundings
+
+BARE = ("PATH", "HOME")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Station:
+    """A data directory with its configuration."""
+
+    data: Path
+    config: Path
+    database_url: str
+    user: Sequence[str] = ()
+    """What is put in front of a command line to run it as another user (`unprivileged`)."""
+
+    def run(
+        self,
+        verb: str,
+        *arguments: str,
+        around: Mapping[str, str] | None = None,
+        timeout: float = 150,
+        **options: object,
+    ) -> "subprocess.CompletedProcess[str]":
+        """`playhead VERB --data … ARGUMENTS`."""
+        flags = ["--data", str(self.data), "--config", str(self.config)]
+        if self.database_url:
+            flags += ["--database-url", self.database_url]
+        return subprocess.run(
+            [*self.user, *command(verb, *flags, *arguments)],
+            env=around or surroundings(),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=timeout,
+            **options,  # type: ignore[call-overload]
+        )
+
+
+def bare(program: Sequence[str], variables: Mapping[str, str]) -> list[str]:
+    """A command line that runs a program without any variable but PATH and HOME."""
+    return ["env", "-i", *(f"{name}={variables[name]}" for name in BARE if name in variables), *program]
+
+
+@cache
+def reason_not_captive() -> str | None:
+    """Why commands cannot be captive on this machine."""
+    if Path("/proc/self/ns/user").exists():
+        probe = "import os; os.unshare(os.CLONE_NEWUSER | os.CLONE_NEWNET | os.CLONE_NEWNS)"
+        done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=False)
+        return None if done.returncode == 0 else f"no namespaces here: {done.stderr.strip().splitlines()[-1]}"
+    return "namespaces are a feature of Linux"
+
+
+def needs_namespaces() -> None:
+    """Skip where a command cannot be captive."""
+    if reason := reason_not_captive():
+        pytest.skip(reason)
+
+
+@contextmanager
+def unprivileged() -> Iterator[list[str]]:
+    """What to put in front of a command line, as root, to run it as a user without any right; skips where that cannot be.
+
+    This interpreter may lie where only root may look (/root): it is shown to the other user in a mount namespace.
+    """
+    for tool in ("unshare", "setpriv", "mount"):
+        if shutil.which(tool) is None:
+            pytest.skip(f"{tool} is not installed here")
+    top = Path("/", *Path(sys.base_prefix).parts[1:2])
+    place = Path(tempfile.mkdtemp(prefix="playhead-user-"))
+    (place / "python").mkdir()
+    (place / "home").mkdir(mode=0o777)
+    (place / "home").chmod(0o777)
+    place.chmod(0o755)
+    shown = f"""
+mount --make-rprivate /
+if [ "$(stat -c %a {top} | tail -c 2)" = 0 ]; then
+    mount --bind {sys.base_prefix} {place}/python && mount -t tmpfs -o mode=755 none {top} &&
+    mkdir -p {sys.base_prefix} && mount --bind {place}/python {sys.base_prefix} || exit 99
+fi
+export HOME={place}/home TMPDIR={place}/home
+exec setpriv --reuid 65534 --regid 65534 --groups 4,65534 --bounding-set -all --inh-caps -all "$@"
+"""
+    try:
+        yield ["unshare", "-m", "sh", "-c", shown, "sh"]
+    finally:
+        shutil.rmtree(place, ignore_errors=True)

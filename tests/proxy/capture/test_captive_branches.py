@@ -1,0 +1,116 @@
+"""Captive forks, resumptions and bisections: a client that reads no variable is answered, and nothing else leaves."""
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tests.proxy.capture.running import Station, bare, needs_namespaces
+from tests.proxy.capture.standin import ZONE, StandIn, standing_in
+from tests.support.service import keeping
+
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
+
+# Raw sockets: they look at no variable.
+ASK = """
+import json, socket, sys
+
+def ask(path):
+    with socket.create_connection(("ZONE", 80), 20) as client:
+        client.sendall(f"GET {path} HTTP/1.1\\r\\nHost: ZONE\\r\\nConnection: close\\r\\n\\r\\n".encode())
+        whole = b""
+        while piece := client.recv(65536):
+            whole += piece
+    return whole.partition(b"\\r\\n\\r\\n")[2].decode()
+""".replace("ZONE", ZONE)
+
+AGENT = f"""{ASK}
+for path in sys.argv[1:]:
+    print(ask(path))
+try:
+    with socket.create_connection(("198.51.100.9", 5432), 5) as client:
+        client.sendall(bytes(8))
+        print("database:", client.recv(1))
+except OSError:
+    print("database: refused")
+"""
+
+# What stands in for the world counts its answers: the last of a bad run is a high number.
+JUDGE = f"""{ASK}
+answers = [json.loads(ask(path))["answer"] for path in sys.argv[1:]]
+sys.exit(answers[-1] > 500)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    station: Station
+    world: StandIn
+
+    def agent(self, *paths: str) -> list[str]:
+        """The agent's command line, without any variable."""
+        return bare([sys.executable, "-c", AGENT, *paths], os.environ)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def scene(module_database_url: str) -> AsyncIterator[Scene]:
+    needs_namespaces()
+    place = Path(tempfile.mkdtemp(prefix="playhead-test-"))
+    station = Station(data=place / "d", config=place / "playhead.toml", database_url=module_database_url)
+    with standing_in() as world:
+        station.config.write_text(world.config)
+        async with keeping(station.data, module_database_url):
+            yield Scene(station=station, world=world)
+    shutil.rmtree(place, ignore_errors=True)
+
+
+async def test_a_fork_is_captive_and_goes_live_by_the_proxy_alone(scene: Scene) -> None:
+    recorded = scene.station.run("record", "--run", "trunk", "--", *scene.agent("/one", "/two"))
+    assert recorded.returncode == 0, recorded.stderr
+    first, second, *_ = recorded.stdout.splitlines()
+    required = "--isolation", "require"
+    forked = scene.station.run(
+        "fork", *required, "trunk", "--from", "1", "--run", "branch", "--", *scene.agent("/one", "/two")
+    )
+    said = forked.stdout.splitlines()
+    assert said[0] == first, forked.stderr
+    assert said[1] != second, "it was asked anew"
+    assert said[2] == "database: refused"
+    assert "198.51.100.9:5432" in forked.stderr
+    assert scene.world.asked[f"GET {ZONE}/one"] == 1
+    assert scene.world.asked[f"GET {ZONE}/two"] == 2
+    assert json.loads(scene.station.run("show", "branch", "--json").stdout)["isolation"] == "captive"
+
+
+async def test_a_resumption_is_captive(scene: Scene) -> None:
+    assert scene.station.run("record", "--run", "halted", "--", *scene.agent("/three")).returncode == 0
+    resumed = scene.station.run(
+        "resume", "--isolation", "require", "halted", "--run", "resumed", "--", *scene.agent("/three", "/four")
+    )
+    said = resumed.stdout.splitlines()
+    assert [json.loads(line)["path"] for line in said[:2]] == ["/three", "/four"], resumed.stderr
+    assert said[2] == "database: refused"
+    assert scene.world.asked[f"GET {ZONE}/three"] == 1
+    assert scene.world.asked[f"GET {ZONE}/four"] == 1
+    assert json.loads(scene.station.run("show", "resumed", "--json").stdout)["isolation"] == "captive"
+
+
+async def test_a_bisection_is_captive(scene: Scene) -> None:
+    judged = bare([sys.executable, "-c", JUDGE, "/five", "/six"], os.environ)
+    good = scene.station.run("record", "--run", "good", "--", *judged)
+    assert good.returncode == 0, good.stderr
+    scene.world.asked["POST a number above all others"] += 1000
+    bad = scene.station.run("record", "--run", "bad", "--", *judged)
+    assert bad.returncode == 1, bad.stderr
+    before = scene.world.asked.total()
+    found = scene.station.run("bisect", "--isolation", "require", "good", "bad", "--json", "--", *judged)
+    assert found.returncode == 0, found.stderr
+    assert "/six" in found.stdout
+    assert scene.world.asked.total() == before

@@ -1,0 +1,351 @@
+"""Clients of every kind, each without a single variable of ours: all are recorded, and answered again from the recording.
+
+They run in one recording and one replay; each test looks at what became of one of them.
+"""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from proxy.capture.command import WITHOUT_RULES
+from tests.live import npm
+from tests.proxy.capture.grpc_server import METHOD, GrpcServer, serving_grpc
+from tests.proxy.capture.running import Station, bare, needs_namespaces, unprivileged
+from tests.proxy.capture.standin import ADDRESSES, ZONE, StandIn, standing_in
+from tests.support.service import keeping, surroundings
+
+HERE = Path(__file__).parent / "clients"
+
+PYTHON = (
+    *("requests", "httpx_transport", "urllib3", "http_client", "aiohttp", "ssl_socket"),
+    *("double_fork", "own_resolver", "listening"),
+)
+NODE = ("fetch", "https", "http2", "worker", "undici")
+OTHERS = (
+    "curl",
+    "wget",
+    "git",
+    "java",
+    "openssl",
+    "go-default",
+    "go-noproxy",
+    "botocore",
+    "ipv4",
+    "ipv6",
+    "grpc",
+    "refund",
+)
+GRPC = f"grpc.{ZONE}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What all clients said, recorded and replayed."""
+
+    missing: dict[str, str]
+    recorded: dict[str, dict[str, Any]]
+    replayed: dict[str, dict[str, Any]]
+    asked: dict[str, int]
+    asked_by_replay: int
+    grpc_calls: int
+    """Of both, by the server's own count."""
+
+    summary: str
+
+
+def _url(name: str) -> str:
+    return f"https://{name.replace('_', '-')}.{ZONE}/{name}"
+
+
+def _commands(place: Path) -> tuple[dict[str, list[str]], dict[str, str]]:
+    """The clients that there are here, and why others are not."""
+    ask = [sys.executable, str(HERE / "ask.py")]
+    found = {f"python-{way}": [*ask, way, _url(way)] for way in PYTHON}
+    found["botocore"] = [*ask, "botocore", f"https://s3.{ZONE}/x"]
+    found["ipv4"] = [*ask, "plain_socket", f"http://{ADDRESSES[0]}/ipv4"]
+    found["ipv6"] = [*ask, "plain_socket", f"http://[{ADDRESSES[1]}]/ipv6"]
+    found["refund"] = [sys.executable, str(HERE / "refund.py"), ZONE]
+    found["grpc"] = [*ask, "grpc", f"https://{GRPC}{METHOD}"]
+    missing: dict[str, str] = {}
+    for program, line in {
+        "curl": ["-sS", _url("curl")],
+        "wget": ["-qO-", _url("wget")],
+        "git": ["ls-remote", f"https://git.{ZONE}/repository"],
+    }.items():
+        if path := shutil.which(program):
+            found[program] = [path, *line]
+        else:
+            missing[program] = f"{program} is not installed here"
+    _add_node(found, missing)
+    _add_compiled(found, missing, place)
+    return found, missing
+
+
+def _add_node(found: dict[str, list[str]], missing: dict[str, str]) -> None:
+    node = shutil.which("node")
+    for way in NODE:
+        if node is None:
+            missing[f"node-{way}"] = "node is not installed here"
+            continue
+        packages = ""
+        if way == "undici":
+            try:
+                packages = str(npm.packages())
+            except pytest.skip.Exception as skipped:
+                missing["node-undici"] = str(skipped)
+                continue
+        found[f"node-{way}"] = [node, str(HERE / "ask.mjs"), way, _url(f"node-{way}"), packages]
+
+
+def _add_compiled(found: dict[str, list[str]], missing: dict[str, str], place: Path) -> None:
+    c, go = str(place / "ask"), str(place / "ask-go")
+    builds = {
+        "gcc": ["-o", c, str(HERE / "ask.c"), "-lssl", "-lcrypto"],
+        "go": ["build", "-o", go, str(HERE / "ask.go")],
+        "javac": ["-d", str(place), str(HERE / "Ask.java")],
+    }
+    clients = {
+        "gcc": {"openssl": [c, f"c.{ZONE}", "/openssl"]},
+        "go": {f"go-{way}": [go, way, _url(f"go-{way}")] for way in ("default", "noproxy")},
+        "javac": {"java": ["java", *JAVA_QUICK, "-cp", str(place), "Ask", _url("java")]},
+    }
+    with ThreadPoolExecutor() as pool:
+        reasons = dict(zip(builds, pool.map(_build, builds, builds.values()), strict=True))
+    for compiler, lines in clients.items():
+        if reason := reasons[compiler]:
+            missing.update(dict.fromkeys(lines, reason))
+        else:
+            found.update(lines)
+
+
+JAVA_QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
+"""Starts in half the time."""
+
+
+def _build(compiler: str, arguments: list[str]) -> str:
+    """Why it cannot be compiled here; nothing if it can."""
+    # The compilers of `uv sync --group go` lie beside this interpreter, which need not be on PATH.
+    path = shutil.which(compiler, path=f"{os.environ.get('PATH', '')}:{Path(sys.executable).parent}")
+    if path is None:
+        return f"{compiler} is not installed here" + ("; uv sync --group go" if compiler == "go" else "")
+    around = {**os.environ, "GOTOOLCHAIN": "local", "GOFLAGS": "", "CGO_ENABLED": "0"}
+    done = subprocess.run([path, *arguments], capture_output=True, text=True, check=False, env=around)
+    return f"it cannot be compiled here: {done.stderr[-300:]}" if done.returncode else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A data directory whose keeper runs, and the world that its commands ask."""
+
+    station: Station
+    world: StandIn
+    grpc: GrpcServer
+    place: Path
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def scene(module_database_url: str) -> AsyncIterator[Scene]:
+    needs_namespaces()
+    place = Path(tempfile.mkdtemp(prefix="playhead-test-"))
+    os.chmod(place, 0o711)
+    station = Station(data=place / "d", config=place / "playhead.toml", database_url=module_database_url)
+    with standing_in() as world, serving_grpc(place, GRPC) as grpc:
+        first = f'upstream_ca = "{grpc.authority}"\n'
+        station.config.write_text(first + world.config + f'"{GRPC}" = "https://127.0.0.1:{grpc.port}"\n')
+        async with keeping(station.data, module_database_url):
+            yield Scene(station, world, grpc, place)
+    shutil.rmtree(place, ignore_errors=True)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def outcome(scene: Scene) -> Outcome:
+    place, world = scene.place, scene.world
+    commands, missing = _commands(place)
+    (place / "clients.json").write_text(json.dumps(commands))
+    drive = [sys.executable, str(HERE / "drive.py"), str(place / "clients.json")]
+    required = ("--isolation", "require")
+    made = scene.station.run("record", *required, "--run", "clients", "--", *drive, str(place / "recorded.json"))
+    assert made.returncode == 0, made.stderr
+    asked = dict(world.asked)
+    again = scene.station.run("replay", *required, "clients", "--", *drive, str(place / "replayed.json"))
+    return Outcome(
+        missing=missing,
+        recorded=json.loads((place / "recorded.json").read_text()),
+        replayed=json.loads((place / "replayed.json").read_text()),
+        asked=asked,
+        asked_by_replay=world.asked.total() - sum(asked.values()),
+        grpc_calls=scene.grpc.calls,
+        summary=again.stderr,
+    )
+
+
+@pytest.mark.parametrize("client", [*(f"python-{way}" for way in PYTHON), *(f"node-{way}" for way in NODE), *OTHERS])
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_client_without_variables_is_recorded_and_replayed(outcome: Outcome, client: str) -> None:
+    if client in outcome.missing:
+        pytest.skip(outcome.missing[client])
+    recorded, replayed = outcome.recorded[client], outcome.replayed[client]
+    assert recorded["code"] == 0, recorded["error"]
+    assert "answer" in recorded["out"]
+    assert replayed["out"] == recorded["out"], replayed["error"]
+    assert replayed["code"] == 0
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_the_replay_of_all_clients_asked_nobody(outcome: Outcome) -> None:
+    assert outcome.asked_by_replay == 0
+    assert "was right: every call was answered from the recording" in outcome.summary, outcome.summary
+    assert "not isolated" not in outcome.summary
+    assert sum(outcome.asked.values()) >= len(outcome.recorded) - 1
+    assert outcome.grpc_calls == 1  # of the recording and the replay
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.usefixtures("outcome")
+async def test_a_grpc_call_is_recorded_as_an_exchange_of_http2_with_its_trailers(scene: Scene) -> None:
+    bundle = scene.station.run("export", "clients", "--force").stdout
+    exchanges = [line["exchange"] for line in map(json.loads, bundle.splitlines()) if "exchange" in line]
+    (call,) = (one for one in exchanges if one["request"]["url"] == f"https://{GRPC}{METHOD}")
+    assert (call["request"]["http_version"], call["response"]["http_version"]) == ("HTTP/2", "HTTP/2")
+    assert call["request"]["body"]["text"].endswith("ticket 904")
+    assert call["response"]["body"]["text"].endswith("answer ticket 904")
+    assert ["grpc-status", "0"] in call["response"]["trailers"]
+    assert ["refund-number", "1"] in call["response"]["trailers"]
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_without_nf_tables_a_record_is_not_captive_and_a_replay_is(scene: Scene) -> None:
+    around = {**surroundings(), WITHOUT_RULES: "1"}
+    fetch = [sys.executable, "-c", FETCH, f"https://curl.{ZONE}/few", f"http://curl.{ZONE}/few"]
+    required = ("--isolation", "require")
+    refused = scene.station.run("record", *required, "--run", "few", "--", *fetch, around=around)
+    assert (refused.returncode, refused.stdout) == (125, "")
+    assert "sudo modprobe -a nf_tables nft_chain_nat nft_redir" in refused.stderr
+    recorded = scene.station.run("record", "--run", "few", "--", *fetch, around=around)
+    assert recorded.returncode == 0, recorded.stderr
+    assert "redirecting its connections (nf_tables) failed" in recorded.stderr
+    assert json.loads(scene.station.run("show", "few", "--json").stdout)["isolation"] == "watched"
+    asked = scene.world.asked.total()
+    # By no variable at all, on ports 80 and 443.
+    replayed = scene.station.run("replay", *required, "few", "--", *bare(fetch, os.environ), around=around)
+    assert (replayed.returncode, replayed.stdout) == (0, recorded.stdout), replayed.stderr
+    assert "few was right: every call was answered from the recording" in replayed.stderr
+    assert scene.world.asked.total() == asked
+
+
+FETCH = """
+import sys, urllib.request
+for url in sys.argv[1:]:
+    print(urllib.request.urlopen(url).read().decode())
+"""
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_refund_is_made_once_whatever_is_replayed(scene: Scene, outcome: Outcome) -> None:
+    # The shop was still there in the replay, and would have taken another.
+    assert outcome.asked[f"POST shop.{ZONE}/refunds"] == 1
+    assert outcome.asked_by_replay == 0
+    shown = json.loads(scene.station.run("show", "clients", "--json").stdout)
+    assert shown["isolation"] == "captive"
+
+
+AS_USER = (
+    "curl",
+    "python-aiohttp",
+    "python-double_fork",
+    "node-fetch",
+    "node-http2",
+    "go-default",
+    "go-noproxy",
+    "openssl",
+    "refund",
+)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.usefixtures("outcome")
+async def test_an_unprivileged_user_records_and_replays(scene: Scene) -> None:
+    """The very same commands as a user without any right."""
+    if os.geteuid() != 0:
+        pytest.skip("this is an unprivileged user already, as are all tests here")
+    with unprivileged() as as_user, tempfile.TemporaryDirectory(prefix="playhead-test-") as directory:
+        os.chmod(directory, 0o777)
+        place = Path(directory)
+        # The Postgres of the tests lets root alone in.
+        station = Station(data=place / "d", config=place / "playhead.toml", database_url="", user=as_user)
+        station.config.write_text(scene.world.config)
+        async with keeping(station.data, user=as_user):
+            commands = json.loads((scene.place / "clients.json").read_text())
+            chosen = {name: commands[name] for name in AS_USER if name in commands}
+            _record_and_replay_as_user(station, scene.world, chosen)
+
+
+def _record_and_replay_as_user(station: Station, world: StandIn, chosen: dict[str, list[str]]) -> None:
+    place = station.config.parent
+    (place / "clients.json").write_text(json.dumps(chosen))
+    drive = [sys.executable, str(HERE / "drive.py"), str(place / "clients.json")]
+    refunds, required = f"POST shop.{ZONE}/refunds", ("--isolation", "require")
+    before = world.asked[refunds]
+    made = station.run("record", *required, "--run", "user", "--", *drive, str(place / "recorded.json"))
+    assert made.returncode == 0, made.stderr
+    recorded = json.loads((place / "recorded.json").read_text())
+    assert {name: told["code"] for name, told in recorded.items()} == dict.fromkeys(chosen, 0), recorded
+    asked = world.asked.total()
+    again = station.run("replay", *required, "user", "--", *drive, str(place / "replayed.json"))
+    assert "was right: every call was answered from the recording" in again.stderr
+    assert "not isolated" not in again.stderr
+    replayed = json.loads((place / "replayed.json").read_text())
+    assert [told["out"] for told in replayed.values()] == [told["out"] for told in recorded.values()]
+    assert (world.asked.total(), world.asked[refunds]) == (asked, before + 1)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_service_of_this_machine_is_reached_when_recording_and_in_a_replay_only_if_allowed(
+    scene: Scene,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        threading.Thread(target=_greet, args=(server,), daemon=True).start()
+        ask = [sys.executable, "-c", GREETED, str(port), f"https://curl.{ZONE}/local"]
+        recorded = scene.station.run("record", "--run", "local", "--", *ask)
+        assert recorded.stdout == "hello from the host\n", recorded.stderr
+        assert f"127.0.0.1:{port}" in recorded.stderr
+        refused = scene.station.run("replay", "local", "--", *ask)
+        assert refused.stdout == "nothing\n"
+        assert f"--allow-local 127.0.0.1:{port}" in refused.stderr
+        allowed = scene.station.run("replay", "--allow-local", f"127.0.0.1:{port}", "local", "--", *ask)
+        assert (allowed.returncode, allowed.stdout) == (0, "hello from the host\n"), allowed.stderr
+
+
+GREETED = """
+import socket, ssl, sys, urllib.request
+urllib.request.urlopen(sys.argv[2]).read()
+try:
+    with socket.create_connection(("127.0.0.1", int(sys.argv[1])), 10) as client:
+        print(client.recv(100).decode() or "nothing")
+except OSError:
+    print("nothing")
+"""
+
+
+def _greet(server: socket.socket) -> None:
+    """The server speaks first, as databases do."""
+    while True:
+        try:
+            with server.accept()[0] as connection:
+                connection.sendall(b"hello from the host")
+        except OSError:
+            return

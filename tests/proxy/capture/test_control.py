@@ -1,0 +1,109 @@
+"""The control socket: one message, one answer, and the end of the connection is the end of the capture."""
+
+import asyncio
+import socket
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.access import Access
+from proxy.capture.control_path import LONGEST, control_path
+from tests.proxy.capture.conftest import Capturing, Launcher, listening
+from tests.support.wire import MemoryRecorder, ScriptedAnswerer
+
+TCP = {"kind": "tcp", "destination": "local"}
+
+
+async def test_only_the_user_may_connect(capturing: Capturing) -> None:
+    async with capturing(MemoryRecorder()) as capture:
+        path = capture.door.config.control
+        assert path is not None
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (b"no JSON", "cannot be read"),
+        (b"[]", "cannot be read"),
+        ({"run": "run-1"}, "cannot be read"),
+        ({"run": "run-1", "sockets": [TCP]}, "1 sockets are described and 0 came"),
+        ({"run": "no run/", "sockets": []}, "cannot name a run"),
+        ({"run": "run-1", "other_tcp": "maybe", "sockets": []}, "pass or refuse"),
+        ({"run": "run-1", "other_tcp": "pass", "sockets": [{"kind": "udp"}]}, "1 sockets are described"),
+        ({"run": "run-1", "token": "wrong", "sockets": []}, "asks for a token"),
+    ],
+)
+async def test_a_wrong_message_is_refused_with_a_sentence(
+    capturing: Capturing, message: bytes | dict[str, Any], words: str
+) -> None:
+    async with capturing(MemoryRecorder(), access=Access(tokens=("right",)), message={"token": "right"}) as capture:
+        path = capture.door.config.control
+        assert path is not None
+        launcher = Launcher(path)
+        reply = await launcher.send(message)
+        launcher.close()
+        assert words in reply["failed"]
+
+
+async def test_what_is_no_listening_socket_is_refused(capturing: Capturing) -> None:
+    async with capturing(MemoryRecorder()) as capture:
+        path = capture.door.config.control
+        assert path is not None
+        launcher = Launcher(path)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
+            reply = await launcher.send({"run": "run-1", "sockets": [TCP]}, [datagrams])
+        launcher.close()
+        assert "cannot be served" in reply["failed"]
+
+
+async def test_the_end_of_the_connection_ends_the_capture(capturing: Capturing) -> None:
+    async with capturing(None, ScriptedAnswerer()) as capture:
+        address = await capture.address("some.test")
+        _, waiting = await asyncio.open_connection(address, capture.port)
+        capture.launcher.close()
+        # The worker closes its listening socket when it has read the end of the control connection.
+        async with asyncio.timeout(5):
+            while await _accepts(address, capture.port):
+                pass
+        waiting.close()
+
+
+async def _accepts(address: str, port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection(address, port)
+    except ConnectionError:
+        return False
+    writer.close()
+    return True
+
+
+async def test_an_unknown_second_message_is_answered_with_a_sentence(capturing: Capturing) -> None:
+    async with capturing(MemoryRecorder()) as capture:
+        assert "unknown message" in (await capture.launcher.send({"what": 1}))["failed"]
+        assert await capture.report() == []
+
+
+async def test_sockets_of_a_refused_message_are_closed(capturing: Capturing) -> None:
+    async with capturing(MemoryRecorder()) as capture:
+        path = capture.door.config.control
+        assert path is not None
+        launcher = Launcher(path)
+        listener = listening(9, 0)
+        address = listener.getsockname()
+        await launcher.send({"run": "no run/", "sockets": [TCP]}, [listener])
+        listener.close()
+        launcher.close()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(*address)
+
+
+def test_a_long_data_directory_has_its_socket_elsewhere(tmp_path: Path) -> None:
+    near, far = control_path(tmp_path / "a", "up-0"), control_path(tmp_path / ("b" * 120), "up-0")
+    assert near == tmp_path / "a" / "control" / "up-0.sock"
+    assert len(bytes(far)) <= LONGEST
+    assert far != control_path(tmp_path / ("c" * 120), "up-0")

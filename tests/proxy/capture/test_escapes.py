@@ -1,0 +1,105 @@
+"""A command with proxy variables alone: what goes past the proxy is a gap of its run, and its replay is not right."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.service import command
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="commands are watched on Linux only"),
+]
+
+AGENT = """
+import http.client, os, sys, urllib.request
+reader, writer = os.pipe()
+if not os.fork():
+    os.setsid()  # a daemon, whose parent and session are not the command's: its calls are in the command's run all the same
+    if not os.fork():
+        os.write(writer, urllib.request.urlopen("http://tools.example/order").read())
+    os._exit(0)
+os.wait()
+os.close(writer)
+print(os.read(reader, 100).decode())
+refund = http.client.HTTPConnection("127.0.0.1", int(sys.argv[1]))  # as aiohttp does: it looks at no variable
+refund.request("POST", "/refund")
+refund.getresponse().read()
+"""
+
+
+class Shop:
+    """Orders, and the refunds that were really made."""
+
+    port = 0
+    refunds = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        self.refunds += head.startswith(b"POST /refund")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok")
+        writer.close()
+
+
+@pytest.fixture
+async def shop() -> AsyncIterator[Shop]:
+    found = Shop()
+    server = await asyncio.start_server(found.serve, "127.0.0.1", 0)
+    async with server:
+        found.port = server.sockets[0].getsockname()[1]
+        yield found
+
+
+async def playhead(name: str, data: Path, *arguments: str) -> tuple[int, str, str]:
+    process = await asyncio.create_subprocess_exec(
+        *command(name, "--data", str(data), *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={key: value for key, value in os.environ.items() if "proxy" not in key.lower()},
+    )
+    async with asyncio.timeout(90):
+        out, err = await process.communicate()
+    return process.returncode or 0, out.decode(), err.decode()
+
+
+async def test_a_refund_past_the_proxy_is_named_and_its_replay_is_not_right(
+    shop: Shop, data: Path, database_url: str
+) -> None:
+    config = data.with_name("playhead.toml")
+    config.write_text(
+        f'database_url = "{database_url}"\n[upstreams]\n"tools.example" = "http://127.0.0.1:{shop.port}"\n'
+    )
+    agent = "--config", str(config), "--isolation", "off", "--", sys.executable, "-c", AGENT, str(shop.port)
+    place = f"127.0.0.1:{shop.port}"
+
+    code, _, err = await playhead("record", data, "--run", "r1", *agent)
+    assert (code, shop.refunds) == (0, 1), err
+    if "may not have been noticed" in err:
+        pytest.skip("no seccomp user notification here")
+    assert f"WENT PAST THE PROXY, and is not in the recording: {place}" in err
+
+    bundle, report = data.with_name("r1.jsonl"), data.with_name("report.json")
+    code, _, err = await playhead("export", data, "r1", "-o", str(bundle), "--config", str(config))
+    assert code == 0, err
+    lines = bundle.read_text().splitlines()
+    assert [json.loads(line)["exchange"]["request"]["url"] for line in lines if '"exchange"' in line[:20]] == [
+        "http://tools.example/order"
+    ]
+    gaps = [json.loads(line) for line in lines if '"gap"' in line]
+    assert any(place in json.dumps(gap) for gap in gaps), gaps
+
+    code, _, err = await playhead("replay", data, str(bundle), "--report", str(report), *agent)
+    assert code == 1, err
+    assert "went past the proxy, so what it did there was done for real" in err
+    assert f"--allow-local {place}" in err
+    told = json.loads(report.read_text())
+    assert (told["verdict"], told["escaped"], told["isolation"]) == ("diverged", 1, "watched")
+
+    code, _, err = await playhead("replay", data, str(bundle), "--allow-local", place, *agent)
+    assert code == 0, err
+    assert "right, not isolated: no connection was seen to go past the proxy" in err

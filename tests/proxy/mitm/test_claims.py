@@ -1,0 +1,189 @@
+"""A run that a command of ours began takes further requests only with its token, whichever way a client names it."""
+
+import asyncio
+import base64
+from pathlib import Path
+
+import httpx
+import pytest
+
+from proxy.access import Access
+from store.run_tokens import RunTokens
+from tests.support.wire import Door, MemoryRecorder, answering, opened
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+RUN = "team:night.1"
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> RunTokens:
+    """With `RUN` claimed."""
+    place = tmp_path / "claims"
+    place.mkdir()
+    made = RunTokens(b"k" * 32, place)
+    made.claim(RUN)
+    return made
+
+
+def credentials(run: str, token: str) -> str:
+    return f"Proxy-Authorization: Basic {base64.b64encode(f'{run}:{token}'.encode()).decode()}"
+
+
+def request(*fields: str) -> bytes:
+    return "\r\n".join(["GET http://api.test/x HTTP/1.1", "Host: api.test", *fields]).encode() + b"\r\n\r\n"
+
+
+async def answer(reader: asyncio.StreamReader) -> bytes:
+    """Head and body of the next response."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+    return head + await reader.readexactly(int(length.partition(b":")[2]))
+
+
+async def asked(door: Door, *fields: str) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    writer.write(request(*fields))
+    try:
+        return await answer(reader)
+    finally:
+        writer.close()
+
+
+async def test_a_claimed_run_takes_requests_with_its_token_alone(tmp_path: Path, tokens: RunTokens) -> None:
+    recorder = MemoryRecorder()
+    other = tokens.token("other")
+    async with (
+        answering(OK) as upstream,
+        opened(
+            tmp_path,
+            recorder,
+            access=Access(run_tokens=tokens),
+            upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"},
+        ) as door,
+    ):
+        for fields in (
+            [credentials(RUN, "x")],
+            [credentials(RUN, other)],
+            [f"X-Playhead-Run: {RUN}"],
+            [credentials("other", other), f"X-Playhead-Bound-Run: {RUN}"],
+            [f"baggage: playhead.run={RUN}"],
+            [f"Session-Id: {RUN}"],
+            [credentials(f"{RUN}:g2", "x")],
+            [credentials(f"{RUN}:live-1a", "x")],
+        ):
+            told = await asked(door, *fields)
+            assert told.startswith(b"HTTP/1.1 403"), fields
+            assert b'"code": "run_claimed"' in told, fields
+            assert f"playhead token --run {RUN}".encode() in told, fields
+        assert not recorder.exchanges
+        assert not recorder.gaps
+        assert not upstream.heads
+        for fields in (
+            [credentials(RUN, tokens.token(RUN))],
+            [credentials("other", tokens.token(RUN)), f"X-Playhead-Bound-Run: {RUN}"],
+            [credentials(f"{RUN}:g2", tokens.token(RUN))],
+            [credentials(f"{RUN}:g", "x")],
+            [credentials("other", "x")],
+            [],
+        ):
+            assert (await asked(door, *fields)).startswith(b"HTTP/1.1 200"), fields
+        assert door.config.counts["errors/run_claimed"] == 8
+    named = [exchange.begun["run"] for exchange in recorder.exchanges[:5]]
+    assert named == [RUN, RUN, f"{RUN}:g2", f"{RUN}:g", "other"]
+
+
+@pytest.mark.parametrize("http2", [False, True])
+async def test_within_tls_it_is_the_same(tmp_path: Path, tokens: RunTokens, http2: bool) -> None:
+    recorder = MemoryRecorder()
+    async with (
+        answering(OK) as upstream,
+        opened(
+            tmp_path,
+            recorder,
+            access=Access(run_tokens=tokens),
+            upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"},
+        ) as door,
+    ):
+        own = tokens.token(RUN)
+        proxies = [door.proxy("other"), door.proxy("other", own), door.proxy("team%3Anight.1", own)]
+        for proxy, status in zip(proxies, (403, 200, 200), strict=True):
+            async with httpx.AsyncClient(proxy=proxy, verify=door.tls, http2=http2) as client:
+                got = await client.get("https://api.test/x", headers={"X-Playhead-Bound-Run": RUN})
+                assert got.status_code == status
+                assert status == 200 or got.json()["error"]["code"] == "run_claimed"
+        with pytest.raises(httpx.ProxyError, match="403"):
+            async with httpx.AsyncClient(proxy=door.proxy("team%3Anight.1"), verify=door.tls) as client:
+                await client.get("https://api.test/x")
+    assert [exchange.begun["run"] for exchange in recorder.exchanges] == [RUN] * 2
+
+
+async def test_a_claim_holds_on_connections_that_are_older(tmp_path: Path, tokens: RunTokens) -> None:
+    recorder = MemoryRecorder()
+    async with (
+        answering(OK) as upstream,
+        opened(
+            tmp_path,
+            recorder,
+            access=Access(run_tokens=tokens),
+            upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"},
+        ) as door,
+    ):
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        for status in (b"200", b"200", b"403"):
+            writer.write(request("X-Playhead-Run: late"))
+            assert (await answer(reader)).startswith(b"HTTP/1.1 " + status)
+            if len(recorder.exchanges) == 2:
+                tokens.claim("late")
+        writer.close()
+        tokens.release("late")
+        assert (await asked(door, "X-Playhead-Run: late")).startswith(b"HTTP/1.1 200")
+    assert len(recorder.exchanges) == 3
+
+
+async def test_where_a_token_is_asked_for_that_of_any_run_opens(tmp_path: Path, tokens: RunTokens) -> None:
+    async with (
+        answering(OK) as upstream,
+        opened(
+            tmp_path,
+            MemoryRecorder(),
+            access=Access(run_tokens=tokens, tokens=("recording",)),
+            upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"},
+        ) as door,
+    ):
+        own = tokens.token("any")
+        for token, status in (("recording", b"200"), (own, b"200"), (own[:-1], b"407"), ("x.y", b"407"), ("", b"407")):
+            told = await asked(door, credentials("free", token))
+            assert told.startswith(b"HTTP/1.1 " + status), token
+
+
+async def test_the_worker_of_one_command_takes_its_own_credentials_alone(tmp_path: Path, tokens: RunTokens) -> None:
+    recorder = MemoryRecorder()
+    async with (
+        answering(OK) as upstream,
+        opened(
+            tmp_path,
+            recorder,
+            access=Access(run_tokens=tokens, only_run=RUN),
+            upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"},
+        ) as door,
+    ):
+        for run, token, status in (("free", "x", b"403"), (RUN, "x", b"403"), ("free", tokens.token(RUN), b"200")):
+            assert (await asked(door, credentials(run, token))).startswith(b"HTTP/1.1 " + status), run
+
+
+async def test_in_reverse_the_token_stands_in_the_path(tmp_path: Path, tokens: RunTokens) -> None:
+    async with (
+        answering(OK) as upstream,
+        opened(
+            tmp_path,
+            MemoryRecorder(),
+            access=Access(run_tokens=tokens),
+            reverse=f"http://127.0.0.1:{upstream.port}",
+        ) as door,
+        httpx.AsyncClient(base_url=door.url) as client,
+    ):
+        statuses = [
+            (await client.get(f"{prefix}/x")).status_code
+            for prefix in (f"/~{RUN}", f"/~{RUN}~x", f"/~{RUN}~{tokens.token(RUN)}", "/~free")
+        ]
+    assert statuses == [403, 403, 200, 200]

@@ -1,0 +1,80 @@
+"""A made-up token of every family, planted in every position of an exchange, is in no byte of the spool.
+
+`pytest tests/proxy/test_planted_secrets.py -s` prints how many leaked, by position.
+"""
+
+import base64
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from urllib.parse import quote
+
+from tests.calls.token_samples import FAMILIES, token
+from tests.proxy.recording import desk
+
+
+def _packed(secret: str) -> bytes:
+    size = bytes([0xD9, len(secret)]) if len(secret) < 256 else b"\xda" + len(secret).to_bytes(2, "big")
+    return b"\x81\xa7api_key" + size + secret.encode()
+
+
+def _base64(secret: str) -> str:
+    return base64.encodebytes(f"# settings\nKEY={secret}\nmore words here\n".encode()).decode()
+
+
+BODIES: Mapping[str, Callable[[str], bytes]] = {
+    "a member": lambda secret: json.dumps({"api_key": secret}).encode(),
+    "a list": lambda secret: json.dumps({"api_keys": [secret]}).encode(),
+    "a nested object": lambda secret: json.dumps({"credentials": {"aws": {"secret": secret}}}).encode(),
+    "a name and a value": lambda secret: json.dumps([{"name": "API_KEY", "value": secret}]).encode(),
+    "a header pair": lambda secret: json.dumps([["X-Api-Key", secret]]).encode(),
+    "the text of a message": lambda secret: json.dumps({"content": f"my key is {secret} and that is it"}).encode(),
+    "base64": lambda secret: json.dumps({"content": _base64(secret)}).encode(),
+    "escapes of JSON": lambda secret: ('{"a": "' + "".join(f"\\u{ord(char):04x}" for char in secret) + '"}').encode(),
+    "SQL": lambda secret: json.dumps({"q": f"UPDATE users SET api_key = '{secret}' WHERE id = 1"}).encode(),
+    "an option": lambda secret: json.dumps({"command": f"tool --api-key {secret} --verbose"}).encode(),
+    "MessagePack": _packed,
+    "multipart": lambda secret: (
+        f'--x\r\nContent-Disposition: form-data; name="api_key"\r\n\r\n{secret}\r\n--x--'
+    ).encode(),
+    "a form": lambda secret: f"a=1&api_key={quote(secret, safe='')}&b=2".encode(),
+    "the arguments of a tool": lambda secret: json.dumps({"arguments": json.dumps({"text": secret})}).encode(),
+}
+
+
+async def test_no_family_in_any_position_reaches_the_spool(tmp_path: Path) -> None:
+    planted = {"a header": [], "the query": [], **{place: [] for place in BODIES}}  # type: ignore[var-annotated]
+    for place, leaked in planted.items():
+        with desk(tmp_path / place) as at:
+            for family in FAMILIES:
+                one = at.begin(**_head(place, token(family)))
+                one.data("request", BODIES[place](token(family)) if place in BODIES else b"", 5)
+                one.ended("request", 6, ())
+                one.closed(7, "client_closed")
+                await one.kept()
+        raw = at.raw()
+        assert len(at.exchanges()) == len(FAMILIES)
+        leaked += [family for family in FAMILIES if _is_in(token(family), raw)]
+
+    for place, leaked in planted.items():
+        print(f"{place:25} {len(leaked):3} of {len(FAMILIES)}  {', '.join(leaked)}")
+    assert not any(planted.values()), planted
+
+
+def _head(place: str, secret: str) -> dict[str, object]:
+    url = "https://api.example/v1" + (f"?api_key={quote(secret, safe='')}" if place == "the query" else "")
+    kinds = {"a form": "application/x-www-form-urlencoded", "MessagePack": "application/msgpack"}
+    kind = kinds.get(place, "application/json")
+    secrets = (("X-Api-Key", secret),) if place == "a header" else ()
+    return {"url": url, "headers": (("Content-Type", kind), *secrets)}
+
+
+def _is_in(secret: str, raw: bytes) -> bool:
+    """Whether the secret is there, as it is or in base64 at any alignment."""
+    forms = [secret.encode(), quote(secret, safe="").encode()]
+    forms += ["".join(f"\\u{ord(char):04x}" for char in secret).encode()]
+    for lead in range(3):
+        encoded = base64.b64encode(b"x" * lead + secret.encode())
+        forms.append(encoded[4:-4])
+    flat = raw.replace(b"\\n", b"")
+    return any(form in raw or form in flat for form in forms)

@@ -1,0 +1,217 @@
+"""Calls of one process that name no run: one agent is one run, a service's conversations are runs of their own, none is mixed."""
+
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from calls.model import Exchange
+from store.database import Database
+from store.filters import Filters
+from store.ingest import Ingest, Kept
+from store.kin import Kin
+from store.recorded import Recorded
+from store.runs import Runs
+from tests.store.samples import NOON, SECOND, exchange
+from tests.store.test_filing import CHAT, understood
+
+PROCESS = "agent.py-4711-1f"
+EVIDENCE = (("process", "pid 4711: agent.py"), ("owner", PROCESS))
+SHOP = "https://shop.example"
+
+
+class Clock:
+    """Numbers and times of exchanges, one after another."""
+
+    def __init__(self) -> None:
+        self.at = itertools.count()
+
+
+def made(clock: Clock, url: str, request: Any, answer: Any, *evidence: tuple[str, str]) -> Exchange:
+    number = next(clock.at)
+    body = {} if request is None else {"request": json.dumps(request).encode()}
+    run = next((value for source, value in evidence if source != "link"), PROCESS)
+    return exchange(
+        number,
+        at=NOON + number * SECOND,
+        url=url,
+        response=json.dumps(answer).encode(),
+        run=run,
+        run_evidence=(*evidence, *EVIDENCE),
+        **body,
+    )
+
+
+def model(clock: Clock, messages: list[Any], says: str, *calls: tuple[str, Any]) -> Exchange:
+    asked = [
+        {"id": name, "type": "function", "function": {"name": name.split(":")[0], "arguments": json.dumps(arguments)}}
+        for name, arguments in calls
+    ]
+    message = {"role": "assistant", "content": says or None, **({"tool_calls": asked} if asked else {})}
+    answer = {
+        "id": f"chatcmpl-{next(clock.at)}",
+        "object": "chat.completion",
+        "model": "gpt-5",
+        "choices": [{"index": 0, "message": dict(message), "finish_reason": "stop"}],
+    }
+    one = made(clock, CHAT, {"model": "gpt-5", "messages": list(messages)}, answer)
+    messages.append(message)
+    messages += [{"role": "tool", "tool_call_id": name, "content": "done"} for name, _ in calls]
+    return one
+
+
+def ticket(clock: Clock, name: str, customer: str = "c-77") -> Iterator[Exchange]:
+    """Nine calls: three of a model, six of tools, some of which carry nothing that the model said."""
+    order = f"A-{name}1"
+    yield made(clock, f"{SHOP}/tickets/{name}", None, {"order": order})
+    messages: list[Any] = [{"role": "user", "content": f"Work on ticket {name}, for order {order}"}]
+    yield model(clock, messages, "", (f"order:call_{name}_1", {"order": order}))
+    yield made(clock, f"{SHOP}/orders/{order}", None, {"customer": customer})
+    yield made(clock, f"{SHOP}/customers/{customer}", None, {"customer": customer})
+    yield model(clock, messages, "", (f"refund:call_{name}_2", {"order": order, "amount": 12}))
+    yield made(clock, f"{SHOP}/refunds", {"order": order, "amount": 12, "currency": "eur"}, {"refund": f"r-9{name}"})
+    yield made(clock, f"{SHOP}/mails", {"about": f"r-9{name}"}, {"sent": True})
+    yield model(clock, messages, "It is done.")
+    yield made(clock, f"{SHOP}/tickets/{name}/close", {}, {"closed": True})
+
+
+def side_by_side(*works: Iterator[Exchange]) -> list[Exchange]:
+    """In turn, each a step."""
+    return [one for row in itertools.zip_longest(*works) for one in row if one is not None]
+
+
+async def stored(
+    database: Database, *batches: Sequence[Exchange], keeper: Kin | None = None
+) -> dict[str, tuple[str, int]]:
+    """The runs that came of it: how sure each is, and how many exchanges it has."""
+    kin = keeper or Kin(database, lambda one: Kept(one, understood(one)))
+    for batch in batches:
+        await Ingest(database).put(await kin.joined([Kept(one, understood(one)) for one in batch]))
+    page = await Runs(database).page(Filters(), NOON)
+    return {run["id"]: (run["attribution"], run["exchanges"]) for run in page.items}
+
+
+async def whereabouts(database: Database, exchanges: Sequence[Exchange]) -> dict[str, str]:
+    recorded = await Recorded(database, understood).evidence([one.id for one in exchanges])
+    return {name: one.run for name, one in recorded.items()}
+
+
+@pytest.mark.parametrize("size", [1, 4, 100])
+async def test_conversations_at_once_are_runs_of_their_own_and_none_is_in_a_wrong_one(
+    database: Database, size: int
+) -> None:
+    clock = Clock()
+    names = ("904", "905", "906")
+    customers = ("c-77", "c-77", "c-88")
+    iterators = [ticket(clock, name, customer) for name, customer in zip(names, customers, strict=True)]
+    order = side_by_side(*iterators)
+    truth = {one.id: names[n % 3] for n, one in enumerate(order)}
+    runs = await stored(database, *itertools.batched(order, size))
+    where = await whereabouts(database, order)
+    found: dict[str, set[str]] = {}
+    for name, run in where.items():
+        found.setdefault(run, set()).add(truth[name])
+    assert runs[PROCESS][0] == "guessed"
+    assert {run for run, (level, _) in runs.items() if level == "guessed"} == {PROCESS}
+    assert all(len(tickets) == 1 for run, tickets in found.items() if run != PROCESS), "mixed"
+    assert len(found) == 4
+    # The customer that two tickets share could be asked for by both.
+    assert runs[PROCESS][1] == 2, [one.request.url for one in order if where[one.id] == PROCESS]
+
+
+async def test_one_agent_is_one_run_whatever_conversations_it_has_one_after_another(database: Database) -> None:
+    clock = Clock()
+    order = [*ticket(clock, "904"), *ticket(clock, "905")]
+    assert await stored(database, *itertools.batched(order, 2)) == {PROCESS: ("derived", 18)}
+
+
+async def test_calls_of_a_model_at_once_that_no_id_tells_apart_stay_together_by_a_guess(database: Database) -> None:
+    clock = Clock()
+    first = [model(clock, [{"role": "user", "content": f"Sum up ticket {name}"}], "Fine.") for name in ("904", "905")]
+    together = [replace(first[0], ended_at=9 * SECOND), first[1]]
+    assert await stored(database, together) == {PROCESS: ("guessed", 2)}
+
+
+async def test_one_call_after_another_without_ids_is_one_agent(database: Database) -> None:
+    clock = Clock()
+    made = [model(clock, [{"role": "user", "content": f"Sum up ticket {name}"}], "Fine.") for name in ("904", "905")]
+    assert await stored(database, made) == {PROCESS: ("derived", 2)}
+
+
+async def test_agents_that_an_agent_starts_belong_to_it(database: Database) -> None:
+    clock, parent = Clock(), [{"role": "user", "content": "Compare both"}]
+    tasks = [("start:call_1", {"task": "look into ticket 904"}), ("start:call_2", {"task": "look into ticket 905"})]
+    begin = model(clock, parent, "", *tasks)
+    started = [agent_for(clock, f"Please {task['task']}, now", f"call_s{n}") for n, (_, task) in enumerate(tasks)]
+    order = [begin, *side_by_side(*started), model(clock, parent, "They are alike.")]
+    assert await stored(database, *itertools.batched(order, 2)) == {PROCESS: ("derived", len(order))}
+
+
+async def test_agents_that_nobody_is_seen_to_start_are_told_apart(database: Database) -> None:
+    clock = Clock()
+    order = side_by_side(*(agent_for(clock, f"Look into ticket {name}", f"call_{name}") for name in ("904", "905")))
+    runs = await stored(database, *itertools.batched(order, 2))
+    assert sorted(runs.values()) == [("derived", 3), ("derived", 3)]
+    assert all(run.startswith("chain:") for run in runs)
+
+
+def agent_for(clock: Clock, task: str, name: str) -> Iterator[Exchange]:
+    messages: list[Any] = [{"role": "user", "content": task}]
+    yield model(clock, messages, "", (f"look:{name}a", {"at": "it"}))
+    yield model(clock, messages, "", (f"look:{name}b", {"at": "it"}))
+    yield model(clock, messages, "Done.")
+
+
+async def test_a_chat_without_tools_goes_on_from_what_was_said(database: Database) -> None:
+    clock = Clock()
+    order = side_by_side(*(chat(clock, f"Tell me all about ticket {name}") for name in ("904", "905")))
+    runs = await stored(database, order)
+    assert sorted(runs.values()) == [("derived", 3), ("derived", 3)]
+
+
+def chat(clock: Clock, question: str) -> Iterator[Exchange]:
+    messages: list[Any] = [{"role": "user", "content": question}]
+    for n in range(3):
+        yield model(clock, messages, f"Part {n} of: {question}")
+        messages.append({"role": "user", "content": "go on"})
+
+
+async def test_what_nothing_names_goes_with_the_only_run_of_its_process(database: Database) -> None:
+    clock = Clock()
+    named = [made(clock, CHAT, {"model": "gpt-5", "messages": []}, {}, ("session-id", "s-1")) for _ in range(2)]
+    loose = [made(clock, f"{SHOP}/orders/{n}", None, {}) for n in range(3)]
+    assert await stored(database, loose[:1], named[:1], loose[1:2], [named[1], loose[2]]) == {"s-1": ("derived", 5)}
+
+
+async def test_with_a_second_run_of_the_process_what_nothing_names_is_a_guess(database: Database) -> None:
+    clock = Clock()
+    named = [made(clock, CHAT, {"model": "gpt-5", "messages": []}, {}, ("session-id", f"s-{n}")) for n in range(2)]
+    loose = [made(clock, f"{SHOP}/orders", {}, {}) for n in range(2)]
+    runs = await stored(database, [named[0], loose[0]], [loose[1], named[1]])
+    assert runs == {"s-0": ("derived", 1), "s-1": ("derived", 1), PROCESS: ("guessed", 2)}
+
+
+async def test_a_keeper_that_begins_anew_mixes_nothing(database: Database) -> None:
+    clock, names = Clock(), ("904", "905", "906")
+    order = side_by_side(*(ticket(clock, name) for name in names))
+    truth = {one.id: names[n % 3] for n, one in enumerate(order)}
+    for batch in itertools.batched(order, 5):
+        await stored(database, batch)
+    where = await whereabouts(database, order)
+    for run in set(where.values()) - {PROCESS}:
+        assert len({truth[name] for name, at in where.items() if at == run}) == 1
+    assert (await stored(database))[PROCESS][0] == "guessed"
+
+
+async def test_what_another_conversation_knows_too_goes_to_none(database: Database) -> None:
+    """A ticket that refers to another one reads that before its own model is asked."""
+    clock = Clock()
+    works = [list(ticket(clock, "904"))[:6], list(ticket(clock, "905", "c-88"))[:6]]
+    before = made(clock, f"{SHOP}/tickets/906", None, {"duplicate_of": "904", "order": "A-9061"})
+    refers = made(clock, f"{SHOP}/tickets/904", None, {"order": "A-9041"})
+    order = [*side_by_side(*map(iter, works)), before, refers]
+    await stored(database, order)
+    assert (await whereabouts(database, [before, refers])) == {before.id: PROCESS, refers.id: PROCESS}

@@ -1,0 +1,300 @@
+"""Large exchanges: set aside by the drain, stored and read by helper processes within limits, and never lost."""
+
+import asyncio
+import gzip
+import json
+import resource
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx2
+import pytest
+from fastapi import Request
+from starlette.types import Message
+
+from calls.derive import derive
+from calls.events import Closed, encode
+from calls.fold import events_of
+from calls.model import Body, Call, Chunk, Exchange
+from store.api import aside
+from store.api.desk import Desk
+from store.api.spill import BODY
+from store.database import Database
+from store.drain import DOOR_DIED, Drain
+from store.ingest import Ingest
+from store.keeper import Keeper
+from store.large.helper import Helper
+from store.large.jobs import Job, Rendering, Reply, StoringJob, WorkerConfig
+from store.large.weight import LARGE, is_large
+from store.profiles import shipped
+from store.runs import Runs
+from store.spool import Spool
+from tests.store import exchanges as made
+from tests.store.house import running, serving_api
+from tests.store.samples import NOON, uuid7
+
+RUN = "night"
+PROFILES = shipped()
+
+
+def exchange(number: int, body: bytes = b"{}", encoding: str | None = None) -> Exchange:
+    """A chat whose answer has this body."""
+    plain = made.conversation(1)[0]
+    assert plain.response is not None
+    headers = (("content-type", "application/json"), *([("content-encoding", encoding)] if encoding else []))
+    answer = Body(data=body, chunks=(Chunk(5, 0, len(body)),), size=len(body))
+    response = replace(plain.response, headers=headers, body=answer)
+    return replace(plain, run=RUN, id=uuid7(NOON + number, number), started_at=NOON + number, response=response)
+
+
+def chat(text: str) -> bytes:
+    return json.dumps({"model": "m", "choices": [{"message": {"role": "assistant", "content": text}}]}).encode()
+
+
+LONG = chat("so it was. " * (LARGE // 10))
+MANY = json.dumps(dict.fromkeys(map(str, range(60_000)), 1)).encode()
+
+
+async def spooled(directory: Path, exchanges: Sequence[Exchange], *, together: bool = False) -> None:
+    """Written by a proxy worker, which then ends."""
+    with Spool(directory) as spool:
+        for one in exchanges:
+            events = list(events_of(one))
+            for record in [events] if together else events:
+                last = spool.append(encode(record))
+            await spool.reached(last)
+
+
+@asynccontextmanager
+async def serving(
+    spools: Path, database: Database, url: str, **limits: float
+) -> AsyncIterator[tuple[Keeper, httpx2.AsyncClient, Helper]]:
+    """A store server with helper processes, which stores and answers."""
+    config = WorkerConfig(database_url=url, redaction_key=b"k" * 32, memory_limit=int(limits.get("memory", 512 << 20)))
+    storing, reading = Helper(config, time_limit=limits.get("time", 60)), Helper(config)
+    ingest = Ingest(database, profile=PROFILES.digest)
+    keeper = Keeper(spools, ingest, lambda one: _derived_here(one), large=storing)
+    async with running(keeper), serving_api(keeper, database, helper=reading) as api:
+        yield keeper, api, storing
+    await reading.close()
+
+
+def _derived_here(one: Exchange) -> Call:
+    assert not is_large(one), "the store server opened a large exchange"
+    return derive(one, PROFILES)
+
+
+@pytest.mark.parametrize(
+    ("body", "encoding", "large"),
+    [
+        (b"{}", None, False),
+        (chat("a" * 100_000), None, False),
+        (LONG, None, True),
+        (MANY, None, True),
+        (gzip.compress(LONG), "gzip", True),
+        (gzip.compress(b"{}"), "gzip", False),
+    ],
+    ids=["small", "medium", "long", "many values", "opens large", "opens small"],
+)
+@pytest.mark.parametrize("together", [False, True], ids=["event by event", "one payload"])
+async def test_the_drain_hands_on_what_is_large_as_a_file(
+    tmp_path: Path, body: bytes, encoding: str | None, large: bool, together: bool
+) -> None:
+    sent = exchange(1, body, encoding)
+    assert is_large(sent) == large
+    await spooled(tmp_path, [sent], together=together)
+    drain = Drain(tmp_path, now=lambda: NOON)
+    found = drain.gather(1 << 30)
+    assert ([one.id for one in found.large], found.exchanges) == (([sent.id], []) if large else ([], [sent]))
+    assert drain.held == 0
+    drain.stored()
+    drain.commit()
+    files = list((tmp_path / "open").glob("*"))
+    assert len(files) == large, "the file of a large exchange stays until it is stored, also behind the cursor"
+    drain.large_stored(sent.id)
+    drain.commit()
+    assert not list((tmp_path / "open").glob("*"))
+    drain.reader.close()
+
+
+async def test_a_large_exchange_that_waits_is_found_again_after_a_crash(tmp_path: Path) -> None:
+    sent = exchange(1, LONG)
+    await spooled(tmp_path, [sent])
+    first = Drain(tmp_path, now=lambda: NOON)
+    assert first.gather(1 << 30).large
+    first.stored()
+    first.commit()
+    first.reader.close()
+    again = Drain(tmp_path, now=lambda: NOON)
+    assert [one.id for one in again.gather(1 << 30).large] == [sent.id]
+    again.reader.close()
+
+
+async def test_large_exchanges_are_stored_and_read_by_helper_processes(
+    tmp_path: Path, database: Database, database_url: str
+) -> None:
+    sent = [exchange(1, LONG), exchange(2, chat("short")), exchange(3, MANY)]
+    await spooled(tmp_path / "worker", sent)
+    async with serving(tmp_path, database, database_url) as (keeper, api, _):
+        assert await keeper.settled(60)
+        listed = (await api.get(f"/v1/runs/{RUN}/calls?settled=true")).json()
+        assert listed["settled"]
+        assert [call["id"] for call in listed["items"]] == [one.id for one in sent]
+        first, short, _ = listed["items"]
+        assert (len(first["text"]), short["text"]) == (500, "short")
+        whole = (await api.get(f"/v1/calls/{first['id']}")).json()
+        assert whole["answer"]["choices"][0]["message"]["content"] == whole["text"]
+        assert whole | {"text": first["text"]} | dict.fromkeys(("request", "answer", "tool_results")) == first | (
+            dict.fromkeys(("request", "answer", "tool_results"))
+        )
+        for one in sent:
+            assert one.response is not None
+            answer = await api.get(f"/v1/exchanges/{one.id}/response")
+            assert answer.content == one.response.body.data
+            assert answer.headers["content-disposition"].endswith('.response"')
+        assert len((await api.get(f"/v1/runs/{RUN}/bundle")).content.splitlines()) == 2 + len(sent)
+        assert [one["id"] for one in (await api.get("/v1/calls?q=so it was")).json()["items"]] == [first["id"]]
+
+
+async def test_what_cannot_be_derived_within_the_limits_is_stored_as_evidence_with_the_reason(
+    tmp_path: Path, database: Database, database_url: str
+) -> None:
+    sent = exchange(1, json.dumps(dict.fromkeys(map(str, range(400_000)), 1)).encode())
+    assert sent.response is not None
+    await spooled(tmp_path / "worker", [sent])
+    async with serving(tmp_path, database, database_url, memory=130 << 20) as (keeper, api, _):
+        assert await keeper.settled(60)
+        call = (await api.get(f"/v1/runs/{RUN}/calls")).json()["items"][0]
+        assert "no call was derived" in call["warnings"][-1]
+        assert "memory" in call["warnings"][-1]
+        assert (await api.get(f"/v1/calls/{call['id']}")).json()["warnings"] == call["warnings"]
+        assert (await api.get(f"/v1/exchanges/{sent.id}/response")).content == sent.response.body.data
+        assert keeper.counts.underived == 1
+
+
+async def test_what_cannot_be_stored_is_a_gap_and_its_events_are_kept(tmp_path: Path, database: Database) -> None:
+    class Failing:
+        async def run(self, job: Job) -> Reply:
+            assert job.store
+            return Reply(failed="it was ended")
+
+        async def close(self) -> None:
+            pass
+
+    sent = exchange(1, LONG)
+    await spooled(tmp_path / "spool" / "worker", [sent])
+    keeper = Keeper(tmp_path / "spool", Ingest(database), lambda one: derive(one, PROFILES), large=Failing())
+    async with running(keeper):
+        assert await keeper.settled(60)
+        (gap,) = await Runs(database).gaps(RUN)
+        assert (gap.exchange, "it was ended" in gap.reason) == (sent.id, True)
+        assert (tmp_path / "damaged" / f"{sent.id}.parked").stat().st_size > len(LONG)
+
+
+async def test_an_exchange_that_takes_long_holds_up_no_other(tmp_path: Path, database: Database) -> None:
+    release = asyncio.Event()
+
+    class Slow:
+        async def run(self, job: Job) -> Reply:
+            await release.wait()
+            return Reply(failed="late")
+
+        async def close(self) -> None:
+            pass
+
+    await spooled(tmp_path / "a", [exchange(1, LONG)])
+    keeper = Keeper(tmp_path, Ingest(database), lambda one: derive(one, PROFILES), large=Slow())
+    async with running(keeper), serving_api(keeper, database) as api:
+        await spooled(tmp_path / "b", [exchange(2)])
+        async with asyncio.timeout(20):
+            while not (await api.get("/v1/calls")).json()["items"]:  # noqa: ASYNC110 - another task stores it
+                await asyncio.sleep(0.02)
+        assert not await keeper.settled(0.3), "what is acknowledged and not stored is not settled"
+        release.set()
+        assert await keeper.settled(60)
+
+
+async def test_a_large_exchange_whose_worker_died_is_stored_as_cut_off(
+    tmp_path: Path, database: Database, database_url: str
+) -> None:
+    sent = exchange(1, LONG)
+    with Spool(tmp_path / "worker") as spool:
+        for record in events_of(sent):
+            if not isinstance(record, Closed):
+                last = spool.append(encode(record))
+        await spool.reached(last)
+    async with serving(tmp_path, database, database_url) as (keeper, _, _):
+        assert await keeper.settled(60)
+        while not (gaps := await Runs(database).gaps(RUN)):  # noqa: ASYNC110 - the drain finds that nobody writes
+            await asyncio.sleep(0.05)
+    assert [gap.reason for gap in gaps] == [DOOR_DIED]
+
+
+async def test_a_job_that_takes_too_long_is_ended_and_the_next_one_done(
+    tmp_path: Path, database: Database, database_url: str
+) -> None:
+    assert database
+    config = WorkerConfig(database_url=database_url, redaction_key=b"k" * 32, memory_limit=512 << 20)
+    helper = Helper(config, time_limit=0.01)
+    job = Job(store=StoringJob(file=str(tmp_path / "none"), source="here"))
+    assert "took longer than" in ((await helper.run(job)).failed or "")
+    helper = Helper(config)
+    # What is gone was stored by an earlier try.
+    assert await helper.run(job) == Reply(peak=helper.peak)
+    # What a process reports includes what it shared with this one before it became another program (getrusage(2)).
+    ours = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    assert 0 < helper.peak < max(200 << 20, ours + (64 << 20))
+    process = helper._process
+    assert process
+    process.kill()
+    await process.wait()
+    assert (await helper.run(job)).failed is None, "one that has ended is started again"
+    await helper.close()
+
+
+class Growing:
+    """A helper process whose answer grows bit by bit: it goes on when it is let, and then fails or not."""
+
+    def __init__(self, failed: str | None) -> None:
+        self.on = asyncio.Event()
+        self.failed = failed
+
+    async def run(self, job: Job, further: Callable[[Reply], None] = lambda _: None) -> Reply:
+        assert job.render
+        rendering = Rendering(status=200, headers=[("content-type", "text/plain")])
+        with Path(job.render.to).open("ab", buffering=0) as file:  # noqa: ASYNC230 - a few bytes
+            file.write(b"begun, ")
+            further(Reply(rendering=rendering, is_over=False))
+            await self.on.wait()
+            file.write(b"done")
+        return Reply(rendering=None if self.failed else rendering, failed=self.failed)
+
+
+@pytest.mark.parametrize("failed", [None, "its memory ran out"])
+async def test_an_answer_that_takes_long_is_sent_as_it_grows(
+    failed: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that its client does not give up meanwhile; one that fails has no end."""
+    monkeypatch.setattr(aside, "WHOLE_WITHIN", 0.01)
+    monkeypatch.setattr(aside, "LOOK", 0.01)
+    helper, sent = Growing(failed), list[Message]()
+    desk = Desk(keeper=Any, database=Any, profiles=PROFILES, clean=str, helper=helper)  # type: ignore[arg-type]
+    app = SimpleNamespace(state=SimpleNamespace(desk=desk))
+    scope = {"type": "http", "method": "GET", "path": "/a", "query_string": b"", "headers": [], "app": app, BODY: b""}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+        if message.get("body") == b"begun, ":
+            helper.on.set()  # it waits for what nobody would get otherwise
+
+    async with asyncio.timeout(20):
+        answer = await aside.answer(Request(scope), Exception())
+        await answer(scope, lambda: asyncio.sleep(1), send)  # type: ignore[arg-type, return-value]
+    assert sent[0]["status"] == 200
+    assert b"content-length" not in dict(sent[0]["headers"])
+    assert b"".join(one["body"] for one in sent[1:]) == (b"begun, " if failed else b"begun, done")
+    assert sent[-1]["more_body"] is bool(failed)
