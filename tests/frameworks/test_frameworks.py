@@ -112,7 +112,7 @@ async def recorded_then_replayed(place: Path, port: int, name: str, *program: st
         asked = len(Scripted.asked)
     assert first.code == 0, first.err
     second = await playhead(place, "replay", name, "--", *program)
-    assert second.out == first.out
+    assert second.out == first.out, second.err
     assert second.served >= asked > 0
     return first.out, asked
 
@@ -184,5 +184,5 @@ async def test_an_agent_s_tools_behind_mcp_are_replayed_without_a_miss(
         await server.wait()
     assert first.code == 0, first.err
     second = await playhead(place, "replay", "mcp", "--", str(interpreter), str(PROGRAMS / "mcp_agent.py"))
-    assert second.out == first.out
+    assert second.out == first.out, second.err
     assert second.served > 4

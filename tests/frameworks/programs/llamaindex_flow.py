@@ -8,9 +8,13 @@ from llama_index.core.agent.workflow import AgentStream, FunctionAgent, ToolCall
 from llama_index.llms.openai import OpenAI
 
 
+# The workflow hands results to the model in the order in which its tools end, so that they end in one order each time.
+one_at_a_time = asyncio.Lock()
+
+
 async def weather(city: str) -> str:
     """The weather in a city."""
-    async with httpx.AsyncClient() as client:
+    async with one_at_a_time, httpx.AsyncClient() as client:
         return (await client.get("https://weather.example/v1/now", params={"city": city})).text
 
 
