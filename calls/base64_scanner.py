@@ -19,6 +19,7 @@ _LINE = 40
 """A shorter line is not followed by another one of the same base64."""
 
 _STANDARD = bytes.maketrans(b"-_", b"+/")
+_ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 
@@ -202,7 +203,7 @@ class _Run:
                 start = self._decoded - at
                 new[low:high] = text[low + start : high + start]
         self._found = [edit for edit in self._found if edit.at + len(edit.data) > self._decoded + len(data)]
-        encoded = b64encode(new).rstrip(b"=")
+        encoded = _keep_last_bits(b64encode(new).rstrip(b"="), chars)
         if b"-" in chars or b"_" in chars:
             encoded = encoded.translate(_URL_SAFE)
         places = [found.span() for found in _chars(_mask_breaks(self._raw))]
@@ -243,6 +244,15 @@ def _mask_breaks(raw: bytes) -> bytes:
 def _decode(chars: bytes) -> bytes:
     chars = chars[: len(chars) - (len(chars) % 4 == 1)]
     return b64decode(chars.translate(_STANDARD) + b"=" * (-len(chars) % 4))
+
+
+def _keep_last_bits(encoded: bytes, chars: bytes) -> bytes:
+    """The new base64 with the last bits of the old, which no byte of it holds: where a piece ends they are the next one's."""
+    spare = {2: 15, 3: 3}.get(len(chars) % 4, 0) if len(chars) == len(encoded) else 0
+    if not spare:
+        return encoded
+    old, new = (_ALPHABET.index(one[-1:].translate(_STANDARD)) for one in (chars, encoded))
+    return encoded[:-1] + _ALPHABET[new | (old & spare) :][:1]
 
 
 def _end_of(raw: bytes, chars: bytes, count: int) -> int:

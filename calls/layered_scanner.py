@@ -57,7 +57,7 @@ class LayeredScanner:
         self._is_spelled = is_spelled
         self._tokens = Scanner(table, key, before=before, is_json=is_json)
         self._base64 = (
-            Base64Scanner(lambda: LayeredScanner(table, key, depth=depth - 1), is_spelled=is_spelled) if depth else None
+            Base64Scanner(lambda: self._inner_scanner(key, depth - 1), is_spelled=is_spelled) if depth else None
         )
         self._held = b""
         """The end of a spelled text that may begin a run of base64."""
@@ -123,6 +123,21 @@ class LayeredScanner:
     @is_json.setter
     def is_json(self, is_json: bool) -> None:
         self._tokens.is_json = is_json
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the strings of the JSON texts may be pieces of a longer text."""
+        return self._tokens.is_stream
+
+    @is_stream.setter
+    def is_stream(self, is_stream: bool) -> None:
+        self._tokens.is_stream = is_stream
+
+    def _inner_scanner(self, key: bytes, depth: int) -> "LayeredScanner":
+        """What looks into base64."""
+        scanner = LayeredScanner(self._table, key, depth=depth)
+        scanner.is_stream = self.is_stream
+        return scanner
 
     @property
     def _is_idle(self) -> bool:

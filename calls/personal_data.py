@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 
 from calls.patterns import Some, Word
-from calls.secret_rule import AROUND, End, Rule, reject_replaced
+from calls.secret_rule import AROUND, ESCAPE, End, Rule, reject_replaced
 
 _DIGITS = bytes(range(0x30, 0x3A))
 _NO_DIGIT = bytes(char for char in range(256) if char not in _DIGITS)
@@ -51,7 +51,7 @@ def _rule(
         return found
 
     def real(data: bytes, _lead: int, start: int, stop: int) -> bool:
-        if stop == start or data[start - 1 : start].isalnum():
+        if stop == start or is_inside_word(data, start):
             return False
         return not is_part_of_number(data, start, stop)
 
@@ -68,6 +68,14 @@ def is_part_of_number(data: bytes, start: int, stop: int) -> bool:
         _DIGITS_ONLY.fullmatch(data, start, stop) is not None
         and _IN_NUMBER.search(data, max(0, start - AROUND), start) is not None
     )
+
+
+_ESCAPED = re.compile(rb"(?:%s)\Z" % ESCAPE.encode("latin-1"))
+
+
+def is_inside_word(data: bytes, start: int) -> bool:
+    """Whether a letter or digit stands before, which does not belong to an escape (`\\n`)."""
+    return data[start - 1 : start].isalnum() and _ESCAPED.search(data, max(0, start - AROUND), start) is None
 
 
 def _any(_number: bytes) -> bool:

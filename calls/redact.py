@@ -18,7 +18,7 @@ from calls.model import Headers, Request, header
 from calls.personal_data import PERSONAL_DATA
 from calls.placeholder import make
 from calls.profile import Profile, Profiles, Query
-from calls.redact_body import BodyRedactor, apply_edits, is_plain, redactor_of
+from calls.redact_body import BodyRedactor, apply_edits, is_plain, plain_body, redactor_of
 from calls.redact_declared import DeclaredSecrets
 from calls.redact_head import Replace, Treatment
 from calls.redaction.cutting import has_messages
@@ -205,7 +205,8 @@ class Redactor:
     def message(self, data: bytes) -> tuple[bytes, int]:
         """One message of a WebSocket, and how many secrets were in it. Raises Unreadable, where a profile's may be in it."""
         edits = self._declared_secrets.edits_of_message(data, self._key) if self._declared_secrets else []
-        body = redactor_of(self._table, self._key, "application/json" if data[:1] in (b"{", b"[") else None, None)
+        is_json = data[:1] in (b"{", b"[")
+        body = plain_body(self._table, self._key, "application/json" if is_json else "", is_stream=is_json)
         pieces = [*body.feed(apply_edits(data, 0, edits), 0), *body.finish()]
         return b"".join(piece.data for piece in pieces), len(edits) + sum(piece.redactions for piece in pieces)
 

@@ -69,9 +69,13 @@ def redactor_of(
     return plain_body(table, key, essence)
 
 
-def plain_body(table: Table, key: bytes, essence: str = "") -> BodyRedactor:
-    """What redacts a body that is not compressed: each message of a stream, and what its messages spell out together."""
+def plain_body(table: Table, key: bytes, essence: str = "", *, is_stream: bool = False) -> BodyRedactor:
+    """What redacts a body that is not compressed: each message of a stream, and what its messages spell out together.
+
+    `is_stream`: it is one message of a stream whose texts are searched elsewhere.
+    """
     plain = PlainBody(table, key, essence)
+    plain.is_stream = is_stream
     if essence == _FORM:
         return plain
     mend = EventStream().mend if essence == EventStream.MEDIA else None
@@ -125,13 +129,14 @@ class PlainBody:
         self._edits: list[Edit] = []
 
     @property
-    def is_json(self) -> bool:
-        """Whether the bytes are JSON texts, one or many."""
-        return self._scanner.is_json
+    def is_stream(self) -> bool:
+        """Whether the bytes are the messages of a stream, in JSON mostly."""
+        return self._scanner.is_stream
 
-    @is_json.setter
-    def is_json(self, is_json: bool) -> None:
-        self._scanner.is_json = is_json
+    @is_stream.setter
+    def is_stream(self, is_stream: bool) -> None:
+        self._scanner.is_stream = is_stream
+        self._scanner.is_json |= is_stream
 
     def passes(self, data: bytes) -> bool:
         return not (self._waiting or self._mend) and self._scanner.passes(data)

@@ -24,6 +24,18 @@ LONGEST: Final = 8192
 _AHEAD: Final = 16
 """How many bytes behind a block can be needed to see where it ends."""
 
+_GOES_ON: Final = re.compile(rb"[^\s\"'<>\\{}()\[\],;&]+")
+"""What may stand between where one secret ends and where another ends that begins inside of it."""
+
+_REREAD: Final = 256
+"""A secret of more bytes is not looked through for the beginning of another one."""
+
+_INNER: Final = 8
+"""Nor is it after so many that did not go on behind it."""
+
+_SHORT: Final = 64
+"""How long that may be, which is no secret though it begins like one, that is read again from its second byte on."""
+
 _PREFIX: Final = 8
 """Letters that are no secret beside a placeholder."""
 
@@ -152,11 +164,25 @@ class Table:
 class Scanner:
     """One stream. `feed` says what to change, `decided_to` up to which offset nothing will change any more."""
 
-    __slots__ = ("_after", "_before", "_inside", "_key", "_match", "_rest", "_table", "decided_to", "is_json")
+    __slots__ = (
+        "_after",
+        "_before",
+        "_inside",
+        "_key",
+        "_match",
+        "_rest",
+        "_table",
+        "decided_to",
+        "is_json",
+        "is_stream",
+    )
 
     def __init__(self, table: Table, key: bytes, *, before: bytes = b"\n", is_json: bool = False) -> None:
         self.is_json = is_json
         """Whether the stream is of JSON texts: a quote that nothing escapes begins or ends a string."""
+
+        self.is_stream = False
+        """Whether its strings may be pieces of a text that is searched as one as well."""
 
         self._table = table
         self._match = table.open
@@ -252,7 +278,36 @@ class Scanner:
                 text = self._settle_inner(text, found, min(stop, found.start + LONGEST), edits, offset)
                 at = found.start  # all other rules look at what is left in it
             else:
-                at = self._settle(text, found, stop, edits, offset)
+                further = self._end_of_overlapping(text, found, stop, offset, last=last)
+                if further is None:
+                    return text, found.lead
+                at = self._settle(text, found, further, edits, offset)
+
+    def _end_of_overlapping(self, text: bytes, found: _Found, stop: int, offset: int, *, last: bool) -> int | None:
+        """Where the last secret ends that begins inside of this one, and goes on behind it; None: only more text can tell.
+
+        `Bearer 1/38854…` is one, and ends at a colon; behind that goes on what is the key in `1/38854…:6c59b…`.
+        """
+        if self._inside or not found.start < stop <= found.start + _REREAD or MARK in text[found.start : stop]:
+            return stop
+        if not self._real(text, found, stop, offset):
+            return stop
+        at, limit = found.lead + 1, stop + LONGEST
+        seen = text if len(text) <= limit else text[:limit]
+        for _ in range(_INNER):
+            start, end = self._table.first(seen, at, last=last)
+            if start < 0 or start >= stop:
+                return stop
+            if end == len(text) and not last:
+                return None
+            other = self._table.which(seen, start)
+            end = other.end(seen, other.seen)
+            if end + other.rule.ahead >= len(text) and not last and not other.rule.inner:
+                return None
+            if stop < end and _GOES_ON.fullmatch(seen, stop, end) and self._real(seen, other, end, offset):
+                return end
+            at = start + 1
+        return stop
 
     def _going_on(self, at: int) -> _Found | None:
         """The secret that we are inside of, longer than a block."""
@@ -267,12 +322,20 @@ class Scanner:
 
     def _settle(self, text: bytes, found: _Found, stop: int, edits: list[Edit], offset: int) -> int:
         """Replace a secret, or a block of a long one, unless it is none; return where to go on."""
+        if not (found.rule.lead or self._inside):
+            stop = _end_before_placeholder(text, found.start, stop)
         cut = _block(text, found.start, stop)
         secret = text[found.start : cut]
-        replaced = is_placeholder(secret) or _follows_its_prefix(secret) or (self.is_json and _begins_one(secret))
+        # Where a piece ends, a backslash belongs to the quote that follows in the next one.
+        replaced = (
+            is_placeholder(secret.rstrip(b"\\") if cut == len(text) else secret)
+            or _follows_its_prefix(text, found.start, cut)
+            or _begins_one(secret)
+        )
         if not (self._inside or (replaced and cut == stop) or self._real(text, found, stop, offset)):
-            # A shorter name may begin inside of the lead.
-            return found.lead + 1 if found.rule.lead or _is_behind_length(text, found) else max(cut, found.lead + 1)
+            # A shorter name may begin inside of the lead, and another family's token behind the prefix.
+            is_short = cut - found.start <= _SHORT
+            return found.lead + 1 if found.rule.lead or is_short else max(cut, found.lead + 1)
         self._after = offset + cut
         if secret and not replaced:
             edits.append(Edit(offset + found.start, make(secret, found.rule.kind, self._key)))
@@ -294,6 +357,8 @@ class Scanner:
 
     def _real(self, text: bytes, found: _Found, stop: int, offset: int) -> bool:
         if self.is_json and _ends_a_string(text, found):
+            return False
+        if self.is_stream and _may_begin_a_blank(text, found.start, stop):
             return False
         if _is_behind_length(text, found) and text[found.lead + 1] != stop - found.lead - 2:
             return False
@@ -323,10 +388,33 @@ def _ends_a_string(text: bytes, found: _Found) -> bool:
     return name[-1:] != b'"' or name[-2:-1] == b"\\"
 
 
-def _follows_its_prefix(secret: bytes) -> bool:
-    """Whether all but a few letters was replaced before: `sk-` and a placeholder may look like a token that the text was not."""
-    at = secret.find(MARK)
-    return 0 < at <= _PREFIX and is_placeholder(secret[at:])
+def _may_begin_a_blank(text: bytes, start: int, stop: int) -> bool:
+    """Whether a value begins as `<your key>` does, and ends only because its piece of a stream ends there.
+
+    The search over all pieces decides, which sees the end of it.
+    """
+    if text[start : start + 1] not in (b"<", b"$", b"%", b"{"):
+        return False
+    is_escaped = text[start - 2 : start - 1] == b"\\"
+    return stop == len(text) or (is_escaped and text[stop : stop + 1] == b'"' and text[stop - 1 : stop] != b"\\")
+
+
+def _end_before_placeholder(text: bytes, start: int, stop: int) -> int:
+    """Where a token ends that runs into a placeholder: what stood there was another secret, and is not to be judged again.
+
+    Where a family's tokens hold no underscore, only the first letters of the placeholder belong to the run.
+    """
+    at = text.find(MARK, start + 1, stop + len(MARK) - 1)
+    return at if start < at < stop and not text.startswith(MARK, start) else stop
+
+
+def _follows_its_prefix(text: bytes, start: int, cut: int) -> bool:
+    """Whether all but a few letters was replaced before: `sk-` and a placeholder may look like a token that the text was not.
+
+    Where a family's tokens hold no underscore, the placeholder reaches beyond what looks like one.
+    """
+    at = text.find(MARK, start, cut + len(MARK) - 1)
+    return start < at <= start + _PREFIX and (at + len(MARK) > cut or is_placeholder(text[at:cut]))
 
 
 _BEGUN: Final = re.compile(rb"%s(?:[A-Z][A-Z2-7]?)?" % MARK)

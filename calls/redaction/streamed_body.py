@@ -27,8 +27,8 @@ class Piece(Protocol):
 class Redactor[P: Piece](Protocol):
     """What redacts the bytes of a body, and gives a piece for each that it was given."""
 
-    is_json: bool
-    """Whether the bytes are JSON texts, one or many."""
+    is_stream: bool
+    """Whether the bytes are the messages of a stream."""
 
     def passes(self, data: bytes) -> bool:
         """Take a piece, if it can be recorded at once and as it is."""
@@ -104,7 +104,7 @@ class StreamedBody[P: Piece]:
         while self._waiting and self._start + len(self._waiting[0][1]) <= decided_to:
             at, data = self._waiting.popleft()
             end = self._start + len(data)
-            self._behind.is_json |= self._text.is_stream
+            self._behind.is_stream |= self._text.is_stream
             if not (self._slices or self._mend or self._counts) and self._behind.passes(data):
                 found.append(self._piece(at, data))
             else:

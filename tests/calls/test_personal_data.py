@@ -46,7 +46,8 @@ def redacted(text: str) -> str:
 
 @pytest.mark.parametrize("text", FOUND)
 @pytest.mark.parametrize(
-    ("before", "after"), [("", ""), ("it is ", ", you see"), ('{"a": "', '"}'), ("(", ")"), ("", ". Next")]
+    ("before", "after"),
+    [("", ""), ("it is ", ", you see"), ('{"a": "', '"}'), ("(", ")"), ("", ". Next"), ('{"a": "b\\n', '\\n"}')],
 )
 def test_what_has_the_form_is_replaced_at_its_own_length(text: str, before: str, after: str) -> None:
     new = redacted(before + text + after)
