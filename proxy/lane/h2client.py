@@ -39,6 +39,7 @@ class Http2Client(Wire, Visitor):
             ngh2.Role.SERVER,
             {ngh2.Setting.MAX_CONCURRENT_STREAMS: MOST, ngh2.Setting.MAX_HEADER_LIST_SIZE: HEAD_BYTES},
             lane.at_last,
+            lane.receive_queue,
         )
         self._tunnel = tunnel
         self._within = within

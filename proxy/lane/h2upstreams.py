@@ -14,6 +14,7 @@ from proxy.lane.exchange import BROKEN
 from proxy.lane.h2heads import as_text, as_trailers, from_http2
 from proxy.lane.h2wire import Flow, Wire
 from proxy.lane.heads import Fields
+from proxy.lane.receive_queue import ReceiveQueue
 from proxy.wire.http1_heads import is_length
 
 logger = logging.getLogger(__name__)
@@ -28,8 +29,8 @@ _MALFORMED: Final = int(ngh2.ErrorCode.PROTOCOL_ERROR)
 class Shared(Wire):
     """One connection."""
 
-    def __init__(self, at_last: Callable[[Callable[[], None]], None]) -> None:
-        super().__init__(ngh2.Role.CLIENT, {ngh2.Setting.ENABLE_PUSH: 0}, at_last)
+    def __init__(self, at_last: Callable[[Callable[[], None]], None], receive_queue: ReceiveQueue) -> None:
+        super().__init__(ngh2.Role.CLIENT, {ngh2.Setting.ENABLE_PUSH: 0}, at_last, receive_queue)
         self.used = 0
         self.since = self.heard = time.monotonic()
         self._most = 100

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from proxy.lane.carriers import Carrier, Lender, Reframed
 from proxy.lane.h2upstreams import Leg, Shared
+from proxy.lane.receive_queue import ReceiveQueue
 from proxy.lane.upstream import Upstreams, Way
 from proxy.mitm.engine import Engine
 from proxy.mitm.problem import Problem
@@ -33,9 +34,16 @@ class Key(NamedTuple):
 class Ways:
     """To upstreams that may speak either version."""
 
-    def __init__(self, upstreams: Upstreams, engine: Engine, at_last: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(
+        self,
+        upstreams: Upstreams,
+        engine: Engine,
+        at_last: Callable[[Callable[[], None]], None],
+        receive_queue: ReceiveQueue,
+    ) -> None:
         self._upstreams = upstreams
         self._at_last = at_last
+        self._receive_queue = receive_queue
         self._engine = engine
         self._shared: dict[Key, list[Shared]] = {}
         self._coming: dict[Key, asyncio.Future[Problem | None]] = {}
@@ -99,7 +107,7 @@ class Ways:
         if upstream.gone:
             # Nobody would be told of it again.
             raise Problem(502, "connect_failed", f"{way.name} closed the connection as soon as it was made")
-        shared = Shared(self._at_last)
+        shared = Shared(self._at_last, self._receive_queue)
         shared.begin(*upstream.given_away())
         self._shared.setdefault(key, []).append(shared)
         return Leg(shared)

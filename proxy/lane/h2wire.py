@@ -7,6 +7,8 @@ It is young (0.3, one maintainer): what it gets wrong is worked around here, and
 
 Windows open only as the other side takes. A window of ours is one stream's alone (the connection's is never the narrower
 one), so that a reader who stops does not stop others; what he has under way is at most `WINDOW` and `HIGH`.
+
+What was read is processed in slices (`receive_queue`); as long as something is left over nothing more is read.
 """
 
 import asyncio
@@ -16,12 +18,16 @@ from typing import Any, Final
 import ngh2
 
 from proxy.lane.heads import Fields
+from proxy.lane.receive_queue import FIRST_SLICE, FrameGroups, ReceiveQueue
 from proxy.lane.tls import Tls
 
 WINDOW: Final = 1 << 20
 """What a sender may have under way on one stream."""
 
 ALL_WINDOWS: Final = 1 << 30
+
+SEND_BYTES: Final = 256 << 10
+"""Bytes that are encoded and sent in one turn of the loop; heads of others may wait here by the megabyte."""
 
 HIGH: Final = 256 << 10
 LOW: Final = 64 << 10
@@ -83,6 +89,7 @@ class Wire(asyncio.Protocol):
         role: ngh2.Role,
         settings: dict[ngh2.Setting, int],
         at_last: Callable[[Callable[[], None]], None],
+        receive_queue: ReceiveQueue,
     ) -> None:
         self.gone = False
         self.retiring = False
@@ -100,7 +107,20 @@ class Wire(asyncio.Protocol):
         self._breaking: dict[Flow, int] = {}
         """Streams that are reset once all is sent that is to be sent on them, and with what."""
 
+        self._receive_queue = receive_queue
+        self._frame_groups = FrameGroups(preface=role is ngh2.Role.SERVER)
+        self._input = b""
+        """What was read, and is processed as far as `_processed`; empty when nothing is left over."""
+
+        self._processed = 0
+        self._is_queued = False
+        """Whether input is left over that waits for its turn."""
+
+        self._is_lost = False
+        """Whether the other side has left while input of its was left over."""
+
         self._unsent: list[bytes] = []
+        self._unsent_size = 0
         self._due = False
         self._choked = False
         self._resets = 0
@@ -123,23 +143,55 @@ class Wire(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.gone:
             return
+        self._input = self._input[self._processed :] + data if self._input else data
+        self._processed = 0
+        if self._is_queued:
+            return
+        if self.process_input(self._receive_queue.clock() + FIRST_SLICE):
+            self._is_queued = True
+            self._transport.pause_reading()
+            self._receive_queue.add(self)
+
+    def process_input(self, deadline: float) -> bool:
+        """Process what was read, until this time at the longest; return whether more is left."""
         try:
-            self._session.receive_data(data)
+            self._process_groups(deadline)
         except ngh2.NGH2Error:
             # It asks for too much, or is no HTTP/2 at all.
             self._hear()
             self._end()
-        else:
+        self.push()
+        if self._processed < len(self._input) and not self.gone:
+            return True
+        self._input, self._processed = b"", 0
+        if self._is_queued:
+            self._is_queued = False
+            self._read_on()
+        return False
+
+    def _process_groups(self, deadline: float) -> None:
+        data = self._input
+        while self._processed < len(data) and not self.gone:
+            start = self._processed
+            self._processed = end = self._frame_groups.end_of_group(data, start)
+            self._session.receive_data(data if end - start == len(data) else data[start:end])
             self._hear()
-            self.push()
+            if self._receive_queue.clock() >= deadline:
+                return
+
+    def _read_on(self) -> None:
+        if self._is_lost:
+            self._lost()
+        if not (self.gone or self._transport.is_closing()):
+            self._transport.resume_reading()
 
     def eof_received(self) -> bool | None:
-        self._lost()
+        self._lost_behind_input()
         return None
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.ragged = exc is not None
-        self._lost()
+        self._lost_behind_input()
 
     def pause_writing(self) -> None:
         self._choked = True
@@ -147,6 +199,13 @@ class Wire(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._choked = False
         self.push()
+
+    def _lost_behind_input(self) -> None:
+        """The other side has left. What a server said before that counts; what a client asked for need not begin."""
+        if self._is_queued and self._session.role is ngh2.Role.CLIENT:
+            self._is_lost = self.retiring = True
+        else:
+            self._lost()
 
     def _lost(self) -> None:
         if not self.gone:
@@ -243,10 +302,11 @@ class Wire(asyncio.Protocol):
         """Have what is to be sent written."""
         if self.gone:
             return
-        if not self._choked:
+        if not self._choked and self._unsent_size < SEND_BYTES:
             try:
-                if data := self._session.data_to_send():
+                if data := self._session.data_to_send(SEND_BYTES - self._unsent_size):
                     self._unsent.append(data)
+                    self._unsent_size += len(data)
             except ngh2.ConnectionStateError:
                 pass  # the last that it had to say is out already
         if not self._due:
@@ -258,9 +318,12 @@ class Wire(asyncio.Protocol):
         if self.gone:
             return
         try:
+            is_more_due = self._unsent_size >= SEND_BYTES
             self._write()
             self._hear()
             self._relieve()
+            if is_more_due:
+                self.push()
         except Exception as fault:  # noqa: BLE001 - the guard: others wait behind this one
             self.failed(fault)
 
@@ -268,6 +331,7 @@ class Wire(asyncio.Protocol):
         if self._unsent:
             data = self._unsent[0] if len(self._unsent) == 1 else b"".join(self._unsent)
             self._unsent.clear()
+            self._unsent_size = 0
             self._transport.write(data)
 
     def _relieve(self) -> None:

@@ -13,6 +13,7 @@ from proxy.lane.admission import Tunnel
 from proxy.lane.client import Client
 from proxy.lane.entrance import Entrance
 from proxy.lane.h2ways import Ways
+from proxy.lane.receive_queue import ReceiveQueue
 from proxy.lane.tls import Leaves
 from proxy.lane.upstream import Upstreams
 from proxy.lane.visitor import Visitor
@@ -41,7 +42,8 @@ class Lane:
         self.engine = Engine(config=config, recorder=recorder, answerer=answerer, trust=trusted(config))
         self.upstreams = Upstreams(str(self.engine.trust))
         self.engine.make_room = self.upstreams.drop_idle
-        self.ways = Ways(self.upstreams, self.engine, self.at_last)
+        self.receive_queue = ReceiveQueue()
+        self.ways = Ways(self.upstreams, self.engine, self.at_last, self.receive_queue)
         self.leaves = Leaves(config.authority)
         self._clients: set[Visitor] = set()
         self._empty = asyncio.Event()

@@ -18,6 +18,9 @@ logger = logging.getLogger(__name__)
 MUCH: Final = 16 << 10
 """Bytes of one exchange that wait to be told, at most."""
 
+MANY: Final = 64
+"""Pieces of one exchange that wait, at most: to record tens of thousands at once would delay everybody."""
+
 
 class Recording(Protocol):
     """`proxy.recording.Recording`, as far as an engine needs it."""
@@ -107,7 +110,7 @@ class Tape:
         pieces = self._pieces
         pieces.append((side, data, time.monotonic_ns() - self._began, kind))
         self._size += len(data)
-        if self._size > MUCH:
+        if self._size > MUCH or len(pieces) >= MANY:
             self._tell_pieces()
         elif len(pieces) == 1:
             recorder.soon(self._tell_pieces)

@@ -9,6 +9,7 @@ import pytest
 from proxy.ca import ensure
 from proxy.door import DoorConfig, Limits
 from proxy.lane import h2upstreams, h2ways
+from proxy.lane.receive_queue import ReceiveQueue
 from proxy.lane.upstream import Upstreams
 from proxy.mitm.engine import Engine
 from tests.support.h2doors import OK, answer_all, asking, reaching, speaking
@@ -303,7 +304,7 @@ async def test_an_upload_goes_elsewhere_where_a_connection_took_nothing_of_it(
 def test_what_spoke_only_http_1_is_asked_again_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     authority = ensure(tmp_path)
     engine = Engine(config=DoorConfig(authority=authority), recorder=None, answerer=None, trust=tmp_path)
-    ways = h2ways.Ways(Upstreams(str(authority.certificate)), engine, lambda _: None)
+    ways = h2ways.Ways(Upstreams(str(authority.certificate)), engine, lambda _: None, ReceiveQueue())
     engine.remember_alpn("old.test", 443, b"http/1.1")
     engine.remember_alpn("new.test", 443, b"h2")
     ways.sweep()
