@@ -88,7 +88,7 @@ def _family(pid: int) -> list[int]:
 
 
 def _is_worker(pid: int) -> bool:
-    return b"proxy.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b"proxy.worker.process" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def cpu_ns(pid: int) -> int:

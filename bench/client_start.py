@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypedDict
 
-from proxy.ca import ensure
-from proxy.environ import CA_BUNDLE, PROXY, captive_variables, variables
+from proxy.trust.ca import ensure
+from proxy.trust.client_environment import CA_BUNDLE, PROXY, captive_variables, variables
 
 TIMES = 7
 MAKE = """

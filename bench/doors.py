@@ -16,7 +16,7 @@ from bench.replay import recorded
 from bench.stage import Door, Process, Stage
 from bench.wire import Broken
 from bench.workloads import STORED, STORED_CALLS, WORKLOADS
-from proxy.api import Api
+from proxy.processes.store_client import Api
 
 PROFILE: Final = f"""\
 [[profile]]

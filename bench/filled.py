@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.words import Bodies, agent, talk
-from calls.redact import Redactor
-from proxy.recorder import Recorder
+from calls.redaction.redactor import Redactor
+from proxy.recording.recorder import Recorder
 from store.spool import Spool
 
 REQUEST_HEADERS = (

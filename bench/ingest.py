@@ -22,7 +22,7 @@ from bench.filled import Sample, agents, fill, small, talks
 from bench.stage import Process
 from bench.wire import Broken
 from store.datadir import DataDir, opened
-from store.postgres import ensure
+from store.embedded.postgres import ensure
 
 WORKLOADS: Mapping[str, Callable[[int, int], Iterator[Sample]]] = MappingProxyType(
     {"small": small, "talk": talks, "agent": agents}

@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass
 
 from bench.figures import machine
 from calls.derive import derived
-from calls.key import keyed, raw_digest
+from calls.keys.key import keyed, raw_digest
 from calls.model import Call, Exchange
-from store.profiles import shipped
+from store.active_profiles import shipped
 from tests.calls import test_cloud_sdks, test_openai_sdks, test_sdks
 from tests.calls.judging import differences, said
 from tests.calls.recorded import exchange

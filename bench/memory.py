@@ -153,7 +153,7 @@ class Processes:
             with suppress(OSError, StopIteration, ValueError):
                 name = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
                 kind = "helper" if "store.large" in name else "store" if "-m store" in name else "worker"
-                if "proxy.worker" not in name and kind == "worker":
+                if "proxy.worker.process" not in name and kind == "worker":
                     continue
                 lines = Path(f"/proc/{pid}/status").read_text().splitlines()
                 size = next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) * 1024

@@ -11,7 +11,7 @@ import time
 from typing import Final
 
 from bench.words import prose
-from calls.redact import Redactor
+from calls.redaction.redactor import Redactor
 
 COUNT: Final = 20_000
 _PIECE: Final = re.compile(r" ?\S{1,6}")

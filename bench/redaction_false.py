@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from calls.encoding import Undecodable, decode
+from calls.codec.encoding import Undecodable, decode
 from calls.placeholder import MARK
-from calls.redact import Redactor
+from calls.redaction.redactor import Redactor
 from tests.support.corpus import cassettes
 
 

@@ -57,10 +57,13 @@ def up(directory: Path, engine: str, upstream: int) -> Iterator[Up]:
         assert process.stdout is not None
         said = dict(word.partition("=")[::2] for word in process.stdout.readline().split())
         pids = {
-            module: pid for pid in _children(process.pid) for module in ("proxy.worker", "store") if _is(pid, module)
+            module: pid
+            for pid in _children(process.pid)
+            for module in ("proxy.worker.process", "store")
+            if _is(pid, module)
         }
         port = int(said["proxy"].rpartition(":")[2])
-        yield Up(port=port, ca=said["ca"], door=pids["proxy.worker"], keeper=pids["store"])
+        yield Up(port=port, ca=said["ca"], door=pids["proxy.worker.process"], keeper=pids["store"])
         process.terminate()
 
 

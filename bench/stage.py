@@ -16,8 +16,8 @@ import trustme
 
 from bench.load import DOMAIN, HOST, HOST_H2, NEW_HOST
 from bench.wire import Broken
-from proxy.api import Api
-from proxy.house import House
+from proxy.processes.command_processes import House
+from proxy.processes.store_client import Api
 from proxy.settings import load
 
 GRACE = 15.0
@@ -175,7 +175,7 @@ class Stage:
     def ours(self, name: str, **differences: Any) -> Door:
         """Our own door, with a data directory of that name, told as the house tells it."""
         config = self.house(name).door_config() | {"upstream_ca": self.ca} | differences
-        process, said = self.process("proxy.worker", config)
+        process, said = self.process("proxy.worker.process", config)
         return Door(name=name, ca=said["ca"], port=said["port"], process=process)
 
     def ask(self, door: Door, *, pids: Mapping[str, int] = MappingProxyType({}), **what: Any) -> dict[str, Any]:

@@ -21,15 +21,15 @@ from pathlib import Path
 from bench.figures import cpu
 from bench.stage import staged
 from bench.wire import Broken
-from calls.json import dumps
-from calls.key import keyed
+from calls.codec.json import dumps
+from calls.keys.key import keyed
+from calls.keys.profile import Profiles
 from calls.model import Body, Chunk, Exchange, Json, Request, Response
-from calls.profile import Profiles
 from replay.recording import Recording, recording, undisturbed
 from replay.session import Options, Session
-from store import packed
-from store.bundle import Bundle, Entry, load, write
-from store.profiles import shipped
+from store.active_profiles import shipped
+from store.bundle import rows_bundle as packed
+from store.bundle.bundle import Bundle, Entry, load, write
 
 SECOND = 1_000_000_000
 CHANGED = 5

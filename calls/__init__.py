@@ -1,10 +1,33 @@
-"""What a call is: the pure core. Bytes in, values out; no clock, socket, file, database or randomness.
+"""The pure core: what was sent and answered, and what it meant. No clock, socket, file, database or randomness.
 
-The nouns, in the order to learn them:
+The terms, in the order to learn them:
 
-- event: one thing that happened on the wire (`events`), with its time, after redaction.
-- exchange: one HTTP request and its response, folded from its events (`fold`, `model`): the evidence.
-- framing, dialect, provider: how a body is cut into messages, which wire shape they have, who answered.
-- profile, key: the rules that say which request fields are load-bearing, and the digest they lead to.
-- call: what was asked and answered, derived from an exchange (`derive`); it can be derived again.
+- event: one thing that happened on the wire, with its time, after redaction.
+- exchange: one HTTP request and its response, built from its events. It is the evidence.
+- framing, dialect, provider: how a body is divided into messages, their JSON shape, and who answered.
+- profile, key: the rules that say which fields of a request count, and the digest of these fields.
+- call: what was requested and answered, derived from an exchange. It can be derived again.
+
+model                 the types: exchanges, calls, gaps
+events                what a wire engine reports, one event for each thing that happened
+exchange_builder      build an exchange from its events
+derive                derive the call of an exchange
+route                 find the provider, dialect and operation of a request
+effects               classify what a request may change in the outside world
+retry_grouping        group exchanges that are retries or polls of one call
+request_identifiers   identifiers of runs and sessions in the body of a request
+websocket_messages    the messages of a WebSocket as values
+mcp_late_answers      match MCP answers that came on another exchange with their requests
+answer_form           whether an answer is whole or streamed, and how it is divided
+telemetry             services that receive traces, metrics and errors
+own_fields            the names of Playhead's own response fields
+placeholder           the replacement for a secret
+codec                 read and write JSON, compressed bodies, forms
+framing               divide a body into messages
+dialects              one module for each API
+keys                  profiles and the keys of requests
+comparison            compare requests and answers of two runs
+overrides             override files
+redaction             find and replace secrets
+profiles              the built-in profiles, one TOML file for each dialect
 """

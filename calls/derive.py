@@ -4,16 +4,16 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Final
 
+from calls.codec.encoding import Undecodable, decode
+from calls.codec.lenient_json import elements, members, text
 from calls.dialects import Asked, Assembly, Told
-from calls.dialects.counted import counted
+from calls.dialects.parts.token_counts import counted
 from calls.dialects.table import BY_NAME
-from calls.encoding import Undecodable, decode
 from calls.framing import websocket
-from calls.key import Keyed, keyed
-from calls.messages import spoken
+from calls.keys.key import Keyed, keyed
+from calls.keys.profile import Profiles
 from calls.model import Call, Exchange, Json, Response, Usage, header
-from calls.profile import Profiles
-from calls.shape import elements, members, text
+from calls.websocket_messages import spoken
 
 LIMIT: Final = 64 * 1024 * 1024
 """A compressed answer that opens to more than this is not read."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final, Literal
 
+from calls.codec.json import NotLossless, lenient
 from calls.dialects.generic import NAME as GENERIC
-from calls.json import NotLossless, lenient
 from calls.model import Request
 from calls.route import Route, route_of, serves_only_models
 

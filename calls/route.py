@@ -6,9 +6,10 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import urlsplit
 
-from calls import reports
-from calls.canonical import unicode
-from calls.dialects import Claim, a2a, generic, jsonrpc, mcp
+from calls import telemetry as reports
+from calls.codec.canonical import unicode
+from calls.dialects import Claim, generic
+from calls.dialects.protocols import a2a, jsonrpc, mcp
 from calls.dialects.table import DIALECTS, GENERIC
 from calls.model import Headers, Kind, Request
 

@@ -1,14 +1,17 @@
-"""Answering from a recording, or saying exactly why not. Nothing here opens a connection.
+"""Answer from a recording, or say exactly why not. Nothing here opens a connection.
 
-- recording: a bundle made ready: every exchange with its key and the digest of its raw request (`recording`, `script`).
-- replay, session: one position in a recording and an account of what happened (`session`, `report`).
-- miss: a request without a recorded answer, the nearest recorded call, and where the two part (`miss`, `nearest`,
-  `divergence`, `explain`).
-- drift: how a request that was answered differs from the recorded one outside its key (`drift`).
-- answer: what the wire engine is told to send, piece by piece and at which times (`answer`, `playback`, `pacing`,
-  `reframe`, `fit`).
-- what if: answers other than the recorded ones (`edits`, `places`, `faults`, `editor`), and what becomes of requests that
-  leave the record (`fork`); both by `hooks`, as somebody wished for (`wishes`).
-
-`replays` is the door's view of all that: which recording answers a request, and the answer.
+replays           choose the recording that answers a request
+recording         a recorded run, keyed and indexed
+script            choose the recorded exchange that answers a request
+session           one replay: a position in a recording, and what happened
+answer            what a wire engine is told to send
+playback          a recorded exchange as an answer
+pacing            when each piece of a body is sent
+report            the report of a replay
+replay_options    overrides and forks, as clients of the API request them
+misses            requests that the recording does not answer
+overrides         give other answers than the recorded ones
+reframing         give a recorded answer in another form
+websocket         replay WebSockets
+forks             leave the recording at a step
 """

@@ -7,7 +7,7 @@ from calls.model import Exchange, Headers, Response, header
 from calls.own_fields import is_own_field
 from replay.answer import Answer, End
 from replay.pacing import Pace
-from store.generation import is_websocket, lacking
+from store.generations.build import is_websocket, lacking
 
 __all__ = ["answer", "headers", "is_websocket", "lacking"]
 

@@ -9,16 +9,16 @@ from functools import cached_property, partial
 from itertools import islice
 from threading import Lock
 
-from calls.key import keyed, raw_digest_of
-from calls.messages import opening
+from calls.keys.key import keyed, raw_digest_of
+from calls.keys.profile import Profiles
 from calls.model import Json, Request
-from calls.profile import Profiles
 from calls.route import route_of, target
-from replay.nearest import Finder, document
+from calls.websocket_messages import opening
+from replay.misses.nearest import Finder, document
 from replay.script import Index, Recorded, index
-from store.brief import Brief, brief
-from store.bundle import Bundle
-from store.packed import Stored
+from store.bundle.bundle import Bundle
+from store.bundle.exchange_summary import Brief, brief
+from store.bundle.rows_bundle import Stored
 
 
 @dataclass(kw_only=True)

@@ -10,15 +10,15 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from calls.keys.profile import Profiles
 from calls.model import Json, Request
-from calls.profile import Profiles
-from calls.redact import Redactor, all_of
-from replay import explain, miss
+from calls.redaction.redactor import Redactor, all_of
 from replay.answer import Answer
+from replay.misses import explain, miss
 from replay.recording import recording
 from replay.session import Options, Rest, Session
-from replay.sockets import redacting
-from store.bundle import Bundle
+from replay.websocket.session import redacting
+from store.bundle.bundle import Bundle
 
 _HEAVY = 256 << 10
 
@@ -51,7 +51,7 @@ class Unusable(ValueError):
 
 @dataclass(slots=True, kw_only=True)
 class Replays:
-    """The replays of one door. Answers instead of the network (`Answerer` in proxy/door.py)."""
+    """The replays of one door. Answers instead of the network (`Answerer` in proxy/wire/config.py)."""
 
     redactor: Redactor
     profiles: Profiles

@@ -7,7 +7,7 @@ from itertools import chain, repeat
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Literal
 
-from calls.divergence import readable
+from calls.keys.divergence import readable
 from calls.model import Json
 from replay.answer import Tier
 

@@ -15,9 +15,9 @@ from itertools import pairwise
 from typing import Final, Literal
 
 from calls.model import Exchange, Request
-from store.blobs import Corrupt
-from store.brief import Brief
-from store.generation import lacking
+from store.bundle.exchange_summary import Brief
+from store.database.blobs import Corrupt
+from store.generations.build import lacking
 
 type Actor = str | None
 

@@ -10,22 +10,24 @@ from urllib.parse import urlsplit
 from weakref import WeakSet
 
 from calls.derive import derive
-from calls.divergence import readable
-from calls.key import keyed, raw_digest
-from calls.late import is_old
+from calls.keys.divergence import readable
+from calls.keys.key import keyed, raw_digest
+from calls.mcp_late_answers import is_old
 from calls.model import Exchange, Json, Request, concluded, ended
-from replay import explain, miss, playback, sockets
+from replay import playback
 from replay.answer import Answer, Tier, mark
-from replay.explain import Asked
-from replay.fit import Fit, closest, fitted
-from replay.frames import Break
-from replay.hooks import Beyond, Edits, Given
-from replay.late import Stream
-from replay.miss import Miss
+from replay.forks.hooks import Beyond, Edits, Given
+from replay.misses import explain, miss
+from replay.misses.explain import Asked
+from replay.misses.miss import Miss
 from replay.pacing import INSTANT, Pace
 from replay.recording import Recording
+from replay.reframing.adapt_answer import Fit, closest, fitted
 from replay.report import LISTED, Tally, interrupted, report
 from replay.script import Policy, Position, Recorded, Script, Taken
+from replay.websocket import session as sockets
+from replay.websocket.mcp_sse_stream import Stream
+from replay.websocket.timeline import Break
 
 _HEAVY = 256 << 10
 """A body beyond this many bytes is parsed on a thread: the answers to others do not wait for it."""
@@ -68,7 +70,7 @@ class Options:
 
     allow_unused: bool = False
     candidate: str | None = None
-    """The run in which what goes live is recorded, until it is known to be whole (store/takes.py)."""
+    """The run in which what goes live is recorded, until it is known to be whole (store/generations/auto_sessions.py)."""
 
     called: str | None = None
     """What the recording is called where it is to be named in a command."""

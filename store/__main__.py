@@ -23,26 +23,26 @@ from pathlib import Path
 
 import msgspec
 
-from calls.profile import BadProfile
-from calls.redact import Redactor
+from calls.keys.profile import BadProfile
+from calls.redaction.redactor import Redactor
+from store.active_profiles import shipped
 from store.api.app import create
-from store.api.desk import Desk, Unfit
+from store.api.deps import Desk, Unfit
 from store.api.guard import is_loopback
 from store.api.server import serving
-from store.database import Database, DatabaseError, address
-from store.database_wait import wait_until_prepared
+from store.database.connection import Database, DatabaseError, address
+from store.database.wait import wait_until_prepared
 from store.datadir import DataDir, DataDirError, opened
-from store.derived import deriver
-from store.ingest import Ingest
-from store.keeper import Keeper
+from store.embedded.postgres import NoPostgres, Server, ensure
+from store.generations.auto_sessions import Takes
+from store.ingest.batch_writer import Ingest
+from store.ingest.derive_call import deriver
+from store.ingest.ingester import Keeper
 from store.large.helper import Helper
 from store.large.jobs import WorkerConfig
 from store.large.memory import return_freed_blocks
-from store.modes import Modes
-from store.postgres import NoPostgres, Server, ensure
-from store.profiles import shipped
+from store.run_modes import Modes
 from store.run_tokens import is_claimed
-from store.takes import Takes
 
 log = logging.getLogger(__name__)
 

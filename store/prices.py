@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from calls.json import dumps
+from calls.codec.json import dumps
+from calls.codec.lenient_json import members, some
 from calls.model import Call, Exchange, Json, Usage, header
-from calls.shape import members, some
 
 if TYPE_CHECKING:
     from genai_prices.data_snapshot import DataSnapshot

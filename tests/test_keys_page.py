@@ -10,10 +10,10 @@ from typing import get_args
 
 import pytest
 
-from calls.profile import Folds
-from calls.profile_text import parse
-from calls.rules import FieldClass
-from store.profiles import shipped
+from calls.keys.profile import Folds
+from calls.keys.profile_toml import parse
+from calls.keys.rules import FieldClass
+from store.active_profiles import shipped
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "keys.md"
 

@@ -1,15 +1,25 @@
-"""Dialects: the wire shapes in which models and tools are asked and answer.
+"""Dialects: the JSON shapes in which models and tools are asked and answer.
 
-A dialect is one module in this folder that has the members of `Dialect`. To add one:
+A dialect is a module that has the members of `Dialect`. To add one:
 
-1. write the module (its stream as an `Accumulator`, see `assembly`);
+1. write the module (its stream as an `Accumulator`, see `parts.assembly`);
 2. add its line to `table`, before `generic`;
 3. classify its request fields in `calls/profiles/NAME.toml`;
-4. put a captured stream and the answer that it must become into `tests/calls/captures/NAME/`: the conformance suite takes
-   it from there, in any pieces.
+4. put a captured stream and the expected answer into `tests/calls/captures/NAME/`: the conformance suite reads it from
+   there, divided into pieces in many ways.
 
-Dialects do not import one another, but for a carrier, which reads what it carries (`bedrock_invoke`). They read what a provider sent, so nothing in it may surprise them: what they
-do not know passes by, because the bytes stay and can be read again by a later version.
+Dialects do not import one another, except a carrier, which reads what it carries (`aws.bedrock_invoke`). They ignore what
+they do not know: the bytes are kept and can be read again by a later version.
+
+table        the dialects, in the order in which they are asked
+generic      any other HTTP API
+openai       OpenAI, and services that copy its API
+anthropic    Anthropic
+google       Google
+aws          AWS
+protocols    MCP, A2A, JSON-RPC, GraphQL
+services     other services
+parts        what several dialects use
 """
 
 from dataclasses import dataclass, field

@@ -2,9 +2,9 @@
 
 from typing import Final
 
+from calls.codec.json import NotLossless, lenient
 from calls.dialects import Asked, Assembly, Claim, Told
 from calls.framing import Decoding, Message, sse, websocket
-from calls.json import NotLossless, lenient
 from calls.model import Headers, Json
 
 NAME: Final = "generic"

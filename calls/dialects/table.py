@@ -2,48 +2,37 @@
 
 from typing import Final
 
-from calls.dialects import (
-    Claim,
-    Dialect,
-    a2a,
+from calls.dialects import Claim, Dialect, generic
+from calls.dialects.anthropic import messages as anthropic
+from calls.dialects.anthropic import sessions as anthropic_sessions
+from calls.dialects.aws import bedrock_agent, bedrock_converse, bedrock_invoke, sagemaker
+from calls.dialects.aws import bedrock_operations as bedrock_others
+from calls.dialects.google import discovery, gemini, gemini_code, gemini_interactions, gemini_live
+from calls.dialects.openai import agents as openai_agents
+from calls.dialects.openai import assistants as openai_assistants
+from calls.dialects.openai import chat as openai_chat
+from calls.dialects.openai import completions as openai_completions
+from calls.dialects.openai import embeddings as openai_embeddings
+from calls.dialects.openai import realtime as openai_realtime
+from calls.dialects.openai import responses as openai_responses
+from calls.dialects.openai import responses_websocket as openai_responses_socket
+from calls.dialects.openai import rest as openai_rest
+from calls.dialects.protocols import a2a, graphql, mcp
+from calls.dialects.services import (
     ai_gateway,
-    anthropic,
-    anthropic_sessions,
-    bedrock_agent,
-    bedrock_converse,
-    bedrock_invoke,
-    bedrock_others,
     cohere_v1,
     cohere_v2,
     dashscope,
-    discovery,
-    gemini,
-    gemini_code,
-    gemini_interactions,
-    gemini_live,
-    generic,
-    graphql,
-    mcp,
     mistral_conversations,
     ollama,
-    openai_agents,
-    openai_assistants,
-    openai_chat,
-    openai_completions,
-    openai_embeddings,
-    openai_realtime,
-    openai_responses,
-    openai_responses_socket,
-    openai_rest,
     replicate,
     rerank,
-    sagemaker,
-    searches,
-    services,
     text_generation,
-    vectors,
     watsonx,
 )
+from calls.dialects.services import single_service as services
+from calls.dialects.services import vector_databases as vectors
+from calls.dialects.services import web_search as searches
 
 DIALECTS: Final[tuple[Dialect, ...]] = (
     openai_chat,

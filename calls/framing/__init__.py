@@ -1,7 +1,15 @@
-"""How a body is cut into messages. A framing knows bytes and boundaries, never what a message means.
+"""Divide a body into messages. A framing knows bytes and boundaries, never what a message means.
 
-A framing is a module of this folder with the members of `Framing`. Its decoder takes bytes in whatever pieces they come and
-gives the messages that became whole; what is not whole yet waits, and work is linear in the bytes however they are cut.
+A framing is a module of this package with the members of `Framing`. Its decoder takes bytes in pieces of any size and returns
+the messages that are complete; an incomplete message waits. The work is linear in the bytes, however they are divided.
+
+sse            server-sent events
+ndjson         one JSON value a line
+json_array     the elements of a JSON array
+eventstream    AWS event streams
+payloads       SageMaker's event streams, whose frames carry another stream
+nul            JSON values that end with a zero byte
+websocket      the messages of one side of a WebSocket
 """
 
 from dataclasses import dataclass

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 from zlib import crc32
 
+from calls.codec.json import dumps
 from calls.framing import Message
-from calls.json import dumps
 
 _PRELUDE: Final = 12
 _LEAST: Final = _PRELUDE + 4

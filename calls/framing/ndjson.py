@@ -3,8 +3,8 @@
 import re
 from typing import Final
 
+from calls.codec.json import NotLossless, lenient
 from calls.framing import Message
-from calls.json import NotLossless, lenient
 
 _LABELS: Final = re.compile(r"ndjson|stream\+json|jsonl|json-lines|x-json-stream")
 

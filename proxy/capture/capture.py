@@ -6,26 +6,24 @@ import logging
 import socket
 from collections.abc import Coroutine, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
-from proxy.capture import datagrams, timing
-from proxy.capture.arrival import Arrival
-from proxy.capture.captured import Captured
-from proxy.capture.connection import CapturedConnection
+from proxy.capture.connections import timing
+from proxy.capture.connections.connection import CapturedConnection, Enter, EnterProxy
+from proxy.capture.connections.destination import Captured
+from proxy.capture.connections.original_destination import Address, Source, plain_address
+from proxy.capture.connections.passed_notes import PassedNotes
+from proxy.capture.connections.relay import Relay, Server
 from proxy.capture.control import CaptureRequest
-from proxy.capture.name_stream import NameStream
-from proxy.capture.names import NameTable
-from proxy.capture.original_destination import Address, plain_address
-from proxy.capture.passed_notes import PassedNotes
-from proxy.capture.relay import Relay, Server
+from proxy.capture.dns import datagrams
+from proxy.capture.dns.resolver import Resolver
+from proxy.capture.dns.synthetic_addresses import NameTable
+from proxy.capture.dns.tcp_stream import NameStream
 from proxy.capture.report import ConnectionReport, Entry, Kind, Outcome, Transport
-from proxy.capture.resolver import Resolver
-from proxy.door import Origin
-from proxy.mitm.destinations import is_of_this_machine
+from proxy.wire.config import Origin
+from proxy.wire.destinations import is_of_this_machine
+from proxy.wire.engine import Engine
 from proxy.wire.listener import Listener
-
-if TYPE_CHECKING:
-    from proxy.capture.intake import Intake
 
 logger = logging.getLogger(__name__)
 
@@ -36,16 +34,41 @@ MAX_QUERIES: Final = 256
 """DNS queries of one capture that are being answered at a time."""
 
 
+class UndecidedConnection(Protocol):
+    """A connection of which it is not known yet what it speaks."""
+
+    def abort(self) -> None:
+        """Close it at once."""
+
+
+class CaptureContext(Protocol):
+    """What the captures of one proxy worker share."""
+
+    engine: Engine
+    enter: Enter
+    enter_proxy: EnterProxy
+    relays: set[Relay]
+
+    def open_connections(self) -> int:
+        """Count what counts against the worker's limit of open files."""
+
+    def undecided(self, capture: "Capture", source: Source) -> asyncio.Protocol:
+        """Make what takes the next connection of this capture, from such a socket."""
+
+    def ended(self, capture: "Capture") -> None:
+        """Forget a capture that has ended."""
+
+
 class Capture:
     """The sockets, names and connections of one captured command."""
 
-    def __init__(self, intake: "Intake", request: CaptureRequest, *, is_local: bool = True) -> None:
+    def __init__(self, intake: CaptureContext, request: CaptureRequest, *, is_local: bool = True) -> None:
         self.intake = intake
         self.engine = intake.engine
         self.is_local = is_local
         """Whether the connections are those of the user's own command; else the rules for other clients are theirs too."""
 
-        self.open: set[Arrival] = set()
+        self.open: set[UndecidedConnection] = set()
         self._request = request
         self._given = (request.run, request.token) if is_local else None
         self._names = NameTable()
@@ -77,7 +100,7 @@ class Capture:
         for one in self._request.sockets:
             one.endpoint.setblocking(False)
             if one.kind == "tcp":
-                accepted = partial(Arrival, self, "redirected" if one.is_redirected else "local")
+                accepted = partial(self.intake.undecided, self, "redirected" if one.is_redirected else "local")
                 listener = Listener(self.intake.open_connections, accepted)
                 listener.accept_on(one.endpoint)
                 self._listeners.append(listener)

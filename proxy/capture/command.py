@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from proxy.api import Api, segment
-from proxy.capture.isolation import Isolation, Kind, NotCaptive
-from proxy.capture.watcher import How, run_watched
-from proxy.environ import addressed, captive_variables, variables, without_secrets, without_system_file
+from proxy.capture.namespace.isolation import Isolation, Kind, NotCaptive
+from proxy.capture.watch.watcher import How, run_watched
 from proxy.errors import Failure
+from proxy.processes.store_client import Api, segment
+from proxy.trust.client_environment import addressed, captive_variables, variables, without_secrets, without_system_file
 
 WITHOUT_RULES: Final = "PLAYHEAD_TEST_WITHOUT_NF_TABLES"
 """Where it is set, commands run as on a kernel without nf_tables. For tests."""
@@ -103,8 +103,8 @@ async def run_command(work: Work) -> Ran:
 
 async def _run_captive(work: Work) -> Ran:
     # It is of no use where --isolation is off, and imports what only Linux has.
-    from proxy.capture.launch import Captive, Capture
-    from proxy.capture.trust_files import Authority
+    from proxy.capture.namespace.launch import Captive, Capture
+    from proxy.capture.namespace.trust_files import Authority
 
     place = work.place
     if not place.get("control"):
@@ -192,7 +192,7 @@ def java_roots(bundle: str | Path) -> Path | None:
     store = Path(bundle).with_name("truststore.p12")
     if not store.exists() or store.stat().st_mtime < Path(bundle).stat().st_mtime:
         # Certificates take long to learn to read, and this is done once.
-        from proxy.truststore import truststore
+        from proxy.trust.truststore import truststore
 
         part = store.with_suffix(f".{os.getpid()}")
         part.write_bytes(truststore(Path(bundle).read_bytes()))

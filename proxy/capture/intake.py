@@ -3,14 +3,16 @@
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
-from calls.identity import RUN
-from proxy.access import Access
+from calls.request_identifiers import RUN
 from proxy.capture.capture import Capture
-from proxy.capture.connection import Enter, EnterProxy
+from proxy.capture.connections.arrival import Arrival
+from proxy.capture.connections.connection import Enter, EnterProxy
+from proxy.capture.connections.original_destination import Source
+from proxy.capture.connections.relay import Relay
 from proxy.capture.control import CaptureRequest, ControlSocket, Refused, RunningCapture
-from proxy.capture.relay import Relay
 from proxy.capture.transparent import transparent_capture
-from proxy.mitm.engine import Engine
+from proxy.wire.access import Access
+from proxy.wire.engine import Engine
 
 
 class Intake:
@@ -60,6 +62,10 @@ class Intake:
             for one in request.sockets:
                 one.endpoint.close()
             raise
+
+    def undecided(self, capture: Capture, source: Source) -> Arrival:
+        """Make what takes the next connection of this capture, from such a socket."""
+        return Arrival(capture, source)
 
     def ended(self, capture: Capture) -> None:
         """A capture is over."""

@@ -1,4 +1,14 @@
-"""The command line: the composition root. Each command reads the settings once and hands plain values down."""
+"""The command line. Each command reads the settings once and passes plain values on.
+
+record, replay, fork, up, fixtures, inference, rules, why, explain    commands of these names
+look         ls, show
+compare      diff, bisect, drift
+files        export, import
+keys         calibrate, rekey
+ground       env, ca, config, doctor, demo
+common       options that several commands have
+profiles     the profiles of a command
+"""
 
 import errno
 import os
@@ -12,7 +22,7 @@ from typing import Any, Final
 import click
 
 from proxy.errors import OWN_FAILURE, Failure
-from proxy.text import printable
+from proxy.terminal.text import printable
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 """What a disk says that takes no more."""

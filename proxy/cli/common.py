@@ -11,12 +11,12 @@ from typing import Any, Final
 
 import click
 
-from proxy.api import Api
 from proxy.capture.command import IsolationWish
-from proxy.house import House
-from proxy.naming import unfit
+from proxy.processes.command_processes import House
+from proxy.processes.store_client import Api
+from proxy.run_names import unfit
 from proxy.settings import Settings, WrongFlag, load
-from proxy.text import printable_json
+from proxy.terminal.text import printable_json
 
 type Command = Callable[..., Any]
 
@@ -152,7 +152,7 @@ def print_json(value: Any) -> None:
 
 
 def _digits(number: Decimal) -> str:
-    """A number that nobody's parser makes an int or a float of, with all its digits (`proxy.api.read_json`)."""
+    """A number that nobody's parser makes an int or a float of, with all its digits (`proxy.processes.store_client.read_json`)."""
     if not isinstance(number, Decimal):
         raise TypeError(f"{type(number).__name__} is no JSON")
     return str(number)

@@ -9,9 +9,7 @@ from typing import Any
 import click
 
 from calls.model import Exchange
-from calls.redact import Redactor
-from proxy.api import Api, NotFound, meant, segment
-from proxy.bisect import Bisection, Found, Harmless, sentence
+from calls.redaction.redactor import Redactor
 from proxy.capture.command import IsolationWish
 from proxy.cli.common import (
     as_json,
@@ -24,22 +22,24 @@ from proxy.cli.common import (
     with_settings,
 )
 from proxy.cli.profiles import user_profiles
-from proxy.comparison import show
-from proxy.drifted import show_drift
+from proxy.commands.bisect import Bisection, Found, Harmless, sentence
 from proxy.errors import Failure
-from proxy.house import House
-from proxy.naming import file_of, no_file, unknown
-from proxy.recordings import from_file
+from proxy.processes.command_processes import House
+from proxy.processes.store_client import Api, NotFound, meant, segment
+from proxy.processes.user_command import present
+from proxy.run_names import file_of, no_file, unknown
 from proxy.settings import Settings
-from proxy.sheet import sheet
-from proxy.text import printable
-from proxy.wrap import present
-from store.bundle import read
-from store.diff import compare
-from store.diff import compared as compared_runs
-from store.diff_mixed import Mixture
-from store.diff_settled import settled
-from store.diff_steps import Reading, step_shape
+from proxy.terminal.render_diff import show
+from proxy.terminal.render_drift import show_drift
+from proxy.terminal.table import sheet
+from proxy.terminal.text import printable
+from proxy.worker.recordings import from_file
+from store.bundle.bundle import read
+from store.diff.diff import compare
+from store.diff.diff import compared as compared_runs
+from store.diff.mixed_recording import Mixture
+from store.diff.settled import settled
+from store.diff.steps import Reading, step_shape
 
 DIFFER = 1
 

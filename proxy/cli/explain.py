@@ -5,14 +5,14 @@ from typing import Any
 
 import click
 
-from calls.explain import explain
-from calls.key import keyed
+from calls.keys.explain import explain
+from calls.keys.key import keyed
 from calls.model import Body, Request
-from proxy.api import segment
 from proxy.cli.common import as_json, asking, print_json, settings, with_settings
 from proxy.cli.profiles import user_profiles
 from proxy.errors import Failure
-from proxy.text import print_table, printable, shortened
+from proxy.processes.store_client import segment
+from proxy.terminal.text import print_table, printable, shortened
 
 
 def _bytes(file: Path) -> bytes:

@@ -9,20 +9,20 @@ from typing import IO, Any
 
 import click
 
+from calls.keys.profile import Profiles
 from calls.model import Headers
-from calls.profile import Profiles
-from calls.redact import Redactor
-from proxy.api import Api, meant
+from calls.redaction.redactor import Redactor
 from proxy.cli.common import RUN_ID, as_json, asking, print_json, settings, with_settings
 from proxy.cli.profiles import user_profiles
+from proxy.commands.export import Search, exported, show_skipped
 from proxy.errors import Failure
-from proxy.export import Search, exported, show_skipped
-from proxy.naming import unfit
-from proxy.text import counted, printable
+from proxy.processes.store_client import Api, meant
+from proxy.run_names import unfit
+from proxy.terminal.text import counted, printable
 from store.datadir import DataDirError, opened
 from store.foreign import read
 from store.foreign.adopt import Adoption, bundle_of
-from store.foreign.found import FORMATS, Format, Found, NotReadable, Skipped
+from store.foreign.contents import FORMATS, Format, Found, NotReadable, Skipped
 
 LONG = 600.0
 """Seconds that the keeper may take to store one file."""

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import click
 
-from proxy.capture.isolation import NotCaptive
+from proxy.capture.namespace.isolation import NotCaptive
 from proxy.cli.common import settings, with_settings
 from proxy.errors import Failure, first
 from proxy.fixtures import isolated, process

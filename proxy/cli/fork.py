@@ -9,8 +9,8 @@ import click
 
 from calls.effects import BadRule, effects
 from proxy.cli.common import RUN_ID, isolation_wish, pairs, settings, with_isolation, with_settings
-from proxy.fork import Wanted, fork
-from proxy.overrides import overrides_of
+from proxy.commands.fork import Wanted, fork
+from proxy.commands.override_file import overrides_of
 
 type Command = Callable[..., Any]
 

@@ -9,20 +9,20 @@ from typing import Any
 
 import click
 
-from proxy import doctor
-from proxy.ca import ensure
 from proxy.capture.command import java_roots
 from proxy.cli.common import RUN_ID, as_json, print_json, settings, with_settings
 from proxy.demo.demo import demo
 from proxy.demo.screen import Screen
-from proxy.environ import LOOPBACK, Form, addressed, container_variables, render, variables
+from proxy.doctor import doctor
+from proxy.doctor.probe_servers import HOST, echoing
 from proxy.errors import Failure
-from proxy.house import House
-from proxy.identity import BY_PROCESS
+from proxy.processes.command_processes import House
+from proxy.processes.user_command import present
+from proxy.recording.run_identity import BY_PROCESS
 from proxy.settings import Settings
-from proxy.text import print_table
-from proxy.witness import HOST, echoing
-from proxy.wrap import present
+from proxy.terminal.text import print_table
+from proxy.trust.ca import ensure
+from proxy.trust.client_environment import LOOPBACK, Form, addressed, container_variables, render, variables
 from store.datadir import DataDir
 
 CONTAINER_HOST = "host.docker.internal"

@@ -10,25 +10,25 @@ from typing import Any
 
 import click
 
+from calls.keys.profile import Profiles
 from calls.model import Exchange
-from calls.profile import Profiles
-from calls.redact import Redactor
+from calls.redaction.redactor import Redactor
 from proxy.cli.common import as_json, print_json, settings, with_settings
 from proxy.cli.compare import recorded
 from proxy.cli.profiles import user_profiles
+from proxy.commands.up import say_on_stderr
 from proxy.errors import Failure
-from proxy.house import House
-from proxy.inference import Device, Serving, home, serve, set_up
-from proxy.inference_plans import PRESETS, Preset, Size, waves
-from proxy.inference_plot import plot
-from proxy.inference_probe import Target, probe
-from proxy.inference_replay import again
-from proxy.inference_replay import as_json as report
-from proxy.inference_tally import Tally, Word, verdict
-from proxy.recordings import from_file
+from proxy.inference.plans import PRESETS, Preset, Size, waves
+from proxy.inference.plot import plot
+from proxy.inference.probe import Target, probe
+from proxy.inference.replay import again
+from proxy.inference.replay import as_json as report
+from proxy.inference.server import Device, Serving, home, serve, set_up
+from proxy.inference.tally import Tally, Word, verdict
+from proxy.processes.command_processes import House
 from proxy.settings import Settings
-from proxy.text import print_table, printable
-from proxy.up import say_on_stderr
+from proxy.terminal.text import print_table, printable
+from proxy.worker.recordings import from_file
 
 with_environment = click.option(
     "--env",

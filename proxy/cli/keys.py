@@ -9,17 +9,17 @@ from typing import Any, Self
 
 import click
 
-from calls.calibrate import Agreement, Finding
-from calls.divergence import readable
-from calls.json import dumps
-from proxy.api import Api, meant
-from proxy.calibration import Outcome, calibrated, exchanges, is_file, write
+from calls.codec.json import dumps
+from calls.comparison.calibrate import Agreement, Finding
+from calls.keys.divergence import readable
 from proxy.cli.common import as_json, print_json, settings, with_settings
 from proxy.cli.profiles import user_profiles
+from proxy.commands.calibrate import Outcome, calibrated, exchanges, is_file, write
 from proxy.errors import Failure
-from proxy.house import House
+from proxy.processes.command_processes import House
+from proxy.processes.store_client import Api, meant
 from proxy.settings import Settings
-from proxy.text import counted, print_table, printable, shortened
+from proxy.terminal.text import counted, print_table, printable, shortened
 
 
 @click.command("calibrate", short_help="Find what differs between two recordings of the same work.")

@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from proxy.api import Api, NotFound, lacks, meant, segment
 from proxy.cli.common import as_json, asking, moment, print_json, with_settings
 from proxy.errors import Failure
-from proxy.text import counted, print_table, printable, shortened, typed
+from proxy.processes.store_client import Api, NotFound, lacks, meant, segment
+from proxy.terminal.text import counted, print_table, printable, shortened, typed
 
 NO_RUNS = "no runs; record one with: playhead record -- COMMAND"
 FEW = 5

@@ -1,9 +1,9 @@
 """The profiles that a command reads requests by. Apart from `common`: most commands need none."""
 
-from calls.profile import BadProfile, Profiles
+from calls.keys.profile import BadProfile, Profiles
 from proxy.errors import Failure
 from proxy.settings import Settings
-from store.profiles import shipped
+from store.active_profiles import shipped
 
 
 def user_profiles(found: Settings) -> Profiles:

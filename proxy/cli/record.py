@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from proxy.cli.common import RUN_ID, isolation_wish, pairs, settings, with_isolation, with_settings
-from proxy.record import record
+from proxy.commands.record import record
 
 
 @click.command("record", short_help="Run a command and record every call it makes.")

@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from proxy.cli.common import HOST, isolation_wish, settings, with_isolation, with_settings
-from proxy.overrides import overrides_of
-from proxy.replay import Wanted, replay
+from proxy.commands.override_file import overrides_of
+from proxy.commands.replay import Wanted, replay
 
 
 @click.command("replay", short_help="Run a command with its calls answered from a recording.")

@@ -7,8 +7,8 @@ import click
 
 from proxy.capture.rules import TRANSPARENT_PORT
 from proxy.cli.common import settings, with_settings
+from proxy.commands.up import say_on_stderr, up
 from proxy.errors import Failure
-from proxy.up import say_on_stderr, up
 
 
 @click.command("up", short_help="Run Playhead in the foreground: proxy, keeper, Postgres.")

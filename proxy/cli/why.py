@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from proxy.api import Api, NotFound, segment
 from proxy.cli.common import as_json, asking, print_json, settings, with_settings
 from proxy.errors import Failure
-from proxy.text import printable
-from replay.why import why
+from proxy.processes.store_client import Api, NotFound, segment
+from proxy.terminal.text import printable
+from replay.misses.why import why
 from store.datadir import DataDirError, opened
 
 _MISS = re.compile(r"(?:urn:playhead:replay:)?(?P<replay>.+?):(?P<number>\d+)")

@@ -1,1 +1,11 @@
-"""A whole recording and replay on one machine: an agent, the model and the tools that it asks, and the story told."""
+"""Record and replay an agent on one machine, without an account or a network.
+
+demo       run the demo
+agent      the agent that is recorded
+model      the model's API
+tickets    the tools' API
+servers    the process that serves both
+service    the commands that the demo runs
+offline    run a command without a network
+screen     what the demo prints
+"""

@@ -8,16 +8,16 @@ import ipaddress
 import re
 from typing import Final, NamedTuple
 
-from calls.identity import RUN
 from calls.model import Headers
-from proxy.capture.captured import Captured
-from proxy.capture.first_bytes import host_name
-from proxy.door import Origin
-from proxy.identity import OWN_SOURCES, Credentials, Identity, credentials, identify, names_a_run
+from calls.request_identifiers import RUN
+from proxy.capture.connections.destination import Captured
+from proxy.capture.connections.first_bytes import host_name
 from proxy.lane.heads import Fields, RequestHead, framing, without
 from proxy.lane.upstream import Way
-from proxy.mitm.engine import Begun, Engine
-from proxy.mitm.heads import HEAD_LINES
+from proxy.recording.run_identity import OWN_SOURCES, Credentials, Identity, credentials, identify, names_a_run
+from proxy.wire.config import Origin
+from proxy.wire.engine import Begun, Engine
+from proxy.wire.heads import HEAD_LINES
 
 _PORT: Final = re.compile(r":[0-9]{1,5}\Z")
 _NUMBER: Final = r"([0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"

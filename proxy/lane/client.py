@@ -8,25 +8,22 @@ import asyncio
 import socket
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 from calls.model import Headers, Outcome
-from proxy.door import Origin, acknowledge
 from proxy.lane.admission import Tunnel, asked, connected, names_to_us, not_ours
-from proxy.lane.answered import exchange_for
-from proxy.lane.carriers import Lender
+from proxy.lane.connection_base import LINGER, SWALLOWED, LaneContext, Visitor
 from proxy.lane.exchange import Exchange, Told
 from proxy.lane.framing import Body, Chunked, Malformed, Sized
+from proxy.lane.head_cache import Repeated
 from proxy.lane.heads import END, RequestHead, http1_head, request_head
-from proxy.lane.repeated import Repeated
+from proxy.lane.replay_answer import exchange_for
 from proxy.lane.tls import Tls
 from proxy.lane.upstream import HIGH
-from proxy.lane.visitor import LINGER, SWALLOWED, Visitor
-from proxy.mitm.heads import HEAD_BYTES, raw_fault
-from proxy.mitm.problem import Problem
-
-if TYPE_CHECKING:
-    from proxy.lane.lane import Lane
+from proxy.lane.upstream_http1 import Lender
+from proxy.wire.config import Origin, acknowledge
+from proxy.wire.heads import HEAD_BYTES, raw_fault
+from proxy.wire.problem import Problem
 
 AHEAD: Final = 64 << 10
 """How much a client may send ahead of its answer before we stop reading."""
@@ -43,7 +40,7 @@ class Client(Visitor, asyncio.Protocol):
 
     def __init__(
         self,
-        lane: "Lane",
+        lane: LaneContext,
         owner: str = "",
         tunnel: Tunnel | None = None,
         within: Origin | None = None,

@@ -7,9 +7,9 @@ from typing import Any, Final, Protocol
 from calls.model import Headers, Outcome
 from proxy.lane.admission import Asked
 from proxy.lane.heads import Fields
-from proxy.mitm.engine import Engine
-from proxy.mitm.problem import Problem
-from proxy.mitm.tape import Recorder, Recording, Tape
+from proxy.wire.engine import Engine
+from proxy.wire.problem import Problem
+from proxy.wire.recording_guard import Recorder, Recording, Tape
 
 MUCH: Final = 4 << 10
 """Bytes in one piece, of which a fast sender sends one after the other."""

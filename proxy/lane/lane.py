@@ -6,20 +6,20 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
-from proxy.capture.connection import CapturedConnection
+from proxy.capture.connections.connection import CapturedConnection
 from proxy.capture.intake import Intake
-from proxy.door import Answerer, DoorConfig
 from proxy.lane.admission import Tunnel
 from proxy.lane.client import Client
-from proxy.lane.entrance import Entrance
-from proxy.lane.h2ways import Ways
+from proxy.lane.connection_base import Visitor
+from proxy.lane.h2.routes import Ways
 from proxy.lane.receive_queue import ReceiveQueue
 from proxy.lane.tls import Leaves
+from proxy.lane.tunnel_handshake import Entrance
 from proxy.lane.upstream import Upstreams
-from proxy.lane.visitor import Visitor
-from proxy.mitm.engine import Begun, Engine, trusted
-from proxy.mitm.tape import Recorder
+from proxy.wire.config import Answerer, DoorConfig
+from proxy.wire.engine import Begun, Engine, trusted
 from proxy.wire.listener import Listener
+from proxy.wire.recording_guard import Recorder
 
 if TYPE_CHECKING:
     from proxy.mitm.service import Visits

@@ -13,9 +13,9 @@ from typing import Final
 
 from calls.model import Headers, Outcome
 from proxy.lane.admission import Asked
-from proxy.lane.carriers import Carrier, Source
 from proxy.lane.exchange import A_LOT, BROKEN, MUCH, Desk, Exchange, Told
-from proxy.mitm.problem import Problem
+from proxy.lane.upstream_http1 import Carrier, Source
+from proxy.wire.problem import Problem
 from replay.answer import mark
 
 SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})

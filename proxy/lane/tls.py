@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 
 from cryptography.hazmat.primitives import serialization
 
-from proxy.ca import LEAVES_KEPT, Authority, Leaf
+from proxy.trust.ca import LEAVES_KEPT, Authority, Leaf
 
 _READ: Final = 16 << 10
 """No record is longer (RFC 8446 5.1); a larger buffer would be taken from the system and given back at each read."""

@@ -13,8 +13,8 @@ from collections import deque
 from typing import Final, NamedTuple, Protocol, cast
 
 from proxy.lane.tls import Tls, upstream_context
-from proxy.mitm.destinations import Destinations
-from proxy.mitm.problem import Problem
+from proxy.wire.destinations import Destinations
+from proxy.wire.problem import Problem
 
 KEPT: Final = 4.0
 """Seconds for which a connection waits for another client. Node's servers close after five."""

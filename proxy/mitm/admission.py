@@ -11,13 +11,13 @@ from mitmproxy.net.http.url import parse_authority
 from mitmproxy.net.http.validate import validate_headers
 
 from calls.model import Headers
-from proxy.access import Access
-from proxy.capture.first_bytes import host_name
-from proxy.door import DEFAULT_PORTS, Origin
-from proxy.identity import OWN_SOURCES, Identity, identify, refusal
-from proxy.mitm.heads import HEAD_LINES, fields_fault
-from proxy.mitm.problem import Problem
+from proxy.capture.connections.first_bytes import host_name
+from proxy.recording.run_identity import OWN_SOURCES, Identity, identify, refusal
+from proxy.wire.access import Access
+from proxy.wire.config import DEFAULT_PORTS, Origin
+from proxy.wire.heads import HEAD_LINES, fields_fault
 from proxy.wire.http1_heads import is_length
+from proxy.wire.problem import Problem
 
 type Credentials = tuple[str, str]
 """A run and a token; either may be empty."""

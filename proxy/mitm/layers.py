@@ -22,16 +22,18 @@ from mitmproxy.proxy.layers.tls import (
 )
 from mitmproxy.tls import ClientHelloData, TlsData
 
-from proxy.capture.captured import rejection
-from proxy.identity import credentials
-from proxy.mitm import http1, http2, quicker, tls
+from proxy.capture.connections.destination import rejection
+from proxy.mitm import tls
 from proxy.mitm.admission import asked_in_tunnel, authorize, sound
-from proxy.mitm.answered import Answered
-from proxy.mitm.engine import Begun, Engine
-from proxy.mitm.opaque import Opaque
-from proxy.mitm.problem import Fault, Problem
-from proxy.mitm.relayed import Relayed
-from proxy.mitm.visit import Visit
+from proxy.mitm.connection import Visit
+from proxy.mitm.protocol import header_cache_patch as quicker
+from proxy.mitm.protocol import http1, http2
+from proxy.mitm.relay_stream import Relayed
+from proxy.mitm.replay_stream import Answered
+from proxy.mitm.tunnel import Opaque
+from proxy.recording.run_identity import credentials
+from proxy.wire.engine import Begun, Engine
+from proxy.wire.problem import Fault, Problem
 from proxy.wire.run_access import require_write_access
 
 REPLACED = {

@@ -7,15 +7,15 @@ from collections.abc import Callable
 from mitmproxy.proxy.mode_specs import ProxyMode
 from mitmproxy.utils.asyncio_utils import set_eager_task_factory
 
-from proxy.capture.connection import CapturedConnection
+from proxy.capture.connections.connection import CapturedConnection
 from proxy.capture.intake import Intake
-from proxy.door import Answerer, DoorConfig
 from proxy.mitm import tls
-from proxy.mitm.engine import Begun, Engine, trusted
+from proxy.mitm.connection import Guard, Visit
 from proxy.mitm.layers import Stack, install
-from proxy.mitm.tape import Recorder
-from proxy.mitm.visit import Guard, Visit
+from proxy.wire.config import Answerer, DoorConfig
+from proxy.wire.engine import Begun, Engine, trusted
 from proxy.wire.listener import Listener
+from proxy.wire.recording_guard import Recorder
 
 
 class Service:

@@ -28,14 +28,14 @@ from mitmproxy.proxy.layers.http._events import (
 
 from calls.model import Headers, Outcome
 from calls.own_fields import is_own_field
-from proxy.door import Origin
-from proxy.identity import credentials
 from proxy.mitm import admission
 from proxy.mitm.admission import Asked
-from proxy.mitm.problem import Problem
-from proxy.mitm.signals import Await, Full, Hold, Informational, Resume, Room
-from proxy.mitm.tape import Recording, Tape
-from proxy.mitm.visit import Visit
+from proxy.mitm.connection import Visit
+from proxy.mitm.layer_events import Await, Full, Hold, Informational, Resume, Room
+from proxy.recording.run_identity import credentials
+from proxy.wire.config import Origin
+from proxy.wire.problem import Problem
+from proxy.wire.recording_guard import Recording, Tape
 from proxy.wire.run_access import require_write_access
 
 SWALLOWED = 1 << 20

@@ -1,8 +1,8 @@
 """Refuse requests to write into a run that belongs to a command of its own."""
 
-from proxy.access import Access
-from proxy.identity import Credentials
-from proxy.mitm.problem import Problem
+from proxy.recording.run_identity import Credentials
+from proxy.wire.access import Access
+from proxy.wire.problem import Problem
 
 
 def require_write_access(run: str, given: Credentials, access: Access) -> None:

@@ -1,4 +1,15 @@
-"""The keeper's REST interface (`/v1`): thin routes over the store's queries, and problems in RFC 9457.
+"""The REST API (`/v1`).
 
-`app` puts it together; `guard` says who may ask; each other module holds the routes of one noun.
+app                  the application
+server               run it on a socket
+guard                tokens, and protection against other web pages
+deps                 what the routes work with
+parameters           read and check the parameters of a request
+replay_parameters    read and check the options of a replay or fork
+answers              JSON, lists and bodies as responses
+spilled_answers      large responses in files
+helper_answers       responses that a helper process makes
+render               make a response in a helper process
+problems             errors as RFC 9457 problems
+routes               one module for each resource
 """

@@ -6,8 +6,12 @@ from pathlib import Path
 
 from fastapi import Depends, FastAPI
 
-from store.api import (
-    aside,
+from store.api import helper_answers as aside
+from store.api import problems
+from store.api.deps import Desk
+from store.api.guard import Guard, Tokens
+from store.api.parameters import understood
+from store.api.routes import (
     calls,
     certificate,
     diff,
@@ -17,16 +21,12 @@ from store.api import (
     health,
     imports,
     manual,
-    problems,
     rekey,
     replays,
     runs,
 )
-from store.api.asked import understood
-from store.api.desk import Desk
-from store.api.guard import Guard, Tokens
-from store.api.spill import Spill
-from store.recorded import TooLarge
+from store.api.spilled_answers import Spill
+from store.query.exchanges import TooLarge
 
 ROUTERS = (
     ("", health.router),

@@ -9,9 +9,9 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from store.api.answers import Json
-from store.api.desk import Desk
-from store.database import DatabaseError
-from store.filters import BadCursor
+from store.api.deps import Desk
+from store.database.connection import DatabaseError
+from store.query.filters import BadCursor
 
 
 class Problem(Exception):

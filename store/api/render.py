@@ -10,15 +10,15 @@ from typing import Final
 from fastapi import FastAPI
 from starlette.types import Message, Scope
 
-from calls.profile import Profiles
-from calls.redact_call import Clean
+from calls.keys.profile import Profiles
+from calls.redaction.call import Clean
 from store.api.app import install
-from store.api.desk import Desk
-from store.counted import Counted
-from store.database import Database
-from store.keeper import Counts
+from store.api.deps import Desk
+from store.database.connection import Database
+from store.ingest.ingester import Counts
 from store.large.jobs import Rendering, RenderJob
-from store.modes import Modes
+from store.run_modes import Modes
+from store.worker_counters import Counted
 
 PROGRESS: Final = 0.5
 """Seconds between two reports that an answer has grown."""

@@ -1,7 +1,14 @@
 """How an exchange that names no run finds one, and how sure that is.
 
-certainty                 whether the run of an exchange was given, derived or guessed
-processes                 keep a process's calls together, or divide them by its conversations
-window, identifiers       what is remembered of a process's calls; the identifiers in a call
-conversations, turns      which calls are one conversation; who said what in it
+run_assignment      assign exchanges to runs, in the documented order
+grouping            group exchanges that share a trace or an id
+correlation_ids     ids that connect an exchange to others
+run_chains          runs that continue one another
+tool_attribution    attribute tool calls to the model call that requested them
+processes           attribute the calls of one process
+conversations       which calls of a process are one conversation
+turns               who said what in a conversation
+window              what is remembered of the calls of a process
+identifiers         the identifiers in a call
+certainty           whether an attribution was given, derived or guessed
 """

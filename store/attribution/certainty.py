@@ -6,8 +6,8 @@ A run is as sure as the least sure of its exchanges.
 from typing import Final
 
 from calls.model import Exchange
-from store.filing import CHAIN, PROCESS, SAME_PROCESS, SHARES, TRACE, is_loose
-from store.ties import EXECUTES, OWN, SESSION, owner_of
+from store.attribution.correlation_ids import EXECUTES, OWN, SESSION, owner_of
+from store.attribution.run_assignment import CHAIN, PROCESS, SAME_PROCESS, SHARES, TRACE, is_loose
 
 LEVELS: Final = ("given", "derived", "guessed")
 """From sure to unsure: by the client, for us; by what it told others or by what its calls have in common; by neither."""

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from calls.model import Call, Exchange
-from store.threads import values_in
+from store.call_graph.call_graph import values_in
 
 MOST: Final = 192
 """Identifiers of one exchange: of one with more it is not known what else it may hold."""

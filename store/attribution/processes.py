@@ -13,22 +13,15 @@ from typing import Final, NamedTuple
 
 from calls.model import Exchange
 from store.attribution.conversations import ModelCall, conversations, judged
+from store.attribution.correlation_ids import owner_of, ties
 from store.attribution.identifiers import identifiers
+from store.attribution.run_assignment import SAME_PROCESS, SHARES, is_done, is_owned_by_process, is_placed, may_go
+from store.attribution.run_chains import Chains, Link, link_of
 from store.attribution.turns import first_question
 from store.attribution.window import Entry, Window
-from store.chains import Chains, Link, link_of
-from store.database import Database
-from store.filing import (
-    SAME_PROCESS,
-    SHARES,
-    is_done,
-    is_owned_by_process,
-    is_placed,
-    may_go,
-)
-from store.ingest import Kept
-from store.threads import values_in
-from store.ties import owner_of, ties
+from store.call_graph.call_graph import values_in
+from store.database.connection import Database
+from store.ingest.batch_writer import Kept
 
 PASSES: Final = 3
 PROCESSES: Final = 128

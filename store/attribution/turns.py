@@ -8,8 +8,8 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
+from calls.codec.lenient_json import elements, members, some
 from calls.model import Call, Json
-from calls.shape import elements, members, some
 
 LONG_ENOUGH: Final = 20
 """Characters of question and answer together; shorter ones (yes, no) are said in many conversations."""

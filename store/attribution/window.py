@@ -10,7 +10,7 @@ from typing import Final
 
 from store.attribution.conversations import ModelCall
 from store.attribution.identifiers import Identifiers
-from store.chains import Link
+from store.attribution.run_chains import Link
 
 ALIVE: Final = 300 * 1_000_000_000
 """Nanoseconds around the calls of a conversation in which others may belong to it."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 
 from calls.events import Gap
 from calls.model import Body, Chunk, ChunkKind, Exchange, Headers, Request, Response, header
-from calls.redact import Redactor
-from store.bundle import Entry, Writer
-from store.foreign.found import Found, Interaction, NotReadable, Skipped
+from calls.redaction.redactor import Redactor
+from store.bundle.bundle import Entry, Writer
+from store.foreign.contents import Found, Interaction, NotReadable, Skipped
 
 
 @dataclass(slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from calls.model import ChunkKind, Headers, Request, Response
-from store.foreign.found import UNVERSIONED, Broken, Interaction
+from store.foreign.contents import UNVERSIONED, Broken, Interaction
 from store.foreign.parts import json_bytes, talk, url
 
 _TYPES: Final = ("json", "text", "binary", "none")

@@ -14,11 +14,11 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from calls.encoding import Undecodable, decode
+from calls.codec.encoding import Undecodable, decode
 from calls.model import ChunkKind, Headers, Request, Response, header
-from store.foreign.found import UNCHUNKED, UNTIMED, UNVERSIONED, Broken, Found, Interaction, NotReadable, Skipped
+from store.bundle.trace import LAST
+from store.foreign.contents import UNCHUNKED, UNTIMED, UNVERSIONED, Broken, Found, Interaction, NotReadable, Skipped
 from store.foreign.parts import body, field, mended, moment, talk, url, version
-from store.trace import LAST
 
 WIRE: Final = "_wire"
 """Our own member of a body: its bytes as they were on the wire, where HAR's text does not say them."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from calls.model import Headers, Request, Response, header
-from store.foreign.found import UNCHUNKED, UNTIMED, Broken, Found, Interaction, NotReadable, Skipped
+from store.foreign.contents import UNCHUNKED, UNTIMED, Broken, Found, Interaction, NotReadable, Skipped
 from store.foreign.parts import body, dated, field, mended, moment, url, version
 
 MARK: Final = b"httprr trace v1"

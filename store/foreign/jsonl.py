@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from calls.json import NotLossless, lenient
+from calls.codec.json import NotLossless, lenient
 from calls.model import Request, Response
-from store.foreign.found import (
+from store.foreign.contents import (
     REBUILT,
     UNCHUNKED,
     UNTIMED,

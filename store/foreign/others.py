@@ -5,7 +5,7 @@ from binascii import Error as NotBase64
 from collections.abc import Mapping
 from typing import Any, Final
 
-from store.foreign.found import Broken
+from store.foreign.contents import Broken
 from store.foreign.parts import json_bytes
 
 _TERM: Final = b"\x83m"

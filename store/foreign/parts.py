@@ -9,11 +9,11 @@ from math import isfinite
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from calls.encoding import Undecodable, codings, decode
-from calls.json import dumps
+from calls.codec.encoding import Undecodable, codings, decode
+from calls.codec.json import dumps
 from calls.model import EMPTY, Body, Chunk, ChunkKind, Headers, Json, header
-from store.foreign.found import REPACKED, UNPACKED, Broken
-from store.trace import LAST
+from store.bundle.trace import LAST
+from store.foreign.contents import REPACKED, UNPACKED, Broken
 
 DEEPEST: Final = 100
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from calls.model import header
-from store.foreign.found import Broken
+from store.foreign.contents import Broken
 from store.foreign.parts import field, json_bytes
 
 

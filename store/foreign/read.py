@@ -13,9 +13,9 @@ from typing import IO, Any, Final, cast
 
 import msgspec
 
-from store.bundle import CONFLICT, CONFLICTED
+from store.bundle.bundle import CONFLICT, CONFLICTED
 from store.foreign import har, httprr, jsonl, vcr
-from store.foreign.found import Format, Found, NotReadable
+from store.foreign.contents import Format, Found, NotReadable
 
 LARGEST: Final = 512 << 20
 """Bytes of a file, and of what a compressed one opens to."""

@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import IO, Any, Final
 
-from calls.json import NotLossless, lenient
+from calls.codec.json import NotLossless, lenient
 from calls.model import Headers, Request, Response, header
 from store.foreign import proxies
 from store.foreign.cassetter import conversation, is_typed, typed
-from store.foreign.found import (
+from store.foreign.contents import (
     RESERIALIZED,
     UNCHUNKED,
     UNTIMED,

@@ -13,12 +13,12 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 import yaml
 
-from calls.encoding import Undecodable, decode
+from calls.codec.encoding import Undecodable, decode
 from calls.model import Body, Exchange, Headers, Request, Response, ended, header
-from store.bundle import Entry
-from store.foreign.found import Skipped
+from store.bundle.bundle import Entry
+from store.bundle.trace import rfc3339_ns
+from store.foreign.contents import Skipped
 from store.foreign.har import WIRE
-from store.trace import rfc3339_ns
 
 
 @dataclass(slots=True)

@@ -1,5 +1,11 @@
-"""Exchanges that are too large for the store server's own memory: they are stored and read by helper processes.
+"""Exchanges that are too large for the store server's own memory.
 
-`weight` says which exchanges are large, `memory` limits a process, `worker` is the helper process, `helper` starts one
-and gives it jobs, and `queue` stores large exchanges one after another while the drain goes on with the others.
+weight     how much memory an exchange takes
+memory     limit the memory of a process
+helper     start helper processes
+worker     the helper process
+jobs       the messages between the server and its helpers
+queue      store large exchanges one after another
+storing    store one large exchange
+summary    what is stored of a large call for lists
 """

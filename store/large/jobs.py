@@ -49,7 +49,7 @@ class RenderJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JudgeJob(msgspec.Struct, frozen=True, kw_only=True):
-    """Judge what mode `auto` recorded, as the file of it says (`store.take`)."""
+    """Judge what mode `auto` recorded, as the file of it says (`store.generations.auto_session_file`)."""
 
     file: str
 

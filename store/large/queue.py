@@ -14,10 +14,10 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from calls.events import Gap, RequestStarted
-from store.database import DatabaseError
-from store.drain import Drain, LargeExchange
+from store.database.connection import DatabaseError
+from store.ingest.drain import Drain, LargeExchange
+from store.ingest.open_exchange_files import beginning_of
 from store.large.jobs import Job, Reply, StoringJob
-from store.parked import beginning_of
 
 log = logging.getLogger(__name__)
 

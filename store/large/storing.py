@@ -4,19 +4,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from calls.events import Gap
-from calls.fold import Fold
+from calls.exchange_builder import Fold
+from calls.keys.profile import Profiles
 from calls.model import Call, Exchange
-from calls.profile import Profiles
-from store.database import Unavailable
-from store.drain import DOOR_DIED, gaps_of, last_sign
-from store.filing import filed
-from store.ingest import Ingest, Kept
-from store.kin import Kin
+from store.active_profiles import shipped
+from store.attribution.grouping import Kin
+from store.attribution.run_assignment import filed
+from store.database.connection import Unavailable
+from store.ingest.batch_writer import Ingest, Kept
+from store.ingest.drain import DOOR_DIED, gaps_of, last_sign
+from store.ingest.open_exchange_files import events_in
 from store.large.jobs import Job, Reply, StoringJob
 from store.large.summary import summary_of, underived
-from store.parked import events_in
 from store.prices import cost
-from store.profiles import shipped
 
 
 class LargeStore:

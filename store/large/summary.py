@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import msgspec
 
-from calls.canonical import digest
+from calls.codec.canonical import digest
+from calls.codec.json import dumps
 from calls.derive import derive
-from calls.json import dumps
+from calls.keys.profile import Profiles
 from calls.model import EMPTY, Body, Call, Exchange
-from calls.profile import Profiles
-from store.blobs import pack, unpack
+from store.database.blobs import pack, unpack
 from store.large.weight import is_large
 
 TEXT: Final = 500

@@ -6,7 +6,7 @@ weight of a body is its length, opened, and a surcharge for each separator in it
 
 from typing import Final
 
-from calls.encoding import TooLarge, Undecodable, decode
+from calls.codec.encoding import TooLarge, Undecodable, decode
 from calls.model import Body, Exchange, Headers, header
 
 LARGE: Final = 2 << 20

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from calls.redact import Redactor
-from store.database import Database, Unavailable
-from store.derived import deriver
-from store.ingest import Ingest
-from store.judging import Judge
+from calls.redaction.redactor import Redactor
+from store.active_profiles import shipped
+from store.database.connection import Database, Unavailable
+from store.generations.auto_session_file import Take
+from store.generations.judging import Judge
+from store.ingest.batch_writer import Ingest
+from store.ingest.derive_call import deriver
 from store.large import memory
 from store.large.jobs import Job, Judgement, Rendering, Reply, WorkerConfig
 from store.large.storing import LargeStore
-from store.profiles import shipped
 from store.run_tokens import is_claimed
-from store.take import Take
 
 if TYPE_CHECKING:
     from store.api.render import Renderer

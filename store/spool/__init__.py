@@ -1,6 +1,6 @@
-"""A door's events on their way to the keeper: an append-only queue on disk, written by one process and read by another.
+"""The queue on disk between a worker and the store server: written by one process, read by another.
 
-What is lost if we die now:
+What is lost if a process or the host fails:
 
 - the writing process (kill -9): what was appended and not yet written, at most 20 ms of pieces that nobody waited for;
 - the host: what was written and not yet synced, at most one more 20 ms group; with `durability="fsync"`, `reached` waits
@@ -12,7 +12,19 @@ What is lost if we die now:
     DIR/00000001.seg    segments: see `segment`
     DIR/cursor          how far the reader has come
     DIR/damaged/        bytes that could not be read, as they were found
-    DIR/news            what the door has still to tell of replays: see store/news.py
+    DIR/news            which reports of replays are not yet written: see store/report_sequence.py
+
+writer      append records, and write them on a thread
+syncer      sync files on another thread
+output      the segment that is being written
+segment     the format of a segment
+progress    how many records were written
+waiters     those who wait for their records
+reader      read records, and find a way around damage
+cursor      how far the reader has come
+place       the directory of a spool
+disk        the system calls of a spool
+errors      why a record cannot be kept
 """
 
 from store.spool.errors import SpoolBroken, SpoolError, SpoolFull, SpoolTaken

@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
-from calls.key import Keyed, keyed
+from calls.keys.key import Keyed, keyed
 from calls.model import Body, Headers, Request
-from store.profiles import shipped
+from store.active_profiles import shipped
 
 PROFILES = shipped()
 

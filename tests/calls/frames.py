@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from calls.codec.json import dumps
 from calls.framing.eventstream import framed as _framed
-from calls.json import dumps
 
 
 def framed(event: str, payload: Any) -> bytes:

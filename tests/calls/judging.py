@@ -10,11 +10,11 @@ from typing import Any
 
 import httpx2
 
+from calls.codec.json import dumps
 from calls.derive import derive
 from calls.dialects.table import BY_NAME
-from calls.json import dumps
 from calls.model import Call
-from store.profiles import shipped
+from store.active_profiles import shipped
 from tests.calls.recorded import exchange
 from tests.support.corpus import Recorded, cassettes
 

@@ -14,7 +14,7 @@ import zstandard
 
 from calls.framing import eventstream
 from calls.model import Headers
-from calls.redact import Redactor
+from calls.redaction.redactor import Redactor
 from tests.calls.planted import Stream, body_of, places, planted, stream_of
 from tests.calls.secrets import KEY, SECRETS
 from tests.calls.test_conformance import CASES, MEDIA, STREAMED

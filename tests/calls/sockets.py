@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
+from calls.codec.json import dumps
 from calls.events import Side
-from calls.json import dumps
 from calls.model import Body, Chunk, ChunkKind, Exchange, Json, Outcome, Request, Response
 
 ASKED = (("Host", "api.test"), ("Upgrade", "websocket"), ("Connection", "Upgrade"), ("Sec-WebSocket-Version", "13"))

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from calls.forms import asked
-from calls.key import Keyed, keyed
+from calls.answer_form import asked
+from calls.keys.key import Keyed, keyed
 from calls.model import Request
-from calls.redact import Redactor
+from calls.redaction.redactor import Redactor
 from calls.route import route_of
 from tests.calls.asking import PROFILES, asking
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calls.identity import LONGEST, RUN, legal, told_by_body
 from calls.model import Json
+from calls.request_identifiers import LONGEST, RUN, legal, told_by_body
 from tests.calls.strategies import json_values
 
 UUID = "3f2a9c1e-8b7d-4c6a-9e5f-0a1b2c3d4e5f"

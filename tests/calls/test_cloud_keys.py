@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from calls.key import keyed, raw_digest
-from calls.profile import NEVER_KEYS
+from calls.keys.key import keyed, raw_digest
+from calls.keys.profile import NEVER_KEYS
 from tests.calls.asking import ANTHROPIC, PROFILES, VERSION, asking, chat, how, key, user
 
 MODEL = "https://bedrock-runtime.us-east-1.amazonaws.com/model/"

@@ -16,13 +16,13 @@ from _pytest.mark import ParameterSet
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from calls.codec.json import dumps, parse
 from calls.dialects import Assembly, Dialect, Told
 from calls.dialects.table import BY_NAME, DIALECTS
 from calls.framing import eventstream, websocket
-from calls.json import dumps, parse
 from calls.model import Json, header
 from calls.route import route_of
-from store.profiles import shipped
+from store.active_profiles import shipped
 from tests.calls.frames import framed
 from tests.calls.recorded import exchange
 from tests.calls.sockets import said

@@ -3,14 +3,14 @@
 import json
 from functools import lru_cache
 
+from calls.codec.json import dumps
 from calls.derive import derive
 from calls.events import Closed
-from calls.explain import explain
-from calls.fold import Fold, events_of
-from calls.json import dumps
-from calls.key import keyed, raw_digest
+from calls.exchange_builder import Fold, events_of
+from calls.keys.explain import explain
+from calls.keys.key import keyed, raw_digest
 from calls.model import Call, Exchange
-from store.profiles import shipped
+from store.active_profiles import shipped
 from tests.calls.recorded import exchange
 from tests.support.corpus import cassettes
 

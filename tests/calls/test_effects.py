@@ -2,8 +2,8 @@
 
 import pytest
 
+from calls.codec.json import dumps
 from calls.effects import BadRule, Effects, Rule, effects
-from calls.json import dumps
 from calls.model import Body, Headers, Json, Request
 
 JSON: Headers = (("Content-Type", "application/json"),)

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calls.derive import derive
-from calls.key import keyed
+from calls.keys.key import keyed
+from calls.keys.normalize import camel, digested
 from calls.route import route
-from calls.spelling import camel, digested
 from tests.calls.asking import PROFILES, asking, how, key, request
 from tests.calls.test_derive import CAPTURES, answered
 

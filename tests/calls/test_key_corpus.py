@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calls.json import MAX_DEPTH, dumps
-from calls.key import Keyed, keyed
+from calls.codec.json import MAX_DEPTH, dumps
+from calls.keys.key import Keyed, keyed
 from calls.model import Body, Json, Request
 from tests.calls.asking import PROFILES
 from tests.calls.recorded import exchange

@@ -12,8 +12,8 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.server.fastmcp import Context, FastMCP
 
 from calls.derive import derive
-from calls.dialects import mcp
-from calls.key import keyed
+from calls.dialects.protocols import mcp
+from calls.keys.key import keyed
 from calls.model import Call, Headers, ToolCall
 from calls.route import route_of
 from tests.calls.asking import PROFILES, asking, how, key, request

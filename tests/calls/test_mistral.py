@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from calls.json import dumps
+from calls.codec.json import dumps
 from tests.calls.judging import opened, streams
 from tests.frameworks.environments import python
 

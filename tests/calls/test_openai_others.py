@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calls.derive import derive
-from calls.dialects.openai_embeddings import as_base64, as_numbers
-from calls.key import keyed
+from calls.dialects.openai.embeddings import as_base64, as_numbers
+from calls.keys.key import keyed
 from calls.model import Call, ToolCall
-from calls.redact import Redactor
+from calls.redaction.redactor import Redactor
 from tests.calls.asking import OPENAI, PROFILES, chat, how, key, request, user
 from tests.calls.secrets import KEY, SECRETS
 from tests.calls.strategies import json_values

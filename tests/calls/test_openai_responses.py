@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from calls.derive import derive
-from calls.key import keyed
+from calls.keys.key import keyed
 from calls.model import Call, ToolCall
 from calls.route import route
 from tests.calls.asking import PROFILES, how, key, request

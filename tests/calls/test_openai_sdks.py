@@ -18,10 +18,10 @@ from openai.types.beta.threads import message_create_params, run_create_params
 from openai.types.chat import completion_create_params as chat_create_params
 from openai.types.responses import input_token_count_params, response_compact_params
 
-from calls.dialects import openai_responses
-from calls.json import dumps
+from calls.codec.json import dumps
+from calls.dialects.openai import responses as openai_responses
 from calls.model import Call
-from store.profiles import shipped
+from store.active_profiles import shipped
 from tests.calls.judging import client, derived, differences, explained, in_pieces, opened, said, streams
 from tests.support.corpus import Recorded
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from calls.codec.json import parse
 from calls.derive import derive
 from calls.dialects.table import BY_NAME
-from calls.folding import Part, fold
-from calls.json import parse
-from calls.key import keyed
+from calls.keys.key import keyed
 from calls.model import Kind
-from calls.redact import Redactor
+from calls.redaction.redactor import Redactor
+from calls.retry_grouping import Part, fold
 from calls.route import route
 from tests.calls.asking import ANTHROPIC, PROFILES, chat, how, key, request, user
 from tests.calls.test_derive import answered

@@ -16,16 +16,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calls.derive import derive
-from calls.explain import explain
-from calls.folding import Part, fold
-from calls.key import keyed, raw_digest
+from calls.keys.explain import explain
+from calls.keys.key import keyed, raw_digest
 from calls.model import Exchange, Request, Response
+from calls.retry_grouping import Part, fold
 from replay.script import Recorded, Script, index
-from store.brief import brief
-from store.bundle import Entry
+from store.bundle.bundle import Entry
+from store.bundle.exchange_summary import brief
 from tests.calls.asking import ANTHROPIC, OPENAI, PROFILES, TICKETS, VERSION, asking, chat, how, key, request, user
+from tests.calls.keys.test_key import BILLING, turn, upload
 from tests.calls.recorded import body
-from tests.calls.test_key import BILLING, turn, upload
 
 GEMINI = "https://generativelanguage.googleapis.com/v1beta/models/gemini-2.5-flash:generateContent"
 RESPONSES = "https://api.openai.com/v1/responses"

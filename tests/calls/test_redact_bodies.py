@@ -11,8 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from calls.placeholder import PATTERN
-from calls.redact import Redactor
-from calls.scanner import LONGEST
+from calls.redaction.redactor import Redactor
+from calls.redaction.scanning.scanner import LONGEST
 from tests.calls.secrets import CONTEXTS, HARMLESS, KEPT, KEY, PEM, SECRETS, TOKENS, bodies
 from tests.calls.strategies import pieces
 

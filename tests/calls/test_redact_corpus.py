@@ -3,9 +3,9 @@
 import gzip
 from collections.abc import Iterator
 
-from calls.encoding import Undecodable, decode
+from calls.codec.encoding import Undecodable, decode
 from calls.placeholder import fold
-from calls.redact import Redactor
+from calls.redaction.redactor import Redactor
 from tests.calls.secrets import KEY
 from tests.support.corpus import cassettes
 

@@ -12,9 +12,9 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calls.encoding import Encoder, codings, decode
-from calls.redact import Redactor
-from calls.redact_body import Piece
+from calls.codec.encoding import Encoder, codings, decode
+from calls.redaction.body import Piece
+from calls.redaction.redactor import Redactor
 from tests.calls.secrets import KEY, SECRETS, TOKENS
 from tests.calls.strategies import pieces
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from calls.model import Headers
 from calls.placeholder import PATTERN, is_placeholder
-from calls.redact import Redactor, Rules
+from calls.redaction.redactor import Redactor, Rules
 from tests.calls.secrets import KEY, SECRETS, TOKENS
 
 REDACTOR = Redactor(key=KEY)

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from calls.codec.json import dumps, parse
 from calls.derive import derive
 from calls.dialects.table import BY_NAME
-from calls.graphql import normal
-from calls.json import dumps, parse
-from calls.key import keyed
+from calls.keys.graphql import normal
+from calls.keys.key import keyed
 from calls.model import Headers, Kind
 from calls.route import route
 from tests.calls.asking import PROFILES, TICKETS, asking, how, key, request

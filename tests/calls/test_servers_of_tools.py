@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from calls.derive import derive
-from calls.redact import Redactor
+from calls.redaction.redactor import Redactor
 from tests.calls.asking import PROFILES, key
 from tests.calls.test_derive import answered
 

@@ -22,8 +22,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from playhead.binding import RUN_ID
 from playhead.proxied import has_playhead_certificate, is_playhead_address
 
-from calls import identity
-from proxy.ca import ensure
+from calls import request_identifiers as identity
+from proxy.trust.ca import ensure
 from tests.clients.stage import PLAYHEAD, Stage
 from tests.support.service import Service, running
 

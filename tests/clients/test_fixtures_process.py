@@ -16,13 +16,13 @@ from pytest_playhead.guard import Guard, NetworkBlocked
 from pytest_playhead.places import legal
 
 from calls.model import Body, Exchange, Request, Response
-from calls.redact import Redactor
+from calls.redaction.redactor import Redactor
 from proxy.errors import Failure
-from proxy.fixtures.kept import Press, new_run, run_id
-from proxy.fixtures.words import Place, replayed
-from proxy.identity import RUN
-from store.bundle import load
-from store.profiles import shipped
+from proxy.fixtures.messages import Place, replayed
+from proxy.fixtures.write_recording import Press, new_run, run_id
+from proxy.recording.run_identity import RUN
+from store.active_profiles import shipped
+from store.bundle.bundle import load
 from tests.clients.stage import PLAYHEAD
 
 type Say = Callable[[bytes], dict[str, Any]]

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from calls.model import Exchange, Headers
-from store.bundle import read
+from store.bundle.bundle import read
 from tests.support.corpus import HOP_BY_HOP, Cassette, Recorded, cassettes
 from tests.support.h1 import Line, Message, origin
 from tests.support.service import Service, running

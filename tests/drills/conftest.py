@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from store.postgres import Server, ensure
+from store.embedded.postgres import Server, ensure
 from tests.support.postgres import migrate
 
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import httpx2
 
 from calls.model import Exchange
-from store.bundle import Bundle, read
+from store.bundle.bundle import Bundle, read
 from tests.drills.ledger import Comparison, Ledger
 from tests.drills.upstream import Upstream
 from tests.support.api import authorization, ready_words
@@ -98,7 +98,7 @@ class Up:
     @property
     def doors(self) -> list[Process]:
         """Its door processes."""
-        return [one for one in descendants(self.process.pid) if "proxy.worker" in one.command]
+        return [one for one in descendants(self.process.pid) if "proxy.worker.process" in one.command]
 
     @property
     def keeper(self) -> Process:

@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 import zstandard
 
-from store.blobs import Corrupt, unpack
+from store.database.blobs import Corrupt, unpack
 
 COMPRESSED = re.compile(rb"\x1f\x8b\x08|\x78[\x01\x5e\x9c\xda]")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from calls.model import Request
-from store.bundle import load
+from store.bundle.bundle import load
 from store.datadir import opened
 from tests.drills.house import bundle, environment, get, until_true, up
 from tests.drills.ledger import NAME, Ledger, Seen

@@ -48,7 +48,7 @@ async def test_replay_speaks_to_nobody(data: Path, database_url: str) -> None:
     port = offline[1].splitlines()[0].decode()
     connected = CONNECT.findall(trace.read_text())
     assert connected, "nothing was traced"
-    # Whether loopback is there is asked with a datagram's socket, over which nothing is sent (proxy/ports.py).
+    # Whether loopback is there is asked with a datagram's socket, over which nothing is sent (proxy/processes/ports.py).
     assert {(family, to, where) for family, to, where, _ in connected if family != "AF_UNIX"} - {
         ("AF_INET", "9", "127.0.0.1")
     } == {("AF_INET", port, "127.0.0.1")}

@@ -9,9 +9,9 @@ import httpx2
 import pytest
 from sqlalchemy import text
 
-from store.database import Database
-from store.postgres import Server
-from store.schema import SCHEMA
+from store.database.connection import Database
+from store.database.schema_version import SCHEMA
+from store.embedded.postgres import Server
 from tests.drills.agent import Crew
 from tests.drills.house import Up, compared, descendants, killed, recorded, until, until_true, up
 from tests.drills.relay import Relay, relay

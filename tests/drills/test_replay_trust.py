@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from calls.model import Body, Chunk, Exchange, Request, Response
-from store.bundle import Bundle, load, write
+from store.bundle.bundle import Bundle, load, write
 from tests.drills.house import Up, environment, get, killed, until, up
 from tests.drills.upstream import HOST, upstream
 from tests.replay.strategies import SECOND, exchange, ok, run_of
@@ -114,7 +114,7 @@ for pid in filter(str.isdigit, os.listdir("/proc")):
         line = open(f"/proc/{pid}/cmdline").read()
     except OSError:
         continue
-    if int(stat[1]) == parent and int(pid) != os.getpid() and "proxy.worker" in line:
+    if int(stat[1]) == parent and int(pid) != os.getpid() and "proxy.worker.process" in line:
         os.kill(int(pid), signal.SIGKILL)
 try:
     urllib.request.urlopen("http://tools.example/not-recorded")

@@ -12,8 +12,8 @@ import httpx
 import httpx2
 import pytest
 
-from store.generation import FLAWED
-from store.lineage import LABEL, OF
+from store.generations.build import FLAWED
+from store.generations.names import LABEL, OF
 from tests.drills.house import Up, bundle, environment, get, killed, until, up
 from tests.support import wire
 from tests.support.api import authorization

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from calls.keys.profile import Profiles
 from calls.model import Body, Exchange, Request, Response
-from calls.profile import Profiles
 from proxy.errors import Failure
-from proxy.inference_replay import again, as_json, claimed, judged
-from store.profiles import shipped
+from proxy.inference.replay import again, as_json, claimed, judged
+from store.active_profiles import shipped
 from tests.support.model_server import ModelServer, serving
 
 ASKED = {"model": "tiny", "prompt": "who", "temperature": 0, "logprobs": 5}

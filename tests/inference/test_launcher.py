@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from proxy.cli import playhead
 from proxy.errors import Failure
-from proxy.inference import ROOT, Serving, check_threads, command, environment, home, ready, set_up
+from proxy.inference.server import ROOT, Serving, check_threads, command, environment, home, ready, set_up
 
 SERVING = Serving(
     model="qwen3", device="cpu", host="127.0.0.1", port=0, context=4096, threads=2, cache_gib=1, degrade=False

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from proxy.cli import playhead
 from proxy.errors import Failure
-from proxy.inference_plans import PRESETS, Preset, Size, waves
-from proxy.inference_plot import DIGIT, LEFT, RIGHT, WIDTH, labelled_loads, plot
-from proxy.inference_tally import Given, first_divergence, tally, verdict
+from proxy.inference.plans import PRESETS, Preset, Size, waves
+from proxy.inference.plot import DIGIT, LEFT, RIGHT, WIDTH, labelled_loads, plot
+from proxy.inference.tally import Given, first_divergence, tally, verdict
 from tests.support.model_server import ModelServer, serving
 
 

@@ -1,6 +1,6 @@
 """The client matrix: every client gets through a real door what it gets without it, and the record holds what was sent.
 
-A client that a door cannot catch is no failure here, as long as `doctor` says so (tests/proxy/test_doctor.py, and below).
+A client that a door cannot catch is no failure here, as long as `doctor` says so (tests/proxy/doctor/test_doctor.py, and below).
 """
 
 import asyncio
@@ -20,9 +20,9 @@ import pytest
 import pytest_asyncio
 import trustme
 
-from proxy.doctor import Door, examine, sound
-from proxy.environ import addressed, variables
-from proxy.witness import HOST, echoing
+from proxy.doctor.doctor import Door, examine, sound
+from proxy.doctor.probe_servers import HOST, echoing
+from proxy.trust.client_environment import addressed, variables
 from tests.live import npm, upstream
 from tests.support.service import Service, running
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.environ import variables
+from proxy.trust.client_environment import variables
 from tests.live import npm, upstream
 from tests.live.standin import StandinDoor, standing
 

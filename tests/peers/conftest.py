@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from store.postgres import Server
+from store.embedded.postgres import Server
 from tests.peers.stage import Service, Stage, Upstream, config, service, upstreams
 from tests.support.postgres import fresh
 

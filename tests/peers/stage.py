@@ -20,7 +20,7 @@ from typing import Any
 
 import httpx
 
-from store.bundle import Bundle, read
+from store.bundle.bundle import Bundle, read
 from tests.support.api import authorization, ready_words
 from tests.support.service import READY, command, surroundings
 
@@ -294,7 +294,9 @@ def config(port: int) -> str:
 def door(at: Service) -> int:
     """The process that agents speak to."""
     children = Path(f"/proc/{at.process.pid}/task/{at.process.pid}/children").read_text().split()
-    return next(int(child) for child in children if b"proxy.worker" in Path(f"/proc/{child}/cmdline").read_bytes())
+    return next(
+        int(child) for child in children if b"proxy.worker.process" in Path(f"/proc/{child}/cmdline").read_bytes()
+    )
 
 
 def resident(pid: int) -> int:

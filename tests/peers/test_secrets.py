@@ -10,7 +10,7 @@ import httpx
 import pytest
 import zstandard
 
-from calls.encoding import decode
+from calls.codec.encoding import decode
 from calls.model import Body
 from calls.placeholder import PATTERN
 from tests.peers.stage import CHAT, TOOLS, Stage, said, whole

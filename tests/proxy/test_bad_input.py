@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from calls.redact import Redactor
+from calls.redaction.redactor import Redactor
+from proxy.commands.up import reserved
 from proxy.errors import Failure
-from proxy.ports import free
-from proxy.recordings import from_file
+from proxy.processes.ports import free
+from proxy.processes.user_command import present
 from proxy.settings import load
-from proxy.up import reserved
-from proxy.wrap import present
-from store.bundle import Bundle, Entry, seal, write
-from store.profiles import shipped
+from proxy.worker.recordings import from_file
+from store.active_profiles import shipped
+from store.bundle.bundle import Bundle, Entry, seal, write
 from tests.store.exchanges import conversation
 from tests.support.service import command, running
 

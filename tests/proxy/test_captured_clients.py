@@ -13,9 +13,9 @@ import pytest
 
 from calls.derive import derive
 from calls.model import Body, Exchange, Headers, Json, Request
-from proxy.identity import identify
-from store.filing import filed, trace_of
-from store.profiles import shipped
+from proxy.recording.run_identity import identify
+from store.active_profiles import shipped
+from store.attribution.run_assignment import filed, trace_of
 
 CAPTURES = Path(__file__).with_name("captures")
 OWNER = "18f3a2"

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from calls.model import Exchange
-from store.bundle import Bundle, Entry, write
-from store.profiles import shipped
+from store.active_profiles import shipped
+from store.bundle.bundle import Bundle, Entry, write
 from tests.store.exchanges import conversation
 from tests.support.service import command, running
 

@@ -15,18 +15,18 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from proxy.api import Api, NotFound, lacks, segment
 from proxy.cli import COMMANDS, HIDDEN, files, loaded, playhead
 from proxy.cli.common import moment
 from proxy.cli.look import _row, _table
-from proxy.doctor import Finding, used_by
+from proxy.commands.export import _place
+from proxy.commands.record import ASKED, checked, summary
+from proxy.doctor.client_probes import kind_of
+from proxy.doctor.doctor import Finding, used_by
 from proxy.errors import Failure
-from proxy.export import _place
-from proxy.probes import kind_of
-from proxy.record import ASKED, checked, summary
-from proxy.text import typed
-from proxy.wrap import present
-from store.generation import lacking
+from proxy.processes.store_client import Api, NotFound, lacks, segment
+from proxy.processes.user_command import present
+from proxy.terminal.text import typed
+from store.generations.build import lacking
 from tests.store.exchanges import conversation
 
 WHOLE: dict[str, Any] = {

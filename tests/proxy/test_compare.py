@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calls.model import Exchange
-from proxy.bisect import Found, Verdict, bracket, sentence
-from proxy.drifted import show_drift
-from proxy.sheet import Sheet, cells, shown
-from store.bundle import Bundle, Entry, write
-from store.profiles import shipped
+from proxy.commands.bisect import Found, Verdict, bracket, sentence
+from proxy.terminal.render_drift import show_drift
+from proxy.terminal.table import Sheet, cells, shown
+from store.active_profiles import shipped
+from store.bundle.bundle import Bundle, Entry, write
 from tests.store.agents import MODEL, TOOL, Agent
 from tests.store.samples import NOON, SECOND, exchange
 from tests.support.service import command, running, surroundings
@@ -399,7 +399,7 @@ def test_drift_of_one_model_says_nothing_about_the_others() -> None:
     told: dict[str, Any] = {"variants": [], "items": [], "answers": []}
     lines: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("proxy.sheet.click.echo", lambda line, color: lines.append(line))
+        patch.setattr("proxy.terminal.table.click.echo", lambda line, color: lines.append(line))
         show_drift(told, Sheet(width=200, colour=False), ["--model nope"])
         show_drift(told, Sheet(width=200, colour=False))
     assert lines == [
@@ -419,7 +419,7 @@ def test_no_line_is_wider_than_the_terminal(texts: list[str], width: int) -> Non
     sheet = Sheet(width=width, colour=False)
     runs = [(shown(text), "gone") for text in texts]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("proxy.sheet.click.echo", lambda line, color: lines.append(line))
+        patch.setattr("proxy.terminal.table.click.echo", lambda line, color: lines.append(line))
         sheet.put(*runs)
         sheet.beside(runs, runs, indent=9)
     assert lines
@@ -429,7 +429,7 @@ def test_no_line_is_wider_than_the_terminal(texts: list[str], width: int) -> Non
 def test_colour_is_for_terminals_alone() -> None:
     lines: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("proxy.sheet.click.echo", lambda line, color: lines.append(line))
+        patch.setattr("proxy.terminal.table.click.echo", lambda line, color: lines.append(line))
         Sheet(width=80, colour=True).put(("gone", "gone"))
         Sheet(width=80, colour=False).put(("gone", "gone"))
     assert lines == ["\x1b[31mgone\x1b[0m", "gone"]

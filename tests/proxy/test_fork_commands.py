@@ -6,9 +6,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from proxy.cli import playhead
+from proxy.commands.fork import summary
+from proxy.commands.override_file import overrides_of
 from proxy.errors import Failure
-from proxy.fork import summary
-from proxy.overrides import overrides_of
 
 
 def typed(*words: str) -> Result:

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from calls.model import Exchange
-from store.bundle import Bundle, Entry, write
-from store.profiles import shipped
+from store.active_profiles import shipped
+from store.bundle.bundle import Bundle, Entry, write
 from tests.calls.asking import TICKETS, asking
-from tests.calls.test_calibrate import agent, exchange
+from tests.calls.comparison.test_calibrate import agent, exchange
 from tests.support.h1 import Message, origin
 from tests.support.service import command, running
 

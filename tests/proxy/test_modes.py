@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from proxy.ca import ensure
-from proxy.door import DoorConfig
+from proxy.commands.generations import following
 from proxy.errors import Failure
-from proxy.generations import following
 from proxy.settings import load
-from store.bundle import write
-from store.lineage import LABEL, newest
+from proxy.trust.ca import ensure
+from proxy.wire.config import DoorConfig
+from store.bundle.bundle import write
+from store.generations.names import LABEL, newest
 from tests.drills.house import environment
 from tests.drills.upstream import HOST, upstream
 from tests.replay.strategies import exchange, ok, post, run_of

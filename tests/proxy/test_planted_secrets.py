@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from tests.calls.token_samples import FAMILIES, token
-from tests.proxy.recording import desk
+from tests.proxy.recorded_exchanges import desk
 
 
 def _packed(secret: str) -> bytes:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from calls.events import Closed
-from proxy import ledger
-from tests.proxy.recording import Desk, desk
+from proxy.recording import spool_outbox as ledger
+from tests.proxy.recorded_exchanges import Desk, desk
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from calls.events import Closed, Data, Ended, RequestStarted, ResponseStarted, decode
 from calls.model import Exchange, Headers
-from proxy.recording import QUICK, Recording
+from proxy.recording.exchange_recording import QUICK, Recording
 from store.spool import Reader
 from tests.calls.secrets import TOKENS
-from tests.proxy.recording import JSON, Desk, desk
+from tests.proxy.recorded_exchanges import JSON, Desk, desk
 
 FORM: Headers = (("Content-Type", "application/x-www-form-urlencoded"),)
 ZIPPED: Headers = (("Content-Type", "application/json"), ("Content-Encoding", "gzip"))

@@ -1,11 +1,11 @@
 """Recorded exchanges for tests: short to write, whole enough to be served."""
 
-from calls.json import dumps
-from calls.key import keyed
+from calls.codec.json import dumps
+from calls.keys.key import keyed
+from calls.keys.profile import Profiles
 from calls.model import Body, Chunk, Exchange, Headers, Json, Outcome, Request, Response
-from calls.profile import Profiles
-from store.bundle import Bundle, Entry
-from store.profiles import shipped
+from store.active_profiles import shipped
+from store.bundle.bundle import Bundle, Entry
 
 SECOND = 1_000_000_000
 PROFILES = shipped(None)

@@ -1,9 +1,9 @@
 """An answer of Vercel's gateway, put into the other form, means what it meant."""
 
+from calls.codec.json import dumps, parse
 from calls.derive import derive
-from calls.json import dumps, parse
 from calls.model import Json
-from replay.fit import fitted
+from replay.reframing.adapt_answer import fitted
 from tests.calls.asking import PROFILES, asking
 from tests.replay.strategies import exchange, ok
 

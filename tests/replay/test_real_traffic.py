@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from calls.json import NotLossless, dumps, parse
+from calls.codec.json import NotLossless, dumps, parse
 from calls.model import Body, Exchange, Json, Request, Response
-from calls.redact import Redactor
+from calls.redaction.redactor import Redactor
 from replay.replays import Replays, Source, redacted
 from replay.session import Options
 from tests.replay.strategies import PROFILES, body, exchange, run_of

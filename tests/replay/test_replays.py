@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from calls.model import Exchange, Json, Request
-from calls.redact import Redactor
+from calls.redaction.redactor import Redactor
 from replay.answer import Answer
 from replay.replays import RESTS_AFTER, Load, Replays, Source, Unusable, redacted
 from replay.session import Options
-from store.bundle import Bundle
+from store.bundle.bundle import Bundle
 from tests.replay.strategies import CHAT, JSON, PROFILES, chat, exchange, post, run_of, said
 
 KEY = b"k" * 32

@@ -9,11 +9,11 @@ import pytest
 
 from proxy.cli import loaded
 from proxy.cli.common import print_json
-from proxy.replay import told
+from proxy.commands.replay import told
+from replay.misses.why import why
 from replay.recording import recording
 from replay.report import LISTED, escaped, interrupted, lines
 from replay.session import Options, Session
-from replay.why import why
 from tests.replay.strategies import PROFILES, chat, exchange, ok, post, run_of, said
 
 

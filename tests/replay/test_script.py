@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from replay.script import Index, Policy, Recorded, Script, index
-from store.brief import brief
-from store.bundle import Entry
+from store.bundle.bundle import Entry
+from store.bundle.exchange_summary import brief
 from tests.replay.strategies import SECOND, exchange, ok, post
 
 KEYS = ("k1", "k2", "k3")

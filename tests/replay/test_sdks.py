@@ -6,7 +6,7 @@ import anthropic
 import openai
 import pytest
 
-from calls.json import dumps
+from calls.codec.json import dumps
 from calls.model import Json
 from replay.recording import recording
 from replay.session import Options, Session

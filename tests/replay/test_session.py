@@ -8,21 +8,21 @@ from typing import Any, Literal
 
 import pytest
 
+from calls.codec.json import dumps
 from calls.events import Gap
-from calls.json import dumps
+from calls.keys.profile import Profiles
+from calls.keys.profile_toml import parse
 from calls.model import Exchange, Json, Request, Response
-from calls.profile import Profiles
-from calls.profile_text import parse
 from replay.answer import Answer
-from replay.explain import Asked
-from replay.hooks import Given
+from replay.forks.hooks import Given
+from replay.misses.explain import Asked
 from replay.pacing import RECORDED, Pace
 from replay.recording import recording
 from replay.report import lines
 from replay.script import Recorded
 from replay.session import Options, Session
-from store.blobs import Corrupt
-from store.bundle import Bundle
+from store.bundle.bundle import Bundle
+from store.database.blobs import Corrupt
 from tests.replay.strategies import (
     CHAT,
     JSON,

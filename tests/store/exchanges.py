@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from calls.events import Gap
 from calls.model import Body, Chunk, Exchange, Request, Response
-from store.bundle import Bundle, Entry
+from store.bundle.bundle import Bundle, Entry
 
 RUN = "night-run"
 STARTED = 1_795_300_000_123_456_789

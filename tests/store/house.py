@@ -13,15 +13,15 @@ import httpx2
 
 from calls.derive import derive
 from calls.model import Call, Exchange
-from calls.redact_call import Clean
+from calls.redaction.call import Clean
+from store.active_profiles import shipped
 from store.api.app import create
-from store.api.desk import Desk, Unfit
+from store.api.deps import Desk, Unfit
 from store.api.server import serving
-from store.database import Database
-from store.ingest import Ingest
-from store.keeper import Keeper
+from store.database.connection import Database
+from store.ingest.batch_writer import Ingest
+from store.ingest.ingester import Keeper
 from store.large.helper import Helper
-from store.profiles import shipped
 
 PROFILES = shipped(None)
 EXAMPLE = Path(__file__).with_name("example.jsonl")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from calls.model import Body, Call, Chunk, Exchange, Headers, Json, Request, Response, ToolCall, Usage
-from store.ingest import Kept
+from store.ingest.batch_writer import Kept
 
 NOON = 1_795_262_400_000_000_000
 """2026-11-21 12:00 UTC, in nanoseconds."""

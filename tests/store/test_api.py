@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from calls.model import Exchange
-from calls.redact import Redactor
-from store.bundle import load
-from store.database import Database
-from store.recorded import Recorded
+from calls.redaction.redactor import Redactor
+from store.bundle.bundle import load
+from store.database.connection import Database
+from store.query.exchanges import Recorded
 from tests.store.house import EXAMPLE, RUN, imported, is_problem, opened
 
 # Runs

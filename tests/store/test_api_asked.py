@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calls.identity import RUN
+from calls.request_identifiers import RUN
 from replay.report import Tally, report
-from store.api.asked import RUN_ID
-from store.bundle import Bundle, read, write
-from store.database import Database
-from store.shapes import ns_of, rfc3339
+from store.api.parameters import RUN_ID
+from store.bundle.bundle import Bundle, read, write
+from store.database.connection import Database
+from store.query.rest_shapes import ns_of, rfc3339
 from tests.store.house import House, imported, is_problem, opened
 
 CONTRACT = {

@@ -7,12 +7,12 @@ import pytest
 
 from calls.events import Gap
 from calls.model import Exchange
-from store import packed
-from store.api import imports
-from store.brief import brief
-from store.bundle import BadBundle, Bundle, load, read, seal, write
-from store.database import Database
-from store.schema import SCHEMA
+from store.api.routes import imports
+from store.bundle import rows_bundle as packed
+from store.bundle.bundle import BadBundle, Bundle, load, read, seal, write
+from store.bundle.exchange_summary import brief
+from store.database.connection import Database
+from store.database.schema_version import SCHEMA
 from tests.store import exchanges as made
 from tests.store.house import EXAMPLE, PROFILES, RUN, House, imported, is_problem, opened
 from tests.store.samples import NOON, uuid7

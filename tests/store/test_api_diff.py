@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from store.bundle import Bundle, Entry, write
-from store.database import Database
-from store.diff import compare
-from store.diff_steps import Reading
+from store.bundle.bundle import Bundle, Entry, write
+from store.database.connection import Database
+from store.diff.diff import compare
+from store.diff.steps import Reading
 from tests.store.agents import Agent
 from tests.store.house import PROFILES, House, imported, is_problem, opened
 

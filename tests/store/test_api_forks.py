@@ -9,9 +9,9 @@ import pytest
 
 from calls.derive import derive
 from calls.model import Body, Exchange
-from replay.wishes import unfit
-from store.database import Database
-from store.forked import last_whole
+from replay.replay_options import unfit
+from store.database.connection import Database
+from store.generations.fork_point import last_whole
 from tests.store.exchanges import conversation
 from tests.store.house import PROFILES, RUN, imported, is_problem, opened
 

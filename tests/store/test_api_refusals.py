@@ -11,13 +11,13 @@ from fastapi.routing import APIRoute
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from proxy.ca import ensure
+from proxy.trust.ca import ensure
 from store import datadir
 from store.api.app import ROUTERS, create
-from store.api.desk import Desk
+from store.api.deps import Desk
 from store.api.guard import OPEN, PUBLIC, is_loopback
-from store.database import Database
-from store.recorded import Recorded
+from store.database.connection import Database
+from store.query.exchanges import Recorded
 from tests.store.house import PROFILES, House, imported, is_problem, kept, opened, serving_api
 
 TOKEN = "a-token-of-the-team"

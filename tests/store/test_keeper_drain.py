@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from calls.events import Data, Ended, Record, RequestStarted, encode
-from calls.fold import events_of
+from calls.exchange_builder import events_of
 from calls.model import Exchange
-from store.drain import Drain
-from store.parked import Parked
+from store.ingest.drain import Drain
+from store.ingest.open_exchange_files import Parked
 from store.spool import Position, Spool
 from tests.store import exchanges as made
 from tests.store.samples import NOON, uuid7

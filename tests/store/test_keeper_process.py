@@ -17,9 +17,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from calls.fold import events_of
+from calls.exchange_builder import events_of
 from store.spool import Spool
-from tests.store.test_keeper import RUN, conversation, written
+from tests.store.ingest.test_ingester import RUN, conversation, written
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from calls.derive import derive
 from calls.model import Call, Exchange
 from store import prices
+from store.active_profiles import shipped
 from store.prices import Cost, cost
-from store.profiles import shipped
 from tests.calls.strategies import json_values
 from tests.calls.test_derive import answered
 

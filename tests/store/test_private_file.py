@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from proxy import ca
 from proxy.errors import Failure
+from proxy.trust import ca
 from store.datadir import DataDirError, opened
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to users and groups")

@@ -12,13 +12,13 @@ import pytest
 
 from calls.events import Gap, ReplayNoted
 from calls.model import Body, Call, Exchange
-from store.blobs import Corrupt
-from store.database import Database
-from store.filters import BadCursor, Filters
-from store.ingest import Ingest, Kept
-from store.recorded import Recorded
-from store.runs import Runs
-from store.shapes import IDLE, rfc3339
+from store.database.blobs import Corrupt
+from store.database.connection import Database
+from store.ingest.batch_writer import Ingest, Kept
+from store.query.exchanges import Recorded
+from store.query.filters import BadCursor, Filters
+from store.query.rest_shapes import IDLE, rfc3339
+from store.query.runs import Runs
 from tests.store import samples
 from tests.store.samples import NOON, SECOND, call, exchange, kept, model_call, uuid7
 

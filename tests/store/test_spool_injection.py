@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from calls.events import Gap, ReplayNoted, decode
-from calls.fold import Fold
+from calls.exchange_builder import Fold
 from calls.model import Exchange
-from calls.redact import Redactor
-from proxy import ledger
-from proxy.recorder import Recorder
+from calls.redaction.redactor import Redactor
+from proxy.recording import spool_outbox as ledger
+from proxy.recording.recorder import Recorder
 from store.spool import Reader, Spool, SpoolError
 from store.spool.disk import Disk
 from store.spool.writer import Durability
 from tests.calls.secrets import KEY
-from tests.proxy.recording import JSON, URL
+from tests.proxy.recorded_exchanges import JSON, URL
 from tests.store.disks import CALLS, InjectingDisk
 
 ERRORS = [errno.EIO, errno.ENOSPC, errno.EMFILE, errno.EROFS, errno.EDQUOT]

@@ -17,8 +17,8 @@ from referencing import Registry, Resource
 
 from calls.derive import derive
 from calls.model import FORMAT, Body, Call, Exchange, Request, Response, Usage
-from store.bundle import CALL_MEMBERS, Bundle, Entry, load, read, write
-from store.profiles import shipped
+from store.active_profiles import shipped
+from store.bundle.bundle import CALL_MEMBERS, Bundle, Entry, load, read, write
 from tests.store.exchanges import bundle, conversation, exchanges, gaps
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from store.database import Database
-from store.postgres import NoPostgres, Server, ensure, find_bindir
+from store.database.connection import Database
+from store.embedded.postgres import NoPostgres, Server, ensure, find_bindir
 
 TEMPLATE = "migrated"
 # Nothing here outlives its test, so nothing has to reach the disk.

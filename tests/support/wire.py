@@ -13,8 +13,8 @@ import trustme
 
 from calls.model import ChunkKind, Headers, Outcome, Request
 from proxy import lane, mitm
-from proxy.ca import ensure
-from proxy.door import Answerer, DoorConfig, Limits
+from proxy.trust.ca import ensure
+from proxy.wire.config import Answerer, DoorConfig, Limits
 from replay.answer import Answer, Piece
 
 type Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

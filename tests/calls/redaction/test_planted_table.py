@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from calls.credentials import RULES
 from calls.dialects.table import DIALECTS
-from calls.redact import Redactor, Rules
+from calls.redaction.redactor import Redactor, Rules
+from calls.redaction.rules.credentials import RULES
 from tests.calls.positions import REDACTOR, bodies, is_shown, plants, spelled_base64, table, written
 from tests.calls.secrets import KEY
 from tests.calls.test_conformance import NEVER_STREAMED

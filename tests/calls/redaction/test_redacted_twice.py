@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from calls.credentials import RULES
-from calls.personal_data import PERSONAL_DATA
-from calls.redact import Redactor
-from calls.scanner import Scanner, Table
-from calls.token_families import EXACT, PREFIXES
+from calls.redaction.redactor import Redactor
+from calls.redaction.rules.credentials import RULES
+from calls.redaction.rules.personal_data import PERSONAL_DATA
+from calls.redaction.rules.token_families import EXACT, PREFIXES
+from calls.redaction.scanning.scanner import Scanner, Table
 from tests.calls.positions import is_shown
 from tests.calls.secrets import KEY
 from tests.calls.token_samples import FAMILIES, KEPT, token

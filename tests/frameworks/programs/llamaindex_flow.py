@@ -7,7 +7,6 @@ import httpx
 from llama_index.core.agent.workflow import AgentStream, FunctionAgent, ToolCallResult
 from llama_index.llms.openai import OpenAI
 
-
 # The workflow hands results to the model in the order in which its tools end, so that they end in one order each time.
 one_at_a_time = asyncio.Lock()
 

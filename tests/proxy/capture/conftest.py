@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
-from proxy.capture import dns_message, names, resolver
+from proxy.capture.dns import message as dns_message
+from proxy.capture.dns import resolver
+from proxy.capture.dns import synthetic_addresses as names
 from tests.support import wire
 
 
@@ -164,7 +166,7 @@ def _resolve_with(monkeypatch: pytest.MonkeyPatch, known: dict[str, str]) -> Non
         return await asyncio.to_thread(socket.getaddrinfo, known.get(host, host), port, type=socket.SOCK_STREAM)
 
     monkeypatch.setattr(resolver, "host_resolution", resolution)
-    from proxy.mitm import destinations
+    from proxy.wire import destinations
 
     async def resolved(host: str, port: int) -> list[Any]:
         return [ipaddress.ip_address(known.get(host, host))]

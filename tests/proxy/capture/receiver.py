@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from proxy.capture.original_destination import destination
+from proxy.capture.connections.original_destination import destination
 
 
 @dataclass

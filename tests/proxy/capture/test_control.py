@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from proxy.access import Access
 from proxy.capture.control_path import LONGEST, control_path
+from proxy.wire.access import Access
 from tests.proxy.capture.conftest import Capturing, Launcher, listening
 from tests.support.wire import MemoryRecorder, ScriptedAnswerer
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from proxy.access import Access
 from proxy.capture.owner import Owners, Search, _listed, socket_inode
 from proxy.capture.process import read_process
+from proxy.wire.access import Access
 from tests.support import wire
 from tests.support.wire import MemoryRecorder, answering, opened
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from proxy.ca import ensure
-from proxy.lane.carriers import Lender
 from proxy.lane.relay import Relay
 from proxy.lane.upstream import Upstream as Connection
 from proxy.lane.upstream import Upstreams, Way
+from proxy.lane.upstream_http1 import Lender
+from proxy.trust.ca import ensure
 from replay.answer import Answer, Piece
 from tests.support.h2doors import OK as OK2
 from tests.support.h2doors import asking, reaching, speaking

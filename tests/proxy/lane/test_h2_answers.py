@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from proxy.ca import ensure
-from proxy.door import DoorConfig, Limits
 from proxy.lane import lane as lanes
-from proxy.lane.h2streams import Seat
-from proxy.mitm.engine import Engine
+from proxy.lane.h2.client import Seat
+from proxy.trust.ca import ensure
+from proxy.wire.config import DoorConfig, Limits
+from proxy.wire.engine import Engine
 from tests.support.h2wire import Peer, StreamBroken
 from tests.support.wire import answering, connected, opened
 

@@ -10,13 +10,12 @@ import ngh2
 import pytest
 
 from calls.model import ChunkKind
-from proxy.door import Limits
 from proxy.lane import lane as lanes
 from proxy.lane.client import Client
-from proxy.lane.h2client import Http2Client
-from proxy.lane.h2streams import Seat
-from proxy.lane.h2upstreams import Leg
+from proxy.lane.h2.client import Http2Client, Seat
+from proxy.lane.h2.upstreams import Leg
 from proxy.lane.relay import Relay
+from proxy.wire.config import Limits
 from tests.support.h2doors import OK, answer_all, asking, reaching, speaking
 from tests.support.h2quick import Quick
 from tests.support.h2wire import Peer, StreamBroken

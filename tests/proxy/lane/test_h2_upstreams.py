@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from proxy.ca import ensure
-from proxy.door import DoorConfig, Limits
-from proxy.lane import h2upstreams, h2ways
+from proxy.lane.h2 import routes as h2ways
+from proxy.lane.h2 import upstreams as h2upstreams
 from proxy.lane.receive_queue import ReceiveQueue
 from proxy.lane.upstream import Upstreams
-from proxy.mitm.engine import Engine
+from proxy.trust.ca import ensure
+from proxy.wire.config import DoorConfig, Limits
+from proxy.wire.engine import Engine
 from tests.support.h2doors import OK, answer_all, asking, reaching, speaking
 from tests.support.h2wire import Fields, Peer, StreamBroken
 from tests.support.wire import MemoryRecorder, Upstream, answering, connected, opened

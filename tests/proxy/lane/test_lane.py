@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import uvloop
 
-from proxy.door import Limits
 from proxy.lane import upstream as upstreams
 from proxy.lane.client import Client
 from proxy.lane.lane import Lane
 from proxy.lane.relay import Relay
+from proxy.wire.config import Limits
 from tests.support.h2wire import Peer
 from tests.support.wire import (
     Door,
@@ -142,8 +142,8 @@ async def test_two_requests_at_once_of_which_one_is_not_for_the_lane(tmp_path: P
 
 async def test_nothing_of_mitmproxy_is_loaded_before_it_is_needed(tmp_path: Path) -> None:
     code = (
-        "import asyncio, sys\nfrom pathlib import Path\nfrom proxy import lane\nfrom proxy.ca import ensure\n"
-        "from proxy.door import DoorConfig\n"
+        "import asyncio, sys\nfrom pathlib import Path\nfrom proxy import lane\nfrom proxy.trust.ca import ensure\n"
+        "from proxy.wire.config import DoorConfig\n"
         "config = DoorConfig(authority=ensure(Path(sys.argv[1])), mode='passthrough')\n"
         "def ready(_):\n    config.stop.set()\n"
         "asyncio.run(lane.run(config, None, None, ready))\nprint('mitmproxy' in sys.modules)"

@@ -8,10 +8,11 @@ from pathlib import Path
 import ngh2
 import pytest
 
-from proxy.lane import h2wire, receive_queue
-from proxy.lane.h2wire import SEND_BYTES
+from proxy.lane import receive_queue
+from proxy.lane.h2 import wire as h2wire
+from proxy.lane.h2.wire import SEND_BYTES
 from proxy.lane.receive_queue import FIRST_SLICE, FRAMES, SLICE, FrameGroups, ReceiveQueue
-from proxy.mitm import tape
+from proxy.wire import recording_guard as tape
 from tests.support.h2doors import answer_all, reaching, speaking
 from tests.support.h2quick import Quick, frame
 from tests.support.wire import MemoryRecorder, Upstream, connected, opened, serving, upstream_tls

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from calls.model import Request
-from proxy.door import Limits
+from proxy.wire.config import Limits
 from replay.answer import Answer, Piece
 from tests.support.h2wire import Peer, StreamBroken
 from tests.support.wire import Door, MemoryRecorder, ScriptedAnswerer, answering, connected, opened, whole

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from proxy.access import Access
+from proxy.wire.access import Access
 from store.run_tokens import RunTokens
 from tests.support.wire import Door, MemoryRecorder, answering, opened
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.door import Limits
+from proxy.wire.config import Limits
 from tests.support.wire import Door, MemoryRecorder, Upstream, answering, opened, read_request, serving
 
 ASK = b"GET http://api.test/x HTTP/1.1\r\nHost: api.test\r\n\r\n"

@@ -15,11 +15,12 @@ from mitmproxy.proxy import commands, events
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers.http import _http2
 
-from proxy.door import Limits
-from proxy.mitm import http1, http2, relayed
-from proxy.mitm.engine import Options
-from proxy.mitm.signals import Await
-from proxy.mitm.visit import Watchdog
+from proxy.mitm import relay_stream as relayed
+from proxy.mitm.connection import Watchdog
+from proxy.mitm.layer_events import Await
+from proxy.mitm.protocol import http1, http2
+from proxy.wire.config import Limits
+from proxy.wire.engine import Options
 from tests.support.h2quick import frame
 from tests.support.h2wire import Peer
 from tests.support.wire import Door, MemoryRecorder, Upstream, answering, connected, opened, read_request, serving
@@ -225,7 +226,7 @@ async def test_a_fault_in_connecting_ends_the_connection_and_the_recording(
     async def fail(*_: object, **__: object) -> None:
         raise LookupError("a fault of ours")
 
-    monkeypatch.setattr("proxy.mitm.destinations.Destinations.connect", fail)
+    monkeypatch.setattr("proxy.wire.destinations.Destinations.connect", fail)
     recorder = MemoryRecorder()
     async with asyncio.timeout(5), opened(tmp_path, recorder) as door:
         reader, writer = await asyncio.open_connection("127.0.0.1", door.port)

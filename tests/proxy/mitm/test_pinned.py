@@ -21,7 +21,13 @@ from mitmproxy.proxy.layers.http import _http1, _http2, _http_h2
 from mitmproxy.proxy.layers.http import _upstream_proxy as above
 from OpenSSL import SSL
 
-from proxy.mitm import engine, http1, http2, layers, opaque, signals, stream, upgraded, visit
+from proxy.mitm import connection as visit
+from proxy.mitm import layer_events as signals
+from proxy.mitm import layers, stream
+from proxy.mitm import tunnel as opaque
+from proxy.mitm import upgraded_connection as upgraded
+from proxy.mitm.protocol import http1, http2
+from proxy.wire import engine
 
 
 def test_the_version_is_the_one_that_was_read() -> None:
@@ -78,9 +84,9 @@ OVERRIDDEN: dict[tuple[str, str], tuple[str, ...]] = {
     ("Buffered", "http2"): ("__init__",),
     ("Http", "layers"): ("make_stream", "get_connection", "register_connection", "_handle_event"),
     ("Stream", "stream"): ("_handle_event", "passthrough"),
-    ("Visit", "visit"): ("handle_client", "drain_writers", "open_connection", "handle_hook", "log"),
-    ("Opaque", "opaque"): ("start",),
-    ("Upgraded", "upgraded"): ("relay_messages",),
+    ("Visit", "connection"): ("handle_client", "drain_writers", "open_connection", "handle_hook", "log"),
+    ("Opaque", "tunnel"): ("start",),
+    ("Upgraded", "upgraded_connection"): ("relay_messages",),
 }
 
 
@@ -187,7 +193,7 @@ def test_the_engine_does_not_bring_mitmproxy_s_addons_along() -> None:
 
 
 def test_asking_for_the_engine_imports_nothing_of_mitmproxy_yet() -> None:
-    code = "import sys, proxy.mitm, proxy.door; print([m for m in sys.modules if m.startswith('mitmproxy')])"
+    code = "import sys, proxy.mitm, proxy.wire.config; print([m for m in sys.modules if m.startswith('mitmproxy')])"
     ran = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3]
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.door import Limits
+from proxy.wire.config import Limits
 from tests.support.wire import Door, MemoryRecorder, Upstream, answering, connected, opened, read_request, serving
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"

@@ -16,8 +16,8 @@ import httpx
 import pytest
 import trustme
 
-from proxy.access import Access
 from proxy.errors import Failure, first
+from proxy.wire.access import Access
 from tests.support.h2wire import Peer
 from tests.support.wire import (
     Door,

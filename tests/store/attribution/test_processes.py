@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from calls.model import Exchange
-from store.database import Database
-from store.filters import Filters
-from store.ingest import Ingest, Kept
-from store.kin import Kin
-from store.recorded import Recorded
-from store.runs import Runs
+from store.attribution.grouping import Kin
+from store.database.connection import Database
+from store.ingest.batch_writer import Ingest, Kept
+from store.query.exchanges import Recorded
+from store.query.filters import Filters
+from store.query.runs import Runs
+from tests.store.attribution.test_run_assignment import CHAT, understood
 from tests.store.samples import NOON, SECOND, exchange
-from tests.store.test_filing import CHAT, understood
 
 PROCESS = "agent.py-4711-1f"
 EVIDENCE = (("process", "pid 4711: agent.py"), ("owner", PROCESS))

@@ -4,12 +4,12 @@ import gzip
 from dataclasses import replace
 
 from calls.model import Exchange, Request, Response
-from calls.redact import Redactor
-from store.bundle import read
+from calls.redaction.redactor import Redactor
+from store.active_profiles import shipped
+from store.bundle.bundle import read
 from store.foreign.adopt import Adoption, bundle_of, redacted
-from store.foreign.found import UNTIMED, Interaction, Skipped
+from store.foreign.contents import UNTIMED, Interaction, Skipped
 from store.foreign.parts import body
-from store.profiles import shipped
 
 SECRET = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789"
 NOON = 1_784_894_400_000_000_000

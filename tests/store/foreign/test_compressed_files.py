@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from store.foreign.found import NotReadable
+from store.foreign.contents import NotReadable
 from store.foreign.read import FREE, opened
 
 LINE = b'{"hash": "%d", "args_repr": "()", "kwargs_repr": "{}", "response_json": {"n": %d}}\n'

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calls.model import Chunk
-from store.foreign.found import UNPACKED, UNTIMED, UNVERSIONED, Broken, Found, Interaction, NotReadable, Skipped
+from store.foreign.contents import UNPACKED, UNTIMED, UNVERSIONED, Broken, Found, Interaction, NotReadable, Skipped
 from store.foreign.har import read
 from store.foreign.parts import url
 from store.foreign.read import named, opened, recognized

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.foreign.found import REBUILT, Found, Interaction, NotReadable, Skipped
+from store.foreign.contents import REBUILT, Found, Interaction, NotReadable, Skipped
 from store.foreign.jsonl import read
 
 MESSAGE = {"id": "msg_1", "type": "message", "role": "assistant", "content": [{"type": "text", "text": "3"}]}

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store.foreign import httprr
-from store.foreign.found import Found, Interaction, NotReadable, Skipped
+from store.foreign.contents import Found, Interaction, NotReadable, Skipped
 from store.foreign.read import opened
 from store.foreign.vcr import from_json, from_yaml
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.foreign.found import Found, Interaction, Skipped
+from store.foreign.contents import Found, Interaction, Skipped
 from store.foreign.vcr import from_json, from_yaml
 
 URL = "https://x.openai.azure.com/openai/deployments/d/chat/completions?api-version=1"

@@ -18,15 +18,15 @@ from vcr.cassette import Cassette
 
 from calls.derive import derive
 from calls.model import Call, Chunk, Exchange, Headers, Request, Response
-from calls.redact import Redactor
-from store.bundle import Entry
+from calls.redaction.redactor import Redactor
+from store.active_profiles import shipped
+from store.bundle.bundle import Entry
 from store.foreign import har
 from store.foreign import vcr as cassettes
 from store.foreign.adopt import Adoption
-from store.foreign.found import Found, Interaction
+from store.foreign.contents import Found, Interaction
 from store.foreign.parts import body
 from store.foreign.write import Export
-from store.profiles import shipped
 from tests.store.exchanges import conversation, exchange
 from tests.store.foreign.har12 import SCHEMA
 from tests.support.corpus import Recorded

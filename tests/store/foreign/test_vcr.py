@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.foreign.found import REPACKED, RESERIALIZED, UNPACKED, Found, Interaction, NotReadable, Skipped
+from store.foreign.contents import REPACKED, RESERIALIZED, UNPACKED, Found, Interaction, NotReadable, Skipped
 from store.foreign.read import opened
 from store.foreign.vcr import from_json, from_yaml
 

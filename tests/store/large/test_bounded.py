@@ -8,10 +8,10 @@ from pathlib import Path
 import httpx2
 
 from calls.events import encode
-from calls.fold import events_of
+from calls.exchange_builder import events_of
 from calls.model import Body, Chunk, Exchange
+from store.generations.auto_session_file import Take
 from store.spool import Spool
-from store.take import Take
 from tests.store import exchanges as made
 from tests.store.test_keeper_process import Process, data, keeper
 

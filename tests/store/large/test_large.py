@@ -18,20 +18,20 @@ from starlette.types import Message
 
 from calls.derive import derive
 from calls.events import Closed, encode
-from calls.fold import events_of
+from calls.exchange_builder import events_of
 from calls.model import Body, Call, Chunk, Exchange
-from store.api import aside
-from store.api.desk import Desk
-from store.api.spill import BODY
-from store.database import Database
-from store.drain import DOOR_DIED, Drain
-from store.ingest import Ingest
-from store.keeper import Keeper
+from store.active_profiles import shipped
+from store.api import helper_answers as aside
+from store.api.deps import Desk
+from store.api.spilled_answers import BODY
+from store.database.connection import Database
+from store.ingest.batch_writer import Ingest
+from store.ingest.drain import DOOR_DIED, Drain
+from store.ingest.ingester import Keeper
 from store.large.helper import Helper
 from store.large.jobs import Job, Rendering, Reply, StoringJob, WorkerConfig
 from store.large.weight import LARGE, is_large
-from store.profiles import shipped
-from store.runs import Runs
+from store.query.runs import Runs
 from store.spool import Spool
 from tests.store import exchanges as made
 from tests.store.house import running, serving_api

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from types import FrameType, TracebackType
 
 RUN_ID = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._:-]{1,128}")
-"""As the server's (`calls/identity.py`): neither `.` nor `..`, which no URL can hold."""
+"""As the server's (`calls/request_identifiers.py`): neither `.` nor `..`, which no URL can hold."""
 
 _GENERATOR = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 

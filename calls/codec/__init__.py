@@ -1,0 +1,8 @@
+"""Read and write the formats of bodies, without losing anything.
+
+json            JSON with integers of any size and decimals as written
+canonical       canonical JSON (RFC 8785)
+lenient_json    read members of JSON whose shape is not trusted
+encoding        gzip, deflate, br and zstd, in pieces and within limits
+body            read the body of a request by its content type
+"""

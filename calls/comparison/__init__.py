@@ -1,0 +1,10 @@
+"""Compare two recordings of the same work.
+
+alignment             match the calls of two runs
+calibrate             find which fields of requests differ between two runs
+proposal              write the findings as rules for `playhead.toml`
+field_heuristics      guess the class of a field from its values
+answer_fingerprint    a digest of what an answer says
+answer_volatile       values that are new in each answer
+drift                 how a request differs from the recorded one outside its key
+"""

@@ -1,0 +1,65 @@
+"""A value that comes in pieces, each of which says by a path where it belongs: how Gemini streams the arguments of a function."""
+
+import re
+from itertools import pairwise
+from typing import Final
+
+from calls.codec.lenient_json import text
+from calls.model import Json
+
+_STEP: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\['([^']*)'\]|\[\"([^\"]*)\"\]")
+_DEEPEST: Final = 64
+
+
+class Placed:
+    """An object that grows at the places that its pieces name (RFC 9535, of which only names and indexes occur)."""
+
+    def __init__(self) -> None:
+        self._root: dict[str, Json] = {}
+
+    def put(self, path: str, piece: Json) -> None:
+        """Put a piece to its place; a text goes on with the text that is there. What names no place passes."""
+        steps = [
+            int(found[2]) if found[2] else found[1] or found[3] or found[4] or "" for found in _STEP.finditer(path)
+        ]
+        if not steps or len(steps) > _DEEPEST:
+            return
+        place: Json = self._root
+        for step, following in pairwise(steps):
+            place = _inner(place, step, [] if isinstance(following, int) else {})
+        _set(place, steps[-1], piece)
+
+    def whole(self) -> dict[str, Json]:
+        """The object so far."""
+        return self._root
+
+
+def _inner(place: Json, step: str | int, empty: Json) -> Json:
+    found: Json = None
+    match place, step:
+        case dict(), str():
+            found = place.setdefault(step, empty)
+        case list(), int() if step < len(place):
+            found = place[step]
+        case list(), int() if step == len(place):
+            place.append(empty)
+            found = empty
+        case _:
+            pass
+    return found
+
+
+def _set(place: Json, step: str | int, piece: Json) -> None:
+    match place, step:
+        case dict(), str():
+            place[step] = _joined(place.get(step), piece)
+        case list(), int() if step < len(place):
+            place[step] = _joined(place[step], piece)
+        case list(), int() if step == len(place):
+            place.append(piece)
+        case _:
+            pass
+
+
+def _joined(before: Json, piece: Json) -> Json:
+    return text(before) + piece if isinstance(piece, str) else piece

@@ -1,0 +1,178 @@
+"""Several values under one name: a list of keys, an object of them, cookies of a HAR file, the values of an SQL statement."""
+
+import re
+from collections.abc import Iterator
+
+from calls.redaction.rules.patterns import Some, Word
+from calls.redaction.rules.secret_names import BARE_NAMES, SECRET_NAMES
+from calls.redaction.rules.secret_rule import End, Rule, is_opaque, is_plain, quoted_end, run
+from calls.redaction.rules.value_syntax import IS, QUOTE
+
+_HARMLESS_MEMBER = re.compile(
+    rb"(?i)\$?(?:type|kind|description|title|format|(?:.*[_-])?(?:id|name|at|url|uri|[cau]rn|ref|date|version|status|path)|label|"
+    rb"object|alg|algorithm|scopes?|enum|default|examples?|pattern|env|in|provider|header|scheme|prefix|file|source|host|"
+    rb"username|user|text|email|required|expiry|created|updated|expires\w*)"
+)
+_VALUE_MEMBER = re.compile(rb"(?i)value|val|secret|token|key|plain(?:text)?|current|previous|data|raw")
+_MARKS = re.compile(rb"[{}\[\]\"]")
+
+
+def _container_end(_data: bytes, _at: int) -> End:
+    return _bracket_end
+
+
+def _bracket_end(data: bytes, at: int) -> int:
+    """Behind the bracket that closes the list or object that opened before this offset."""
+    depth = 1
+    while depth:
+        found = _MARKS.search(data, at)
+        if found is None:
+            return len(data)
+        at = found.end()
+        if found.group() == b'"':
+            at = data.find(b'"', quoted_end(data, at)(data, at)) + 1
+            if at == 0:
+                return len(data)
+        else:
+            depth += 1 if found.group() in b"{[" else -1
+    return at
+
+
+def _secret_values(data: bytes, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """The strings of a list or an object that are secret: in a list what looks like a key, in an object also what is
+    called value."""
+    member = b""
+    for low, high, is_name in _strings(data, start, stop):
+        if is_name:
+            member = data[low:high].rstrip(b"\\")
+        elif _VALUE_MEMBER.fullmatch(member):
+            if is_plain(data, low, low, high) and not data[low:high].count(b" "):
+                yield low, high
+        elif not _HARMLESS_MEMBER.fullmatch(member) and is_opaque(data, low, low, high):
+            yield low, high
+
+
+def _cookie_values(data: bytes, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """The values of a list of cookies, as a HAR file has them."""
+    member = b""
+    for low, high, is_name in _strings(data, start, stop):
+        if is_name:
+            member = data[low:high].rstrip(b"\\")
+        elif member == b"value" and is_plain(data, low, low, high):
+            yield low, high
+
+
+def _strings(data: bytes, start: int, stop: int) -> Iterator[tuple[int, int, bool]]:
+    """Every string between two offsets, and whether it is the name of a member."""
+    at = data.find(b'"', start, stop)
+    while at >= 0:
+        low = at + 1
+        high = quoted_end(data[:stop], low)(data[:stop], low)
+        closing = data.find(b'"', high, stop)
+        if closing < 0:
+            return
+        yield low, high, _COLON.match(data, closing + 1, stop) is not None
+        at = data.find(b'"', closing + 1, stop)
+
+
+_COLON = re.compile(rb"\s*:")
+
+
+def _literals(data: bytes, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """The strings among the values of an SQL statement that look like keys."""
+    for found in _SQL_STRING.finditer(data, start, stop):
+        if is_opaque(data, *(found.start(1), found.start(1), found.end(1))):
+            yield found.span(1)
+
+
+def _item_values(data: bytes, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """The items of a list in YAML that look like keys."""
+    for found in _ITEM.finditer(data, start, stop):
+        if is_opaque(data, *(found.start(1), found.start(1), found.end(1))):
+            yield found.span(1)
+
+
+_LINE_BREAK = rb"(?:\\{1,7}[rn]|[\r\n])+"
+_ITEM = re.compile(rb"- *[\"']?([^\s\"'\\#,]+)")
+_ITEMS = re.compile(rb"[^\r\n\\]*(?:%s[ \t]*- [^\r\n\\]*)*" % _LINE_BREAK)
+
+
+def _items_end(_data: bytes, _at: int) -> End:
+    def end(data: bytes, at: int) -> int:
+        found = _ITEMS.match(data, at)
+        return found.end() if found else at
+
+    return end
+
+
+_SQL_STRING = re.compile(rb"'((?:[^'\\]|''|\\.)*)'")
+
+
+def _is_any(_data: bytes, _lead: int, _start: int, _stop: int) -> bool:
+    return True
+
+
+CONTAINERS = (
+    Rule(
+        kind="J",
+        lead=(
+            Word((*SECRET_NAMES, *(f"{name}s" for name in SECRET_NAMES), "secrets"), nocase=True),
+            Word((":",)),
+            Some("[ ]", 0, 4),
+            Some("[\\\\rn\\s]", 1, 24),
+        ),
+        begin=(Word(("- ",)),),
+        end=_items_end,
+        real=_is_any,
+        bounded=False,
+        inner=_item_values,
+    ),
+    Rule(
+        kind="J",
+        lead=(
+            Word((*SECRET_NAMES, *(f"{name}s" for name in SECRET_NAMES)), nocase=True),
+            *QUOTE,
+            *IS,
+            Some("[\\[{]", 1, 1),
+        ),
+        end=_container_end,
+        real=_is_any,
+        bounded=False,
+        inner=_secret_values,
+    ),
+    Rule(
+        kind="J",
+        lead=(
+            Word((*BARE_NAMES, "secrets", "auth", "credential", "credentials"), nocase=True),
+            *QUOTE,
+            *IS,
+            Some("[\\[{]", 1, 1),
+        ),
+        end=_container_end,
+        real=_is_any,
+        inner=_secret_values,
+    ),
+    Rule(
+        kind="C",
+        lead=(Word(("cookies",), nocase=True), *QUOTE, *IS, Some("[\\[{]", 1, 1)),
+        end=_container_end,
+        real=_is_any,
+        inner=_cookie_values,
+    ),
+    Rule(
+        kind="J",
+        lead=(
+            Word(SECRET_NAMES, nocase=True),
+            Some("[\\w\\s,`.]", 0, 100),
+            Word((")",)),
+            Some("[\\s\\\\nrt]", 0, 8),
+            Word(("values",), nocase=True),
+            Some("[\\s\\\\nrt]", 0, 8),
+            Word(("(",)),
+        ),
+        end=run('^;"'),
+        real=_is_any,
+        bounded=False,
+        inner=_literals,
+    ),
+)

@@ -1,0 +1,67 @@
+"""Values of command-line options, of parameters in a URL and of cookies, found by their names."""
+
+import re
+
+from calls.redaction.rules.patterns import Some, Word
+from calls.redaction.rules.secret_names import LIKELY_PARAMETERS, SECRET_NAMES, SECRET_PARAMETERS
+from calls.redaction.rules.secret_rule import AROUND, Real, Rule, is_assigned, is_long, is_plain, reject_replaced, run
+from calls.redaction.rules.value_syntax import MAYBE_QUOTE, VALUE, is_in_query, named_end, word_end
+
+_CURL = re.compile(rb"\b(?:curl|wget|http)\b")
+_OPTION_NAMES = ("token", "secret", "pass", "auth", "access~key", *SECRET_NAMES)
+OPTIONS = (
+    Rule(
+        kind="J",
+        lead=(
+            Word(("--",)),
+            Some("[a-zA-Z0-9-]", 0, 24),
+            Word(_OPTION_NAMES, nocase=True),
+            Some("[ =]", 1, 2),
+            *MAYBE_QUOTE,
+        ),
+        end=named_end,
+        real=lambda data, lead, start, stop: _is_no_option(data, start) and is_assigned(data, lead, start, stop),
+        bounded=False,
+    ),
+    Rule(
+        kind="U",  # curl -u name:password
+        lead=(
+            Word((" -u", " --user", " --proxy-user")),
+            Some("[ =]", 0, 2),
+            *MAYBE_QUOTE,
+            Some(r"[^\s:\"'\\]", 1, 48),
+            Word((":",)),
+        ),
+        end=lambda _data, _at: word_end,
+        real=lambda data, lead, start, stop: (
+            _CURL.search(data, max(0, lead - AROUND), lead) is not None and is_plain(data, lead, start, stop)
+        ),
+        bounded=False,
+    ),
+)
+
+
+def _is_no_option(data: bytes, start: int) -> bool:
+    return not data.startswith(b"-", start)
+
+
+def _parameter_rule(names: tuple[str, ...], real: Real) -> Rule:
+    return Rule(
+        kind="Q",
+        lead=(Word(names, nocase=True), Word(("=",))),
+        end=VALUE,
+        real=lambda data, lead, start, stop: is_in_query(data, lead) and real(data, lead, start, stop),
+    )
+
+
+PARAMETERS = (
+    _parameter_rule(SECRET_PARAMETERS, is_plain),
+    _parameter_rule(LIKELY_PARAMETERS, reject_replaced(is_long(12))),
+)
+
+COOKIES = Rule(
+    kind="C",
+    lead=(Word(("cookie:",), nocase=True), Some("\\s", 0, 2)),
+    end=run("^\\r\\n\"'\\\\"),
+    real=reject_replaced(lambda data, _lead, start, stop: stop - start >= 8 and b"=" in data[start:stop]),
+)

@@ -1,0 +1,59 @@
+"""Datagrams on a socket that takes them for every address: each answer is sent from the address that was asked."""
+
+import ipaddress
+import socket
+import struct
+from dataclasses import dataclass
+from typing import Any, Final
+
+from proxy.capture.connections.original_destination import Address, plain_address
+
+_IP_PKTINFO: Final = 8
+_IPV6_RECVPKTINFO: Final = 49
+_IPV6_PKTINFO: Final = 50
+_CONTROL_BYTES: Final = 256
+LONGEST: Final = 65535
+
+
+@dataclass(frozen=True, slots=True)
+class Datagram:
+    """One datagram from a client."""
+
+    data: bytes
+    client: tuple[Any, ...]
+    destination: Address
+
+
+def ask_for_destinations(endpoint: socket.socket) -> None:
+    """Have the kernel tell of each datagram which address it was sent to."""
+    if endpoint.family == socket.AF_INET6:
+        endpoint.setsockopt(socket.IPPROTO_IPV6, _IPV6_RECVPKTINFO, 1)
+    else:
+        endpoint.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
+
+
+def receive(endpoint: socket.socket) -> Datagram:
+    """The next datagram. Raises BlockingIOError where there is none, OSError for an error of an earlier one."""
+    data, control, _, client = endpoint.recvmsg(LONGEST, _CONTROL_BYTES)
+    found = next((plain_address(text) for text in map(_destination, control) if text), None)
+    return Datagram(data, client, found or plain_address(endpoint.getsockname()[0]))
+
+
+def answer(endpoint: socket.socket, datagram: Datagram, data: bytes) -> None:
+    """Send this back from the address that the client has asked."""
+    source = datagram.destination
+    if endpoint.family == socket.AF_INET6:
+        packed = source.packed if source.version == 6 else ipaddress.IPv6Address(f"::ffff:{source}").packed
+        control = (socket.IPPROTO_IPV6, _IPV6_PKTINFO, packed + bytes(4))
+    else:
+        control = (socket.IPPROTO_IP, _IP_PKTINFO, struct.pack("=i4s4s", 0, source.packed, bytes(4)))
+    endpoint.sendmsg([data], [control], 0, datagram.client)
+
+
+def _destination(control: tuple[int, int, bytes]) -> str | None:
+    match control:
+        case (socket.IPPROTO_IP, 8, data) if len(data) >= 12:
+            return socket.inet_ntop(socket.AF_INET, data[8:12])
+        case (socket.IPPROTO_IPV6, 50, data) if len(data) >= 16:
+            return socket.inet_ntop(socket.AF_INET6, data[:16])
+    return None

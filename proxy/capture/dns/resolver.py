@@ -1,0 +1,219 @@
+"""Answer the DNS queries of a captured command: each name gets an address that gives the name back."""
+
+import asyncio
+import contextlib
+import ipaddress
+import re
+import socket
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from proxy.capture.connections.original_destination import Address, plain_address
+from proxy.capture.dns import message as dns
+from proxy.capture.dns.synthetic_addresses import IPV4, IPV6, NameTable
+
+KNOWN_FOR: Final = 30.0
+"""Seconds for which the host's answer about a name is used again."""
+
+MAX_KNOWN: Final = 4096
+MAX_PENDING: Final = 256
+"""Queries that wait for the host's resolver at most; a client asks again when its own is dropped."""
+
+FORWARD_WITHIN: Final = 3.0
+"""Seconds that one of the host's name servers may take for a query that is forwarded to it."""
+
+RESOLV_CONF: Final = Path("/etc/resolv.conf")
+
+
+class Resolution(NamedTuple):
+    """What the host's resolver knows of a name."""
+
+    code: int
+    addresses: tuple[Address, ...] | None
+    """None where it was not asked."""
+
+
+UNASKED: Final = Resolution(dns.NO_ERROR, None)
+
+
+class Resolver:
+    """Resolves names for one capture.
+
+    `asks_host`: a name that the host cannot resolve has no address, and other record types are asked of the host's name
+    servers. Otherwise nobody is asked, and every name has an address. So has one that `is_configured`: another origin
+    stands in for it, whatever the host knows of it.
+    """
+
+    def __init__(
+        self,
+        names: NameTable,
+        *,
+        asks_host: bool,
+        every_name: bool,
+        is_configured: Callable[[str], bool] = lambda _name: False,
+    ) -> None:
+        self._names = names
+        self._is_configured = is_configured
+        self.asks_host = asks_host
+        """May change between two queries: what a test suite may ask changes with its tests."""
+
+        self._every_name = every_name
+        self._known: OrderedDict[str, tuple[float, Resolution]] = OrderedDict()
+        self._pending = 0
+        # Of its own: asyncio's few threads resolve the names of upstreams, which must not wait behind these.
+        self._threads = ThreadPoolExecutor(8, thread_name_prefix="resolve")
+
+    def close(self) -> None:
+        """Wait for nobody."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def answer(self, data: bytes, *, stream: bool = False) -> bytes | None:
+        """The response to one message; None where there is nothing to say."""
+        query = dns.read_query(data)
+        if query is None:
+            return dns.failure(data, dns.NOT_IMPLEMENTED)
+        if query.kind in (dns.A, dns.AAAA):
+            return await self._addresses(query)
+        if (
+            query.kind == dns.PTR
+            and (found := _reversed(query.name)) is not None
+            and found in (IPV4, IPV6)[found.version == 6]
+        ):
+            name = self._names.name(found)
+            return dns.response(query, dns.NO_ERROR if name else dns.NO_SUCH_NAME, pointer=name)
+        # These two carry addresses and keys of the real server: the client would go there past us.
+        if query.kind in (dns.SVCB, dns.HTTPS) or not self.asks_host:
+            return dns.response(query)
+        return await self._forward(query, data, stream=stream)
+
+    async def _addresses(self, query: dns.Query) -> bytes:
+        if query.name == "localhost" or query.name.endswith(".localhost"):
+            # RFC 6761 6.3
+            own: Address = plain_address("127.0.0.1" if query.kind == dns.A else "::1")
+            return dns.response(query, addresses=(own,))
+        found = await self._resolved(query.name)
+        if found.code != dns.NO_ERROR:
+            return dns.response(query, found.code)
+        return dns.response(query, addresses=self._own_addresses(query, found))
+
+    def _own_addresses(self, query: dns.Query, found: Resolution) -> tuple[Address, ...]:
+        version = 4 if query.kind == dns.A else 6
+        real = [address for address in found.addresses or () if address.version == version]
+        if found.addresses is not None and not real:
+            return ()
+        if real and all(address.is_loopback for address in real):
+            # What the command itself listens on there is to be found.
+            return tuple(real)
+        return (self._names.ipv4(query.name) if version == 4 else self._names.ipv6(query.name),)
+
+    async def _resolved(self, name: str) -> Resolution:
+        if not self.asks_host or not name or self._is_configured(name):
+            return UNASKED
+        at, known = self._known.get(name, (0.0, None))
+        if known is not None and time.monotonic() - at < KNOWN_FOR:
+            return known
+        found = await self._ask_host(name)
+        if found.code != dns.NO_ERROR and self._every_name:
+            return UNASKED
+        if found.code != dns.SERVER_FAILURE:
+            self._known[name] = time.monotonic(), found
+            self._known.move_to_end(name)
+            if len(self._known) > MAX_KNOWN:
+                self._known.popitem(last=False)
+        return found
+
+    async def _ask_host(self, name: str) -> Resolution:
+        if self._pending >= MAX_PENDING:
+            return Resolution(dns.SERVER_FAILURE, None)
+        self._pending += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, host_resolution, name)
+        finally:
+            self._pending -= 1
+
+    async def _forward(self, query: dns.Query, data: bytes, *, stream: bool) -> bytes:
+        if self._pending < MAX_PENDING:
+            self._pending += 1
+            try:
+                for server in name_servers():
+                    with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
+                        async with asyncio.timeout(FORWARD_WITHIN):
+                            return await (_by_stream(server, data) if stream else _by_datagram(server, data))
+            finally:
+                self._pending -= 1
+        return dns.response(query, dns.SERVER_FAILURE)
+
+
+def host_resolution(name: str) -> Resolution:
+    """Resolve a name as the host does, `/etc/hosts` and its other sources included. Blocks."""
+    # With the dot the host's search domains are left alone: the client has its own. `/etc/hosts` has names without it.
+    found = _host_resolution(f"{name}.") if "." in name else None
+    return found if found is not None and found.addresses else _host_resolution(name)
+
+
+def _host_resolution(name: str) -> Resolution:
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        if error.errno == getattr(socket, "EAI_NODATA", None):
+            return Resolution(dns.NO_ERROR, ())
+        return Resolution(dns.NO_SUCH_NAME if error.errno == socket.EAI_NONAME else dns.SERVER_FAILURE, None)
+    except (OSError, UnicodeError):
+        return Resolution(dns.NO_SUCH_NAME, None)
+    return Resolution(dns.NO_ERROR, tuple(dict.fromkeys(plain_address(str(info[4][0])) for info in found)))
+
+
+def name_servers(path: Path = RESOLV_CONF) -> list[str]:
+    """The host's name servers, as its resolv.conf lists them."""
+    try:
+        text = path.read_text(errors="replace")
+    except OSError:
+        return []
+    return re.findall(r"(?m)^[ \t]*nameserver[ \t]+([0-9A-Fa-f.:%\w]+)", text)[:3]
+
+
+class _Reply(asyncio.DatagramProtocol):
+    def __init__(self) -> None:
+        self.first: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def datagram_received(self, data: bytes, addr: object) -> None:  # noqa: ARG002 - asyncio's; the socket is connected
+        if not self.first.done():
+            self.first.set_result(data)
+
+    def error_received(self, exc: Exception) -> None:
+        if not self.first.done():
+            self.first.set_exception(exc)
+
+
+async def _by_datagram(server: str, data: bytes) -> bytes:
+    loop = asyncio.get_running_loop()
+    transport, reply = await loop.create_datagram_endpoint(_Reply, remote_addr=(server, 53))
+    try:
+        transport.sendto(data)
+        return await reply.first
+    finally:
+        transport.close()
+
+
+async def _by_stream(server: str, data: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection(server, 53)
+    try:
+        writer.write(len(data).to_bytes(2) + data)
+        return await reader.readexactly(int.from_bytes(await reader.readexactly(2)))
+    finally:
+        writer.close()
+
+
+def _reversed(name: str) -> Address | None:
+    """The address that a name below in-addr.arpa or ip6.arpa stands for."""
+    labels = name.split(".")[::-1]
+    with contextlib.suppress(ValueError):
+        if labels[:2] == ["arpa", "in-addr"] and len(labels) == 6:
+            return ipaddress.IPv4Address(".".join(labels[2:]))
+        if labels[:2] == ["arpa", "ip6"] and len(labels) == 34:
+            return ipaddress.IPv6Address(int("".join(labels[2:]), 16))
+    return None

@@ -1,0 +1,68 @@
+"""Which TCP sockets listen in a network namespace, and which addresses this machine has: read by netlink."""
+
+import socket
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from proxy.capture.namespace import netlink
+
+SOCK_DIAG: Final = 4
+_ROUTE: Final = 0
+_BY_FAMILY: Final = 20
+_GET_ADDRESS: Final = 22
+_LISTEN: Final = 1 << 10
+_PORT_AND_ADDRESS: Final = struct.Struct("!H2x16s")
+_LOCAL_ATTRIBUTE: Final = 2
+_ADDRESS_ATTRIBUTE: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A listening TCP socket."""
+
+    family: int
+    address: str
+    port: int
+
+
+def listeners(diagnostics: socket.socket) -> set[Listener]:
+    """Every socket that listens in the namespace to which this netlink socket belongs. Raises OSError."""
+    found: set[Listener] = set()
+    for family in (socket.AF_INET, socket.AF_INET6):
+        query = struct.pack("=BBBxL48x", family, socket.IPPROTO_TCP, 0, _LISTEN)
+        for message in netlink.dump(diagnostics, _BY_FAMILY, query):
+            port, address = _PORT_AND_ADDRESS.unpack_from(message, 4)
+            size = 4 if message[0] == socket.AF_INET else 16
+            found.add(Listener(message[0], socket.inet_ntop(message[0], address[:size]), port))
+    return found
+
+
+def host_ports() -> set[int]:
+    """The ports on which somebody listens in the namespace of this process."""
+    with netlink.opened(SOCK_DIAG) as diagnostics:
+        return {one.port for one in listeners(diagnostics)}
+
+
+def own_addresses() -> list[str]:
+    """The addresses of this machine but those of loopback."""
+    found: dict[str, None] = {}
+    with netlink.opened(_ROUTE) as connection:
+        for message in netlink.dump(connection, _GET_ADDRESS, struct.pack("=BBBBL", 0, 0, 0, 0, 0)):
+            family = message[0]
+            attributes = _attributes(message[8:])
+            packed = attributes.get(_LOCAL_ATTRIBUTE) or attributes.get(_ADDRESS_ATTRIBUTE)
+            if family in (socket.AF_INET, socket.AF_INET6) and packed:
+                found[socket.inet_ntop(family, packed)] = None
+    return [address for address in found if address != "::1" and not address.startswith("127.")]
+
+
+def _attributes(data: bytes) -> dict[int, bytes]:
+    found = {}
+    while len(data) >= 4:
+        length, kind = struct.unpack_from("=HH", data)
+        if length < 4:
+            break
+        found[kind & 0x3FFF] = data[4:length]
+        data = data[-(-length // 4) * 4 :]
+    return found

@@ -1,0 +1,32 @@
+"""Mounts in a mount namespace of one's own. Standard library only (`proxy/capture/namespace/inside.py`)."""
+
+import ctypes
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_MS_BIND = 0x1000
+_MS_REC = 0x4000
+_MS_SLAVE = 0x80000
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
+
+
+def keep_mounts_private() -> None:
+    """What is mounted here stays here; what the host mounts later still arrives. Raises OSError."""
+    _mount("none", "/", _MS_REC | _MS_SLAVE)
+
+
+def bind_all(binds: "Iterable[tuple[str, str]]") -> None:
+    """Show each source file or directory in place of its target. Raises OSError with the target's name."""
+    for source, target in binds:
+        _mount(source, target, _MS_BIND | _MS_REC)
+
+
+def _mount(source: str, target: str, flags: int) -> None:
+    if _libc.mount(os.fsencode(source), os.fsencode(target), None, flags, None) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), target)

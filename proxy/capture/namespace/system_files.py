@@ -1,0 +1,113 @@
+"""What a captive command sees otherwise than the host, beside certificate authorities: where names are resolved, and the rest.
+
+Names are asked of a name server, which is the proxy worker (`proxy/capture/dns/resolver.py`), whatever the host's own way is.
+"""
+
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+NSSWITCH: Final = "/etc/nsswitch.conf"
+NAME_SERVICES: Final = ("/run/nscd/socket", "/var/run/nscd/socket")
+"""glibc asks this daemon before any name server."""
+
+CONTAINER_ENGINES: Final = (
+    "/run/docker.sock",
+    "/var/run/docker.sock",
+    "/run/podman/podman.sock",
+    "/run/containerd/containerd.sock",
+    "/run/crio/crio.sock",
+)
+"""What is started through these runs outside of the captive network: a replay hides them."""
+
+SSH: Final = "/etc/ssh"
+
+_OTHER_RESOLVERS: Final = re.compile(r"\s(resolve|mdns\w*|libvirt\w*|nis\w*|wins)\b(\s*\[[^\]]*\])?")
+
+
+def system_binds(scratch: Path, *, hides_engines: bool) -> list[tuple[str, str]]:
+    """What to show in place of what: (source, target). Copies are written to `scratch`."""
+    binds = [*_name_binds(scratch), *_ssh_binds(scratch)]
+    if hides_engines:
+        sockets = [
+            *CONTAINER_ENGINES,
+            f"/run/user/{os.getuid()}/docker.sock",
+            f"/run/user/{os.getuid()}/podman/podman.sock",
+        ]
+        binds += [(os.devnull, path) for path in _sockets(sockets)]
+    return binds
+
+
+def dns_only(nsswitch: str) -> str:
+    """nsswitch.conf with names asked of files and name servers, and of no service that has a way of its own."""
+    lines = []
+    for line in nsswitch.splitlines():
+        if re.match(r"\s*hosts\s*:", line):
+            line = _OTHER_RESOLVERS.sub("", line)
+            line = line if re.search(r"\bdns\b", line) else f"{line} dns"
+        lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def _name_binds(scratch: Path) -> Iterator[tuple[str, str]]:
+    try:
+        text = Path(NSSWITCH).read_text("utf-8", "surrogateescape")
+    except OSError:
+        text = ""
+    if text and (ours := dns_only(text)) != text:
+        copy = scratch / "nsswitch.conf"
+        copy.write_text(ours, "utf-8", "surrogateescape")
+        yield str(copy), os.path.realpath(NSSWITCH)
+    yield from ((os.devnull, path) for path in _sockets(NAME_SERVICES))
+    try:
+        text = Path("/etc/resolv.conf").read_text("utf-8", "surrogateescape")
+    except OSError:
+        return
+    if (ours := reachable_servers(text)) != text:
+        copy = scratch / "resolv.conf"
+        copy.write_text(ours, "utf-8", "surrogateescape")
+        yield str(copy), os.path.realpath("/etc/resolv.conf")
+
+
+def reachable_servers(resolv: str) -> str:
+    """resolv.conf as it is, any address being ours, but for servers on an interface that is not there, and TCP."""
+    lines = []
+    for line in resolv.splitlines():
+        if re.match(r"\s*nameserver\s+\S+%", line):
+            line = "nameserver 127.0.0.53"
+        if re.match(r"\s*options\b", line):
+            line = re.sub(r"\s(use-vc|trust-ad)\b", "", line)
+        lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def _ssh_binds(scratch: Path) -> Iterator[tuple[str, str]]:
+    """A user other than root sees root's files as nobody's, and ssh reads no configuration that is nobody's."""
+    if os.geteuid() == 0 or not os.path.isdir(f"{SSH}/ssh_config.d"):
+        return
+    copy = scratch / "ssh"
+    try:
+        shutil.copytree(SSH, copy, ignore=_unreadable)
+    except (OSError, shutil.Error):
+        return
+    yield str(copy), SSH
+
+
+def _unreadable(directory: str, names: list[str]) -> list[str]:
+    return [name for name in names if not os.access(os.path.join(directory, name), os.R_OK)]
+
+
+def _sockets(paths: "list[str] | tuple[str, ...]") -> Iterator[str]:
+    seen = set()
+    for path in paths:
+        real = os.path.realpath(path)
+        try:
+            if real not in seen and stat.S_ISSOCK(os.stat(real).st_mode):
+                seen.add(real)
+                yield real
+        except OSError:
+            continue

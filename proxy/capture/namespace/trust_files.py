@@ -1,0 +1,196 @@
+"""Copies of the files from which programs read their certificate authorities, with ours added.
+
+A captive command sees them in place of the system's own (bind mounts), so that a program which reads no variable trusts
+us too. Copies are kept beside the CA and made again when what they were made of has changed.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+SYSTEM_FILES: Final = (
+    "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Gentoo, Arch; Go, curl, GnuTLS
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",  # Red Hat, Fedora
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/pki/tls/cert.pem",
+    "/etc/pki/tls/cacert.pem",  # OpenELEC
+    "/etc/ssl/ca-bundle.pem",  # openSUSE
+    "/var/lib/ca-certificates/ca-bundle.pem",
+    "/etc/ssl/cert.pem",  # Alpine
+    "/etc/ssl/certs/ca-bundle.crt",  # NixOS
+    "/etc/ca-certificates/extracted/tls-ca-bundle.pem",  # Arch
+    "/usr/lib/ssl/cert.pem",
+    "/usr/local/ssl/cert.pem",
+    "/home/linuxbrew/.linuxbrew/etc/ca-certificates/cert.pem",
+)
+
+SYSTEM_DIRECTORIES: Final = (
+    "/etc/ssl/certs",  # OpenSSL's own on Debian, Alpine, Arch and openSUSE
+    "/etc/pki/tls/certs",
+    "/usr/local/ssl/certs",
+)
+
+JAVA_STORES: Final = (
+    "/etc/ssl/certs/java/cacerts",
+    "/etc/pki/java/cacerts",
+    "/etc/pki/ca-trust/extracted/java/cacerts",
+)
+
+PACKAGED: Final = (
+    "certifi/cacert.pem",
+    "pip/_vendor/certifi/cacert.pem",
+    "botocore/cacert.pem",
+    "grpc/_cython/_credentials/roots.pem",
+    "httplib2/cacerts.txt",
+)
+"""Files that Python packages bring along and read whatever the system has."""
+
+MOST_ENTRIES: Final = 3000
+"""A directory with more is not copied: programs that read it go by the variables."""
+
+_HASHED: Final = re.compile(r"[0-9a-f]{8}\.\d+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Authority:
+    """Our CA, as files."""
+
+    certificate: Path
+    java: Path | None
+    """The whole bundle in Java's form."""
+
+    @property
+    def copies(self) -> Path:
+        return self.certificate.with_name("system")
+
+
+def trust_binds(authority: Authority, command: Sequence[str], environment: Mapping[str, str]) -> list[tuple[str, str]]:
+    """What to show in place of what: (copy, target). Nothing that cannot be read is among it."""
+    authority.copies.mkdir(mode=0o755, exist_ok=True)
+    directories = [path for path in _real(SYSTEM_DIRECTORIES) if os.path.isdir(path)]
+    binds = [(str(copy), path) for path in directories if (copy := _copied_directory(path, authority))]
+    covered = tuple(f"{path}/" for _, path in binds)
+    files = [*SYSTEM_FILES, *_packaged(command, environment)]
+    targets = [path for path in _real(files) if os.path.isfile(path) and not path.startswith(covered)]
+    binds += [(str(copy), path) for path in targets if (copy := _copied_file(path, authority))]
+    if authority.java:
+        stores = _real([*JAVA_STORES, *_java_homes(environment)])
+        binds += [
+            (str(authority.java), path) for path in stores if os.path.isfile(path) and not path.startswith(covered)
+        ]
+    return binds
+
+
+def _real(paths: Iterable[str]) -> Iterator[str]:
+    """Each existing path once, behind its symbolic links."""
+    return iter(dict.fromkeys(os.path.realpath(path) for path in paths if os.path.exists(path)))
+
+
+def _copied_file(path: str, authority: Authority) -> Path | None:
+    found = os.stat(path)
+    name = _name(path, found.st_mtime_ns, found.st_size, authority)
+    copy = authority.copies / f"{name}.pem"
+    if not copy.exists():
+        try:
+            _write(copy, _with_ours(Path(path).read_bytes(), authority))
+        except OSError:
+            return None
+    return copy
+
+
+def _copied_directory(path: str, authority: Authority) -> Path | None:
+    """A directory in which OpenSSL finds a CA by a name made of its subject."""
+    found = os.stat(path)
+    names = os.listdir(path)
+    if len(names) > MOST_ENTRIES or not any(map(_HASHED.fullmatch, names)):
+        return None
+    copy = authority.copies / _name(path, found.st_mtime_ns, len(names), authority)
+    if copy.exists():
+        return copy
+    part = copy.with_name(f".{copy.name}.{os.getpid()}")
+    try:
+        shutil.copytree(path, part, symlinks=True, ignore_dangling_symlinks=True)
+        for name in SYSTEM_FILES:
+            place = part / os.path.basename(name)
+            if os.path.dirname(name) == path and place.is_file() and not place.is_symlink():
+                _write(place, _with_ours(place.read_bytes(), authority))
+        store = part / "java" / "cacerts"
+        if store.exists() and authority.java:
+            shutil.copyfile(authority.java, store)
+        (part / "playhead.pem").write_bytes(authority.certificate.read_bytes())
+        # Certificates take long to learn to read, and this is done once.
+        from proxy.trust.certificate_directory import subject_hash
+
+        hashed = subject_hash(authority.certificate.read_bytes())
+        number = next(number for number in range(100) if not (part / f"{hashed}.{number}").is_symlink())
+        (part / f"{hashed}.{number}").symlink_to("playhead.pem")
+        part.chmod(0o755)
+        part.rename(copy)
+    except (OSError, shutil.Error):
+        shutil.rmtree(part, ignore_errors=True)
+        return copy if copy.exists() else None
+    return copy
+
+
+def _name(path: str, changed: int, size: int, authority: Authority) -> str:
+    parts = (path, changed, size, authority.certificate.stat().st_mtime_ns)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
+
+
+def _with_ours(roots: bytes, authority: Authority) -> bytes:
+    return roots.rstrip(b"\n") + b"\n" + authority.certificate.read_bytes()
+
+
+def _write(path: Path, data: bytes) -> None:
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part.write_bytes(data)
+    part.chmod(0o644)
+    part.replace(path)
+
+
+def _packaged(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[str]:
+    for prefix in dict.fromkeys(_prefixes(command, environment)):
+        for library in (prefix / "lib", prefix / "local" / "lib"):
+            for packages in (*library.glob("python3*/site-packages"), *library.glob("python3*/dist-packages")):
+                yield from (str(packages / name) for name in PACKAGED)
+
+
+def _prefixes(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[Path]:
+    """Where the Pythons are that the command could use, by its words and by what is on its PATH."""
+    path = environment.get("PATH", os.defpath)
+    for word in (*command, "python3", "python"):
+        program = shutil.which(word, path=path) if len(word) < 4096 and "\0" not in word else None
+        if program is None:
+            continue
+        for place in (Path(program), Path(os.path.realpath(program)), _interpreter(program)):
+            if place is not None and place.parent.name == "bin":
+                yield place.parent.parent
+    yield from (Path(environment[name]) for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if environment.get(name))
+    yield from (Path(".venv").absolute(), Path("venv").absolute())
+    if "HOME" in environment:
+        yield Path(environment["HOME"]) / ".local"
+
+
+def _interpreter(program: str) -> Path | None:
+    """The program that a script names in its first line."""
+    try:
+        with open(program, "rb") as file:
+            first = file.readline(512)
+    except OSError:
+        return None
+    words = first[2:].split() if first.startswith(b"#!") else []
+    return Path(os.fsdecode(words[0])) if words else None
+
+
+def _java_homes(environment: Mapping[str, str]) -> Iterator[str]:
+    homes = [environment["JAVA_HOME"]] if environment.get("JAVA_HOME") else []
+    if java := shutil.which("java", path=environment.get("PATH", os.defpath)):
+        homes.append(os.path.dirname(os.path.dirname(os.path.realpath(java))))
+    for home in homes:
+        yield f"{home}/lib/security/cacerts"
+        yield f"{home}/jre/lib/security/cacerts"

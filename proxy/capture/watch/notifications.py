@@ -1,0 +1,276 @@
+"""Read what a filtered command is about to call, tell where that leads, and let it go on. Linux only."""
+
+import ctypes
+import fcntl
+import os
+import select
+import socket
+import struct
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Protocol
+
+from proxy.capture.watch.notifier import ANSWER, CALLS, CONTINUE, RECEIVE, REQUEST, RESPONSE
+
+BEGIN_WITHIN: Final = 10.0
+"""Seconds that the command may take to install its filter."""
+
+LOOK: Final = 0.02
+"""Seconds after which a connected UDP socket counts: resolvers connect some for a moment, to learn a route."""
+
+MOST_PENDING: Final = 256
+LONGEST_ADDRESS: Final = 128
+DNS: Final = 53
+MESSAGES: Final = 8
+"""Of the datagrams that one call sends, those whose addresses are read."""
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class Notes(Protocol):
+    """Who is told of what went past the worker."""
+
+    def note(self, protocol: str, host: str, port: int) -> None:
+        """A connection or a datagram to this address."""
+
+
+class Supervisor(threading.Thread):
+    """Answers one command's notifications."""
+
+    def __init__(self, channel: socket.socket, seen: Notes) -> None:
+        super().__init__(name="watch connections", daemon=True)
+        self._channel = channel
+        self._seen = seen
+        self._stopped, self._wake = os.pipe()
+        self._listener: int | None = None
+        self._listening: set[int] = set()
+        """Ports that the command listens on itself."""
+
+        self._pending: deque[tuple[float, int, int, str, tuple[str, int]]] = deque(maxlen=MOST_PENDING)
+        self.begun = threading.Event()
+        self.reason: str | None = None
+        """Why there is no filter; None where there is one."""
+
+    def run(self) -> None:
+        """Until nobody is left who could call, or `stop`."""
+        try:
+            self._listener = self._received()
+        finally:
+            self.begun.set()
+        if self._listener is not None:
+            self._answer_all(self._listener)
+
+    def stop(self) -> int | None:
+        """End. Returns the listener where processes are left that still need one to answer them."""
+        os.write(self._wake, b".")
+        self.join()
+        for descriptor in (self._stopped, self._wake):
+            os.close(descriptor)
+        self._channel.close()
+        listener = self._listener
+        if listener is None:
+            return None
+        ready = select.poll()
+        ready.register(listener, 0)
+        if any(event & (select.POLLHUP | select.POLLERR) for _, event in ready.poll(0)):
+            os.close(listener)
+            return None
+        return listener
+
+    def _received(self) -> int | None:
+        waiting = select.poll()
+        waiting.register(self._channel, select.POLLIN)
+        waiting.register(self._stopped, select.POLLIN)
+        events = dict(waiting.poll(BEGIN_WITHIN * 1000))
+        if self._channel.fileno() not in events:
+            self.reason = "the command did not begin"
+            return None
+        said, descriptors, _, _ = socket.recv_fds(self._channel, 256, 1)
+        if not descriptors:
+            self.reason = f"this system does not let us watch system calls (seccomp): {said.decode() or 'no answer'}"
+            return None
+        self._channel.send(b".")
+        return descriptors[0]
+
+    def _answer_all(self, listener: int) -> None:
+        waiting = select.poll()
+        waiting.register(listener, select.POLLIN)
+        waiting.register(self._stopped, select.POLLIN)
+        while True:
+            events = dict(waiting.poll(LOOK * 1000 if self._pending else None))
+            self._look_at_pending()
+            if events.get(listener, 0) & select.POLLIN:
+                self._answer(listener)
+            elif events:
+                return
+
+    def _answer(self, listener: int) -> None:
+        request = bytearray(REQUEST.size)
+        try:
+            fcntl.ioctl(listener, RECEIVE, request)
+        except OSError:
+            return  # who asked is gone
+        name, pid, _, number, _, _, *arguments = REQUEST.unpack(request)
+        try:
+            found = self._destinations(pid, number, arguments)
+        finally:
+            with suppress(OSError):
+                fcntl.ioctl(listener, ANSWER, RESPONSE.pack(name, 0, 0, CONTINUE))
+        for protocol, (host, port) in found:
+            self._seen.note(protocol, host, port)
+
+    # -- where a call leads
+
+    def _destinations(self, pid: int, number: int, arguments: list[int]) -> list[tuple[str, tuple[str, int]]]:
+        _, _, connect, listen, sendto, sendmsg, sendmmsg = CALLS[os.uname().machine]
+        descriptor = ctypes.c_int(arguments[0]).value
+        if number == listen:
+            self._note_listening(pid, descriptor)
+            return []
+        addresses: list[tuple[str, int] | None] = []
+        if number == connect:
+            addresses = [_address(pid, arguments[1], arguments[2])]
+        elif number == sendto:
+            addresses = [_address(pid, arguments[4], arguments[5])]
+        elif number == sendmsg:
+            addresses = [_message_address(pid, arguments[1])]
+        elif number == sendmmsg:
+            count = min(arguments[2], MESSAGES)
+            addresses = [_message_address(pid, arguments[1] + n * _MESSAGES_STEP) for n in range(count)]
+        found = [one for one in addresses if one is not None]
+        return self._escapes(pid, descriptor, found, connects=number == connect) if found else []
+
+    def _escapes(
+        self, pid: int, descriptor: int, addresses: list[tuple[str, int]], *, connects: bool
+    ) -> list[tuple[str, tuple[str, int]]]:
+        kind = _socket_type(pid, descriptor)
+        if kind == socket.SOCK_DGRAM:
+            # Names are looked up as without us; and a datagram to loopback has no connection that could be told from others.
+            addresses = [one for one in addresses if one[1] != DNS and not _is_loopback(one[0])]
+            if not connects:
+                return [("udp", one) for one in addresses]
+            link = _link(pid, descriptor)
+            for one in addresses if link else ():
+                self._pending.append((time.monotonic() + LOOK, pid, descriptor, link, one))
+            return []
+        return [("tcp", one) for one in addresses if not self._is_own(pid, one)]
+
+    def _is_own(self, pid: int, address: tuple[str, int]) -> bool:
+        """Whether it is something on this machine that the command listens on itself, or that nobody listens on."""
+        host, port = address
+        return _is_loopback(host) and (port in self._listening or not _is_listening(pid, port))
+
+    def _note_listening(self, pid: int, descriptor: int) -> None:
+        theirs = _duplicate(pid, descriptor)
+        if theirs is None:
+            return
+        with theirs, suppress(OSError):
+            if theirs.family in (socket.AF_INET, socket.AF_INET6):
+                self._listening.add(theirs.getsockname()[1])
+
+    def _look_at_pending(self) -> None:
+        now = time.monotonic()
+        while self._pending and self._pending[0][0] <= now:
+            _, pid, descriptor, link, (host, port) = self._pending.popleft()
+            if _link(pid, descriptor) == link:
+                self._seen.note("udp", host, port)
+
+
+# -- another process's memory and descriptors
+
+
+class _Piece(ctypes.Structure):
+    """struct iovec."""
+
+    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
+
+
+_MESSAGES_STEP: Final = 64
+"""sizeof(struct mmsghdr)."""
+
+
+def _read(pid: int, at: int, size: int) -> bytes:
+    held = ctypes.create_string_buffer(size)
+    here, there = _Piece(ctypes.addressof(held), size), _Piece(at, size)
+    got = _LIBC.process_vm_readv(pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0)
+    return held.raw[: max(got, 0)]
+
+
+def _address(pid: int, at: int, size: int) -> tuple[str, int] | None:
+    """The address that a call names; None of anything but IP."""
+    raw = _read(pid, at, min(size & 0xFFFFFFFF, LONGEST_ADDRESS)) if at else b""
+    if len(raw) < 8:
+        return None
+    family = struct.unpack_from("=H", raw)[0]
+    port = int.from_bytes(raw[2:4])
+    if family == socket.AF_INET:
+        return socket.inet_ntop(family, raw[4:8]), port
+    if family == socket.AF_INET6 and len(raw) >= 24:
+        return socket.inet_ntop(family, raw[8:24]), port
+    return None
+
+
+def _message_address(pid: int, at: int) -> tuple[str, int] | None:
+    header = _read(pid, at, 12)
+    if len(header) < 12:
+        return None
+    name, size = struct.unpack("=QI", header)
+    return _address(pid, name, size) if name else None
+
+
+def _duplicate(pid: int, descriptor: int) -> socket.socket | None:
+    """A thread's socket, for a moment: it must not stay open for our sake."""
+    try:
+        process = os.pidfd_open(_group(pid))
+    except OSError:
+        return None
+    try:
+        taken = _LIBC.syscall(438, process, descriptor, 0)  # pidfd_getfd, the same number on every machine
+        return socket.socket(fileno=taken) if taken >= 0 else None
+    except OSError:
+        return None
+    finally:
+        os.close(process)
+
+
+def _socket_type(pid: int, descriptor: int) -> int:
+    theirs = _duplicate(pid, descriptor)
+    if theirs is None:
+        return socket.SOCK_STREAM
+    with theirs:
+        return theirs.type & 0xF
+
+
+def _group(thread: int) -> int:
+    """The process of a thread."""
+    with suppress(OSError, ValueError, IndexError):
+        for line in Path(f"/proc/{thread}/status").read_text().splitlines():
+            if line.startswith("Tgid:"):
+                return int(line.split()[1])
+    return thread
+
+
+def _link(pid: int, descriptor: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/fd/{descriptor}")
+    except OSError:
+        return ""
+
+
+def _is_loopback(host: str) -> bool:
+    return host.startswith(("127.", "::ffff:127.", "0.")) or host in ("::1", "::")
+
+
+def _is_listening(pid: int, port: int) -> bool:
+    """Whether anybody listens on a port of the network that a process is in."""
+    wanted = f":{port:04X}"
+    for name in ("tcp", "tcp6"):
+        with suppress(OSError), open(f"/proc/{pid}/net/{name}") as table:
+            for line in table:
+                fields = line.split(None, 4)
+                if len(fields) > 4 and fields[3] == "0A" and fields[1].endswith(wanted):
+                    return True
+    return False

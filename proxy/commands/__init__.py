@@ -1,0 +1,12 @@
+"""What the commands do.
+
+record           `playhead record`
+replay           `playhead replay`
+fork             `playhead fork` and `playhead resume`
+bisect           `playhead bisect`
+calibrate        `playhead calibrate`
+export           `playhead export`
+up               `playhead up`
+generations      record what a replay is missing
+override_file    read an override file
+"""

@@ -1,0 +1,24 @@
+"""An override file, read before anything is started for it."""
+
+from pathlib import Path
+from typing import Any
+
+from calls.overrides.override_toml import entries
+from calls.overrides.overrides import BadOverride, listed
+from proxy.errors import Failure
+
+
+def overrides_of(path: Path | None) -> dict[str, Any]:
+    """What a door is to be told of an override file (`replay/replay_options.py`). Raises Failure with the line of a mistake."""
+    if path is None:
+        return {}
+    try:
+        found, lines = entries(path.read_text("utf-8"), is_json=path.suffix == ".json")
+        listed(found, lines)
+    except OSError as error:
+        raise Failure(f"cannot read the overrides {path}: {error.strerror}; name a file that exists") from error
+    except UnicodeDecodeError as error:
+        raise Failure(f"{path} is not UTF-8; save it as such") from error
+    except BadOverride as error:
+        raise Failure(f"{path}: {error} (docs/forks.md)") from error
+    return {"overrides": list(found), "lines": list(lines), "overrides_file": str(path)}

@@ -1,0 +1,243 @@
+"""`playhead up`: one keeper and the doors, for as long as the terminal or the service manager wants them.
+
+A door or a keeper that dies is started again; its clients have seen a broken connection, so nothing passed unrecorded.
+"""
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from shlex import quote
+from typing import Any
+
+import click
+
+from proxy.capture.control_path import control_path
+from proxy.errors import Failure
+from proxy.processes import settings_match as agreement
+from proxy.processes.child_process import Child
+from proxy.processes.command_processes import House, reachable
+from proxy.processes.ports import free, held
+from proxy.settings import Settings
+from proxy.wire.config import loopback
+from store.lock import Lock, Taken
+
+LONGEST_PAUSE = 5.0
+"""Seconds between two starts of a process that dies again and again."""
+
+QUIET = 60.0
+"""Seconds after which the death of a process has nothing to do with the one before."""
+
+
+async def up(settings: Settings, say: Callable[[str], None]) -> None:
+    """Run until SIGTERM or Ctrl-C. Prints the contract's one ready line on stdout."""
+    _answerable(settings)
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    house = House(settings)
+    with _only_one(house), reserved(settings) as (port, api_port):
+        async with house:
+            try:
+                await _serve(house, port, api_port, stopped, say)
+            finally:
+                _withdraw(house)
+
+
+@contextmanager
+def reserved(settings: Settings) -> Iterator[tuple[int, int]]:
+    """The doors' port and the API's. Of one that the other part listens on, beside us or elsewhere, only the number is taken."""
+    with ExitStack() as kept:
+        port, api_port = settings.proxy_port, settings.api_port
+        if settings.part != "keeper":
+            port = kept.enter_context(held(settings.listen, port))
+        if settings.part != "doors":
+            api_port = free(settings.listen, api_port)
+        yield port, api_port
+
+
+def _answerable(settings: Settings) -> None:
+    """Raise Failure where a host is to be answered from recordings, and this `up` has none."""
+    answered = [f"{host} = {mode!r}" for host, mode in settings.modes.items() if mode in ("replay", "auto")]
+    if answered and settings.mode not in ("replay", "auto"):
+        raise Failure(
+            f"modes: {answered[0]}, but mode {settings.mode} answers nothing from recordings: add --mode replay or auto"
+        )
+
+
+async def _serve(house: House, port: int, api_port: int, stopped: asyncio.Event, say: Callable[[str], None]) -> None:
+    settings = house.settings
+    host = reachable(settings.listen)
+    api = settings.keeper if settings.part == "doors" and settings.keeper else f"http://{host}:{api_port}"
+    own: dict[str, Any] = {"api": api, "own_addresses": [[settings.listen, api_port]]}
+    controls = [str(control_path(house.data.root, f"up-{slot}")) for slot in range(settings.workers)]
+    starts: dict[str, Callable[[int], Awaitable[Child]]] = {
+        "keeper": lambda _: house.keeper(api_port, settings.listen, lasting=True),
+        "doors": lambda slot: house.door(
+            **own,
+            listen=settings.listen,
+            port=port,
+            reuse_port=True,
+            control=controls[slot],
+            transparent=settings.transparent,
+        ),
+    }
+    wanted = [settings.part] if settings.part != "all" else ["keeper", "doors"]
+    say(f"starting, mode {settings.mode}, data in {house.data.root}")
+    if settings.open_api:
+        say("open_api is set: every user of this machine can read and delete all recordings through the API")
+    for file in settings.replay if settings.mode == "auto" else ():
+        if os.path.isfile(file):  # noqa: ASYNC240 - nobody waits yet
+            say(
+                f"what {file} lacks goes out and is kept as a run beside it; to make it part of the recording, import the file"
+                f" and name the run (playhead import {quote(file)}), or: playhead replay {quote(file)} --on-miss record -- CMD"
+            )
+    ready: dict[str, list[asyncio.Future[Mapping[str, Any]]]] = {
+        part: [asyncio.Future() for _ in range(settings.workers if part == "doors" else 1)] for part in wanted
+    }
+    prepared = asyncio.Event()
+    if "keeper" in wanted and settings.replay:
+        starts["doors"] = _after(prepared, starts["doors"])
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_stop(stopped, say))
+            for part, firsts in ready.items():
+                for slot, first in enumerate(firsts):
+                    group.create_task(_kept_up(partial(starts[part], slot), first, say, prepared))
+            heard = {part: (await asyncio.gather(*firsts))[0] for part, firsts in ready.items()}
+            _announce(house, f"http://{host}:{port}", api, heard, controls)
+    except* _Stopped:
+        pass
+
+
+async def _stop(stopped: asyncio.Event, say: Callable[[str], None]) -> None:
+    """End everything when we are told to, also what is only starting."""
+    await stopped.wait()
+    say("stopping")
+    raise _Stopped
+
+
+def _after(prepared: asyncio.Event, start: Callable[[int], Awaitable[Child]]) -> Callable[[int], Awaitable[Child]]:
+    """Start only when the database is prepared: a worker that answers from runs fetches them from the store server."""
+
+    async def later(slot: int) -> Child:
+        await prepared.wait()
+        return await start(slot)
+
+    return later
+
+
+def _announce(
+    house: House, proxy: str, api: object, heard: Mapping[str, Mapping[str, Any]], controls: Sequence[str]
+) -> None:
+    """Say where we listen: on stdout once, and in the data directory for other commands."""
+    words = ["ready"]
+    if door := heard.get("doors"):
+        words += [f"proxy={proxy}"]
+    if "keeper" in heard:
+        words += [f"api={api}"]
+    token = [f"token={house.data.api_token_file}"] if "keeper" in heard else []
+    if door:
+        words += [f"ca={door['ca']}"]
+        trust = {"ca": door["ca"], "ca_bundle": door["ca_bundle"]}
+        known = agreement.facts(house.settings, agreement.DOORS)
+        facts = {
+            "proxy": proxy,
+            "listen": house.settings.listen,
+            "api": api,
+            "mode": house.settings.mode,
+            "settings": known,
+            "asks_for_token": bool(house.token) or not loopback(house.settings.listen),
+            **trust,
+        }
+        # Any of the workers serves a captive command; each has a control socket of its own.
+        house.data.announce(
+            "up", {**facts, "control": controls[0], "controls": controls, "transparent": house.settings.transparent}
+        )
+    click.echo(" ".join(words + token))
+
+
+def _withdraw(house: House) -> None:
+    """Take back where the doors listen. Where we run the keeper alone, they are somebody else's."""
+    if house.settings.part != "keeper":
+        house.data.withdraw("up")
+
+
+class _Stopped(Exception):
+    """Ends the task group; nothing is wrong."""
+
+
+async def _ended(child: Child, report: Callable[[Mapping[str, Any]], None]) -> int:
+    """Pass on what a process says until it ends; its exit status."""
+
+    async def relay() -> None:
+        async for message in child.messages():
+            report(message)
+
+    report(child.ready)
+    async with asyncio.TaskGroup() as group:
+        relaying = group.create_task(relay())
+        code = await child.ended()
+        relaying.cancel()
+    return code
+
+
+async def _kept_up(
+    start: Callable[[], Awaitable[Child]],
+    first: asyncio.Future[Mapping[str, Any]],
+    say: Callable[[str], None],
+    prepared: asyncio.Event,
+) -> None:
+    """Start a process, and again whenever it ends by itself.
+
+    Raises Failure where it cannot start at all. Once it has served, it is tried for as long as we run: while a keeper
+    cannot start, because its database is away, doors go on recording.
+    """
+
+    def report(message: Mapping[str, Any]) -> None:
+        if words := message.get("progress"):
+            say(str(words))
+        if message.get("prepared"):
+            prepared.set()
+
+    loop = asyncio.get_running_loop()
+    pause = 0.0
+    while True:
+        began = loop.time()
+        try:
+            child = await start()
+        except Failure as failure:
+            if not first.done():
+                raise
+            say(f"{failure}; trying again")
+        else:
+            if not first.done():
+                first.set_result(child.ready)
+            code = await _ended(child, report)
+            say(f"{child.name} ended with status {code}, its last words are in {child.log}; starting another")
+        pause = min(pause * 2 + 0.1, LONGEST_PAUSE) if loop.time() - began < QUIET else 0.0
+        await asyncio.sleep(pause)
+
+
+@contextmanager
+def _only_one(house: House) -> Iterator[None]:
+    """Hold the data directory against a second `up`."""
+    part = house.settings.part
+    lock = Lock(house.data.root / "up-keeper.lock") if part == "keeper" else house.data.up_lock
+    try:
+        with lock.taken():
+            # One that was killed has left its note, and nobody is to go by that while we start.
+            _withdraw(house)
+            yield
+    except Taken as error:
+        raise Failure(
+            f"another `playhead up` runs on {house.data.root}; stop it first, or give this one its own directory with --data"
+        ) from error
+
+
+def say_on_stderr(words: str) -> None:
+    """Progress, for the person; stdout belongs to the ready line."""
+    click.echo(f"playhead: {words}", err=True)

@@ -1,0 +1,266 @@
+"""HTTP/1 as mitmproxy speaks it, with what it lacks: trailers, 1xx, strict heads, bounded buffers, our own errors.
+
+Each method replaces one of `mitmproxy.proxy.layers.http._http1`; tests/proxy/mitm/test_pinned.py holds their names.
+"""
+
+import re
+
+import h11
+from mitmproxy import http
+from mitmproxy.connection import ConnectionState
+from mitmproxy.net.http import http1
+from mitmproxy.proxy import commands, events
+from mitmproxy.proxy.layer import CommandGenerator
+from mitmproxy.proxy.layers.http import _http1
+from mitmproxy.proxy.layers.http._base import HttpEvent, ReceiveHttp
+from mitmproxy.proxy.layers.http._events import (
+    ErrorCode,
+    RequestEndOfMessage,
+    RequestHeaders,
+    RequestTrailers,
+    ResponseEndOfMessage,
+    ResponseHeaders,
+    ResponseProtocolError,
+    ResponseTrailers,
+)
+
+from proxy.mitm.layer_events import Heading, Hold, Informational, Malformed, Reading, Resume
+from proxy.wire.heads import HEAD_BYTES, fields_fault, raw_fault
+from proxy.wire.http1_heads import HEAD_END, response_flaw, unfinished_flaw
+from proxy.wire.problem import Problem
+from proxy.wire.trailers import is_sendable
+
+PIPELINED = 1 << 20
+"""How much a client may send ahead of its answer before we stop reading."""
+
+_INTERIM = re.compile(rb"HTTP/1\.[01] 1(?!01)\d\d[ \r\n]")
+
+
+class Http1(_http1.Http1Connection):
+    """What both sides share."""
+
+    ReceiveTrailers: type[RequestTrailers | ResponseTrailers]
+    trailers: http.Headers | None = None
+    """To be sent after the last chunk."""
+
+    def read_body(self, event: events.Event) -> CommandGenerator[None]:
+        """Pass on what the body reader finds. Unlike mitmproxy's own it knows trailers."""
+        assert self.stream_id is not None
+        while True:
+            try:
+                found = (
+                    self.body_reader(self.buf)
+                    if isinstance(event, events.DataReceived)
+                    else self.body_reader.read_eof()
+                )
+                if found is None and len(self.buf) > HEAD_BYTES:
+                    raise h11.RemoteProtocolError("endless chunk header or trailer")
+            except h11.ProtocolError as error:
+                yield from self._broken_body(event, str(error))
+                return
+            if found is None:
+                return
+            if isinstance(found, h11.Data):
+                if found.data:
+                    yield ReceiveHttp(self.ReceiveData(self.stream_id, bytes(found.data)))
+                continue
+            assert isinstance(found, h11.EndOfMessage)
+            if fault := fields_fault(found.headers.raw_items()):
+                yield from self._broken_body(event, fault)
+                return
+            yield from self._end_of_body(found)
+            return
+
+    def _broken_body(self, event: events.Event, fault: str) -> CommandGenerator[None]:
+        assert self.stream_id is not None
+        yield commands.CloseConnection(self.conn)
+        kind = self.ReceiveProtocolError
+        if kind is ResponseProtocolError and isinstance(event, events.DataReceived):
+            kind = Malformed
+        yield ReceiveHttp(kind(self.stream_id, fault, self.ReceiveProtocolError.code))
+
+    def _end_of_body(self, end: h11.EndOfMessage) -> CommandGenerator[None]:
+        assert self.stream_id is not None
+        assert self.request
+        if end.headers:
+            yield ReceiveHttp(self.ReceiveTrailers(self.stream_id, http.Headers(end.headers.raw_items())))
+        end_of_message = ReceiveHttp(self.ReceiveEndOfMessage(self.stream_id))
+        if isinstance(self, _http1.Http1Server):
+            if self.request.data.method.upper() != b"CONNECT":
+                yield end_of_message
+            yield from self.mark_done(request=True)
+        elif self.response and _http1.should_make_pipe(self.request, self.response):
+            yield end_of_message
+            yield from self.mark_done(response=True)
+        else:
+            # The other way round than mitmproxy: where nothing is waited for, the end of this response lets the next
+            # request out while we are still here, and it must find this connection free.
+            yield from self.mark_done(response=True)
+            yield end_of_message
+
+    def _last_chunk(self) -> commands.SendData:
+        fields = self.trailers.fields if self.trailers else ()
+        self.trailers = None
+        lines = [b"%b: %b\r\n" % field for field in fields if is_sendable(field[0].decode("latin-1"))]
+        return commands.SendData(self.conn, b"0\r\n" + b"".join(lines) + b"\r\n")
+
+
+class Server(Http1, _http1.Http1Server):
+    """Towards the client."""
+
+    ReceiveTrailers = RequestTrailers
+    paused = heading = False
+
+    def _handle_event(self, event: events.Event) -> CommandGenerator[None]:
+        yield from super()._handle_event(event)
+        ahead = len(self.buf) > PIPELINED and self.state == self.wait
+        if ahead != self.paused:
+            self.paused = ahead
+            yield Reading(self.conn, on=not ahead)
+        heading = bool(self.buf) and self.state == self.read_headers
+        if heading != self.heading:
+            self.heading = heading
+            yield Heading(self.conn, on=heading)
+
+    def read_headers(self, event: events.ConnectionEvent) -> CommandGenerator[None]:
+        """Look at the head before mitmproxy does: what it would let through is refused here."""
+        if isinstance(event, events.DataReceived):
+            # RFC 9112 2.2: empty lines before a request line are to be ignored; mitmproxy would wait for more.
+            buffered = bytes(self.buf)
+            if empty := len(buffered) - len(buffered.lstrip(b"\r\n")):
+                self.buf.maybe_extract_at_most(empty)
+            if fault := raw_fault(buffered[empty:]):
+                yield commands.SendData(self.conn, fault.http1())
+                yield commands.CloseConnection(self.conn)
+                self.state = self.done
+                return
+        yield from super().read_headers(event)
+
+    def send(self, event: HttpEvent) -> CommandGenerator[None]:
+        """Send what a stream wants the client to get."""
+        match event:
+            case Hold() | Resume():
+                yield Reading(self.conn, on=isinstance(event, Resume))
+            case Informational():
+                # RFC 9110 15.2: not to an HTTP/1.0 client.
+                if self.request and self.request.http_version == "HTTP/1.1":
+                    yield commands.SendData(self.conn, http1.assemble_response_head(event.response))  # type: ignore[no-untyped-call]
+            case ResponseTrailers():
+                self.trailers = event.trailers
+            case ResponseEndOfMessage() if self._chunked() and self.trailers:
+                yield self._last_chunk()
+                yield from self.mark_done(response=True)
+            case ResponseHeaders():
+                assert self.request
+                framed = _framed(self.request, event)
+                yield from super().send(framed)
+            case ResponseProtocolError() if not self.conn.state & ConnectionState.CAN_WRITE:
+                return
+            case _:
+                yield from super().send(event)
+
+    def _chunked(self) -> bool:
+        assert self.request
+        assert self.response
+        return self.request.method.upper() != "HEAD" and _is_chunked(self.response)
+
+
+def _framed(request: http.Request, event: ResponseHeaders) -> ResponseHeaders:
+    """Give the response the framing that this HTTP/1 client understands, where it came with another or none."""
+    response = event.response
+    bodiless = (
+        request.method.upper() in ("HEAD", "CONNECT")
+        or response.status_code in (204, 304)
+        or response.status_code < 200
+    )
+    # mitmproxy would send a last chunk also behind what has no body, for an answer to the next request.
+    if _is_chunked(response) and (request.http_version == "HTTP/1.0" or response.status_code in (204, 304)):
+        response = response.copy()
+        response.headers.pop("transfer-encoding")
+    elif response.is_http2 and "content-length" not in response.headers and not bodiless:
+        response = response.copy()
+        if event.end_stream:
+            response.headers["content-length"] = "0"
+        elif request.http_version == "HTTP/1.1":
+            response.headers["transfer-encoding"] = "chunked"
+    return ResponseHeaders(event.stream_id, response, event.end_stream)
+
+
+class Client(Http1, _http1.Http1Client):
+    """Towards the upstream."""
+
+    ReceiveTrailers = ResponseTrailers
+
+    def read_headers(self, event: events.ConnectionEvent) -> CommandGenerator[None]:
+        """Let interim responses by, then read the final one."""
+        if isinstance(event, events.DataReceived) and self.stream_id is not None:
+            fault, interim = self._next_head()
+            while interim is not None:
+                yield ReceiveHttp(Informational(self.stream_id, interim))
+                fault, interim = self._next_head()
+            if fault is not None:
+                yield commands.CloseConnection(self.conn)
+                yield self._malformed(fault)
+                self.state = self.done
+                return
+        for command in super().read_headers(event):
+            if _is_unreadable(command) and isinstance(event, events.DataReceived):
+                yield self._malformed("no sound head")
+            else:
+                yield command
+
+    def _malformed(self, fault: str) -> ReceiveHttp:
+        assert self.stream_id is not None
+        return ReceiveHttp(Malformed(self.stream_id, fault, ErrorCode.GENERIC_SERVER_ERROR))
+
+    def _next_head(self) -> tuple[str | None, http.Response | None]:
+        """What is wrong with the head that comes next; the interim response that it is. Neither, where it is the final one's."""
+        received = bytes(self.buf)
+        end = received.find(HEAD_END) + len(HEAD_END)
+        if end < len(HEAD_END):
+            return unfinished_flaw(received), None
+        if (flaw := response_flaw(received[:end])) is not None:
+            return f"no sound head ({flaw})", None
+        if _INTERIM.match(received) is None:
+            return None, None
+        interim = http1.read_response_head([bytes(line) for line in self.buf.maybe_extract_lines() or ()])
+        coded = "transfer-encoding" in interim.headers
+        return ("an interim response has a transfer coding", None) if coded else (None, interim)
+
+    def send(self, event: HttpEvent) -> CommandGenerator[None]:
+        """Send what a stream wants the upstream to get."""
+        match event:
+            case Hold() | Resume():
+                yield Reading(self.conn, on=isinstance(event, Resume))
+            case RequestTrailers():
+                self.trailers = event.trailers
+            case RequestEndOfMessage() if self.request and self.trailers and _is_chunked(self.request):
+                yield self._last_chunk()
+                yield from self.mark_done(request=True)
+            case RequestHeaders() if not event.end_stream and _unframed(event.request):
+                request = event.request.copy()
+                request.headers["transfer-encoding"] = "chunked"
+                yield from super().send(RequestHeaders(event.stream_id, request, event.end_stream))
+            case _:
+                yield from super().send(event)
+
+
+def _is_unreadable(command: commands.Command) -> bool:
+    """Whether mitmproxy gives a response up; our own readers of bodies have their own words for it."""
+    return isinstance(command, ReceiveHttp) and type(command.event) is ResponseProtocolError
+
+
+def _unframed(request: http.Request) -> bool:
+    """Whether an HTTP/2 request would reach an HTTP/1 upstream with a body that nothing delimits."""
+    return request.is_http2 and "content-length" not in request.headers
+
+
+def _is_chunked(message: http.Message) -> bool:
+    return "chunked" in message.headers.get("transfer-encoding", "").lower()
+
+
+def error_response(status_code: int, message: str = "") -> bytes:  # noqa: ARG001 - theirs
+    """Replaces mitmproxy's HTML errors. Its message may quote the request, so it is not passed on."""
+    known = {400: ("malformed_request", "the request is not valid HTTP; it went nowhere")}
+    code, detail = known.get(status_code, ("engine", "the proxy could not pass this request on"))
+    return Problem(status_code, code, detail).http1()

@@ -1,0 +1,9 @@
+"""Find or start the processes that a command needs.
+
+command_processes    the store server and workers of a command
+child_process        start one process and wait until it is ready
+store_client         requests to the store server
+ports                choose ports
+settings_match       compare the settings of a command with those of a running `up`
+user_command         run the user's command
+"""

@@ -1,0 +1,285 @@
+"""The processes that a command needs, found running or started for as long as it lasts.
+
+One keeper serves a data directory, whoever started it; doors are as many as there are commands. What a command starts,
+it stops.
+"""
+
+import asyncio
+import os
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from importlib.util import find_spec
+from typing import Any, Self
+
+from proxy.capture.control_path import control_path
+from proxy.errors import Failure
+from proxy.processes import settings_match as agreement
+from proxy.processes.child_process import Child
+from proxy.processes.ports import loopback
+from proxy.processes.store_client import Api
+from proxy.settings import Settings
+from store.datadir import DataDir, DataDirError, opened
+
+LOOPBACK = "127.0.0.1"
+
+START_WITHIN = 60.0
+"""Seconds: how long another command's keeper may take to start or to stop."""
+
+
+class House:
+    """An async context manager around one data directory."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        try:
+            self.data: DataDir = opened(settings.data)
+        except DataDirError as error:
+            raise Failure(str(error)) from error
+        self.started = time.time_ns()
+        self._doors: list[Child] = []
+        self._keepers: list[Child] = []
+        self._lasting = False
+        self._use: int | None = None
+        """Our part in the lock of those who use another command's store server."""
+        self._other: dict[str, Any] = {}
+        """What the keeper that we have found running says about itself."""
+
+    async def __aenter__(self) -> Self:
+        loopback()
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        async with asyncio.TaskGroup() as group:
+            stopping = group.create_task(self._stop())
+            try:
+                await asyncio.shield(stopping)
+            except asyncio.CancelledError:
+                # A Ctrl-C by now is heard when they have stopped: there is nothing to hurry, and it has its bounds.
+                await stopping
+                raise
+
+    async def _stop(self) -> None:
+        try:
+            # Doors first: the keeper then drains what they left in their spools.
+            await self.close_doors()
+            await self._stop_keepers()
+        except asyncio.CancelledError:
+            # Ctrl-C once more.
+            await asyncio.gather(*(child.killed() for child in (*self._doors, *self._keepers)))
+            raise
+
+    async def _stop_keepers(self) -> None:
+        """Stop what we have started, unless another command uses it: then it ends after the last of them."""
+        if self._use is not None:
+            os.close(self._use)
+            self._use = None
+        if not self._keepers:
+            return
+        # Held until it has stopped: nobody begins to use it meanwhile.
+        alone = self.data.users_lock.alone()
+        try:
+            if alone is None and not self._lasting:
+                for keeper in self._keepers:
+                    keeper.leave()
+                return
+            self.data.withdraw("keeper")
+            await asyncio.gather(*(keeper.stop() for keeper in self._keepers))
+        finally:
+            if alone is not None:
+                os.close(alone)
+
+    async def close_doors(self) -> list[int]:
+        """Stop our doors; all that they acknowledged is in their spools. Their exit statuses: 0 where all was well."""
+        ends = await asyncio.gather(*(door.stop() for door in self._doors))
+        for door in self._doors:
+            door.forget()
+        self._doors.clear()
+        return ends
+
+    @property
+    def token(self) -> str | None:
+        """The recording token that was set, where one was."""
+        return self.settings.token.get_secret_value() if self.settings.token else None
+
+    def claimed(self, run: str) -> str:
+        """Keep a run for the command that is about to be started; the token that this command is given."""
+        return self.secret(lambda data: data.run_tokens().claim(run))
+
+    def run_token(self, run: str) -> str:
+        """What opens the run to a client, whether or not it is claimed."""
+        return self.secret(lambda data: data.run_tokens().token(run))
+
+    def api_client(self, url: str) -> Api:
+        """A client of the keeper of this data directory."""
+        return Api(url, self.secret(DataDir.api_token), self.data.api_token_file)
+
+    def secret[T](self, read: Callable[[DataDir], T]) -> T:
+        """A secret of the data directory. Raises Failure where others may know it."""
+        try:
+            return read(self.data)
+        except (DataDirError, OSError) as error:
+            raise Failure(str(error)) from error
+
+    def running_up(self, patience: float = 0, *, coming: bool = False) -> dict[str, Any] | None:
+        """Where the running `up` listens, or None where there is none.
+
+        One that has begun to start is waited for, `patience` seconds at most; with `coming` also one that has not yet.
+        """
+        end = time.monotonic() + patience
+        while True:
+            # A killed `up` leaves its note behind, and the kernel lets go of its lock.
+            held = self.data.up_lock.held()
+            note = self.data.notice("up") if held else None
+            if note is not None or not (held or coming) or time.monotonic() >= end:
+                return note
+            time.sleep(0.1)
+
+    async def api(self, port: int = 0) -> Api:
+        """The running keeper of this data directory, or one of our own on `port`. Call it again when another's has gone."""
+        end = time.monotonic() + START_WITHIN
+        while True:
+            if running := await self._found():
+                return running
+            # There is one keeper at a time, and another command's may be starting or stopping.
+            if not self.data.keeper_lock.held():
+                try:
+                    keeper = await self.keeper(port, LOOPBACK)
+                    return self.api_client(f"http://{LOOPBACK}:{keeper.ready['port']}")
+                except Failure:
+                    if not self.data.keeper_lock.held():
+                        raise
+            if time.monotonic() > end:
+                raise Failure(
+                    f"another keeper holds {self.data.root} and does not answer; see {self.data.logs}/keeper.log"
+                )
+            await asyncio.sleep(0.1)
+
+    async def _found(self) -> Api | None:
+        # A killed keeper leaves its note behind, and its port to whoever wants it.
+        note = self.data.notice("keeper") if self.data.keeper_lock.held() else None
+        if note is None or not self._used():
+            return None
+        api = self.api_client(note["api"])
+        if await asyncio.to_thread(api.healthy):
+            agreement.same_database(self.settings, note)
+            self._other = note
+            return api
+        api.close()
+        return None
+
+    def _used(self) -> bool:
+        """Keep the store server that was found from ending before we do; False where it is about to end."""
+        if self._use is None:
+            self._use = self.data.users_lock.shared()
+        return self._use is not None
+
+    def agreed(self, *, own_door: bool) -> None:
+        """Raise Failure where the keeper we have found goes by other profiles than what is recorded here should."""
+        agreement.same_profiles(self.settings, self._other, own_door=own_door)
+
+    async def keeper(self, port: int, listen: str, *, lasting: bool = False) -> Child:
+        """Start the keeper; others find it by the data directory, and agree with it, on profiles where it is an `up`'s.
+        It is stopped with the house."""
+        if not self.data.keeper_lock.held():
+            self.data.withdraw("keeper")
+        child = await Child.start(
+            "store", self._keeper_config(port, listen, lasting=lasting), log=self.data.logs / "keeper.log"
+        )
+        self._keepers.append(child)
+        self._lasting = lasting
+        known = agreement.facts(self.settings, ("database_url", "profile") if lasting else ("database_url",))
+        config = str(self.settings.config.absolute()) if self.settings.config else None
+        api = f"http://{reachable(listen)}:{child.ready['port']}"
+        self.data.announce("keeper", {"api": api, "settings": known, "config": config})
+        return child
+
+    def _keeper_config(self, port: int, listen: str, *, lasting: bool) -> dict[str, Any]:
+        url = self.settings.database_url
+        return {
+            "data": str(self.data.root),
+            "database_url": url.get_secret_value() if url else None,
+            "listen": listen,
+            "port": port,
+            "mode": self.settings.mode,
+            "profiles_toml": self.profiles_toml(),
+            "redact_personal_data": self.settings.redact_personal_data,
+            # A bundle of a body takes some ten times its size while it is made.
+            "helper_memory": max(512 << 20, 12 * self.settings.body_limit),
+            "tokens": [own.get_secret_value()] if (own := self.settings.api_token) else [],
+            "open_api": self.settings.open_api,
+            "shared_runs": self.settings.shared_runs,
+            "started": self.started,
+            # A person who waits for a command wants to hear of it; an `up` goes on recording.
+            "waits": lasting,
+            "temporary": not lasting,
+            "checks": "replay.replay_options:unfit",
+        }
+
+    def profiles_toml(self) -> str | None:
+        """The user's own profiles, as the text they stand in, so that an error can name its line."""
+        return self.settings.config.read_text("utf-8") if self.settings.config and self.settings.profile else None
+
+    async def door(self, later: Awaitable[dict[str, Any]] | None = None, **differences: Any) -> Child:
+        """Start one door, on loopback and a free port where `differences` from its configuration say nothing else; `later`
+        are such as are only known after a while, in which the door comes up already."""
+        if find_spec("mitmproxy") is None:
+            if asyncio.iscoroutine(later):
+                later.close()
+            raise Failure("there is no wire engine here: install playhead[proxy] into this environment")
+        config = self.door_config() | differences
+        config["control"] = config["control"] or str(control_path(self.data.root, config["name"]))
+        # A door that records has nothing to answer from: there such a host is recorded like any other.
+        if config["mode"] in ("record", "passthrough"):
+            config["modes"] = {host: mode for host, mode in config["modes"].items() if mode not in ("replay", "auto")}
+        told = config if later is None else _with(config, later)
+        child = await Child.start("proxy.worker.process", told, log=self.data.logs / f"{config['name']}.log")
+        self._doors.append(child)
+        return child
+
+    def door_config(self) -> dict[str, Any]:
+        """What a door is told, in JSON's types. `proxy/worker/process.py` reads it."""
+        s = self.settings
+        return {
+            "name": f"door-{secrets.token_hex(4)}",
+            "data": str(self.data.root),
+            "started": self.started,
+            "mode": s.mode,
+            "engine": s.engine,
+            "listen": LOOPBACK,
+            "port": 0,
+            "reuse_port": False,
+            "reverse": s.reverse,
+            "token": self.token,
+            "api_token": own.get_secret_value() if (own := s.api_token) else None,
+            "shared_runs": s.shared_runs,
+            "durability": s.durability,
+            "on_record_failure": s.on_record_failure,
+            "body_limit": s.body_limit,
+            "spool_limit": s.spool_limit,
+            "upstreams": s.upstreams,
+            "modes": s.host_modes,
+            "tunnel": list(s.tunnel.hosts),
+            "upstream_proxy": s.upstream_proxy,
+            "upstream_ca": str(s.upstream_ca) if s.upstream_ca else None,
+            "connect_ports": list(s.connect_ports),
+            "allow_private": s.allow_private,
+            "profiles_toml": self.profiles_toml(),
+            "redact_personal_data": self.settings.redact_personal_data,
+            "spooled": True,
+            "replay": list(s.replay),
+            "replay_options": {},
+            "api": None,
+            "own_addresses": [],
+            "control": None,
+            "transparent": None,
+        }
+
+
+async def _with(config: dict[str, Any], later: Awaitable[dict[str, Any]]) -> dict[str, Any]:
+    return config | await later
+
+
+def reachable(listen: str) -> str:
+    """The host part of a URL that reaches a listening address from this machine."""
+    return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(listen, f"[{listen}]" if ":" in listen else listen)  # noqa: S104 - compared, not bound

@@ -1,0 +1,7 @@
+"""Text for terminals.
+
+text            make hostile text safe to print
+table           tables
+render_diff     show a diff
+render_drift    show drift
+"""

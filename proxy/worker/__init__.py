@@ -1,0 +1,9 @@
+"""The proxy worker's process.
+
+process           the process: `python -m proxy.worker.process`
+counters          count connections and requests, for `/metrics`
+recordings        load recordings for replays
+replay_setup      the replays that a worker answers from
+replay_reports    write the reports of replays
+auto_sessions     record in mode `auto`
+"""

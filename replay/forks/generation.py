@@ -1,0 +1,41 @@
+"""A new generation of a run, as a bundle."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from calls.model import Call, Exchange, Usage
+from store.bundle.bundle import Bundle, Entry, told
+from store.generations.build import FAILED, flaw, kept
+
+__all__ = ["FAILED", "flaw", "generation", "kept"]
+
+type Derive = Callable[[Exchange], Call]
+
+
+def generation(run: Mapping[str, Any], profiles: str, exchanges: Sequence[Exchange], derive: Derive) -> Bundle:
+    """A run of these exchanges, as its bundle. `run` is the one that it follows."""
+    named = str(run["id"])
+    ordered = sorted(exchanges, key=lambda each: (each.started_at, each.id))
+    entries, seen, calls = [], Counter[str](), []
+    for each in ordered:
+        call = derive(each)
+        calls.append(call)
+        entries.append(Entry(exchange=replace(each, run=named), call=told(call, seen[call.key])))
+        seen[call.key] += 1
+    head = {**run, "gaps": 0, "complete": True, "calls": len(calls), "exchanges": len(entries)}
+    head |= {"tokens": _tokens(calls), "models": sorted(_models(calls)), "cost_usd": None, "head": None}
+    return Bundle(run=head, profiles=profiles, entries=tuple(entries))
+
+
+def _tokens(calls: Sequence[Call]) -> dict[str, int | None]:
+    tokens: dict[str, int | None] = {}
+    for name in Usage.__slots__:
+        known = [getattr(call.usage, name) for call in calls if getattr(call.usage, name) is not None]
+        tokens[name] = sum(known) if known else None
+    return tokens
+
+
+def _models(calls: Sequence[Call]) -> set[str]:
+    return {model for call in calls if (model := call.model_requested or call.model_returned)}

@@ -1,0 +1,15 @@
+"""The routes, one module for each resource.
+
+runs           `/v1/runs`
+calls          `/v1/calls`
+exchanges      `/v1/exchanges`
+diff           `/v1/runs/{a}/diff/{b}`
+drift          `/v1/drift`
+replays        `/v1/replays`
+forks          `/v1/runs/{run}/forks`
+imports        `/v1/import`
+rekey          `/v1/rekey`
+health         `/healthz`, `/readyz`, `/metrics`
+certificate    `/ca.pem`
+manual         the description of the API
+"""

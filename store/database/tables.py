@@ -1,0 +1,213 @@
+"""The tables, as SQLAlchemy Core sees them. `migrations/` makes them; a test holds the two equal.
+
+Rules that let the same schema run on one machine, on managed Postgres and on Citus: ids are made by clients, no
+sequences; every table has `project` and every primary key begins with it, so that distributing a table by project
+changes no statement; no foreign keys, no triggers; big tables have one level of partitions, by the day in a uuidv7 (or
+that day itself), so that a day is dropped and not deleted. Bytes are `bytea` in the forms of `blobs` and `rows`, never
+jsonb. Times are nanoseconds since the Unix epoch, or since the exchange began, as they were recorded.
+"""
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Date,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Numeric,
+    PrimaryKeyConstraint,
+    SmallInteger,
+    Table,
+    Text,
+    Uuid,
+    text,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+
+metadata = MetaData(naming_convention={"pk": "%(table_name)s_pkey", "ix": "%(table_name)s_%(column_0_N_name)s_idx"})
+
+
+def _key(*columns: str) -> PrimaryKeyConstraint:
+    return PrimaryKeyConstraint("project", *columns)
+
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("project", Text, nullable=False),
+    Column("id", Text, nullable=False),
+    # Another value than the one that ingest remembers means that the run was deleted meanwhile, with all its parts.
+    Column("incarnation", Uuid, nullable=False),
+    Column("name", Text),
+    Column("labels", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    Column("started_at", BigInteger, nullable=False),
+    Column("newest_at", BigInteger, nullable=False),  # when its newest exchange began: retention goes by it
+    Column("active_at", BigInteger, nullable=False),  # the last sign of life: idleness is counted from it
+    Column("ended_at", BigInteger),  # said by its wrapper; an idle run has null here and is ended all the same
+    Column("pinned", Boolean, nullable=False, server_default=text("false")),
+    Column("parent", Text),
+    Column("forked_at", Integer),
+    Column("profile", Text),  # digest of the profiles that made its keys
+    Column("isolation", Text),  # captive, watched or none; null: nobody said, as of what was not started by us
+    _key("id"),
+    Index(None, "project", "started_at", "id"),
+    comment="One agent's work from start to end.",
+)
+# Labels are looked up by containment (@>), which only this operator class serves with a small index.
+Index("runs_labels_idx", runs.c.labels, postgresql_using="gin", postgresql_ops={"labels": "jsonb_path_ops"})
+
+exchanges = Table(
+    "exchanges",
+    metadata,
+    Column("project", Text, nullable=False),
+    Column("id", Uuid, nullable=False),
+    Column("run", Text, nullable=False),
+    Column("started_at", BigInteger, nullable=False),
+    Column("first_byte_at", BigInteger),
+    Column("ended_at", BigInteger),  # null: the door died before the end
+    Column("method", Text, nullable=False),
+    Column("url", Text, nullable=False),
+    Column("status", Integer),  # null: no response head came
+    Column("outcome", Text, nullable=False),
+    Column("truncated", Boolean, nullable=False),
+    Column("redactions", Integer, nullable=False),
+    Column("request_digest", LargeBinary, nullable=False),  # SHA-256 of the stored body, 32 bytes
+    Column("response_digest", LargeBinary),
+    Column("head", LargeBinary, nullable=False),  # headers, chunks and whatever else is not asked for in SQL: `rows`
+    Column("request_body", LargeBinary, nullable=False),  # in a form of `blobs`
+    Column("response_body", LargeBinary),
+    Column("trace", Text),  # of one that only its connection's owner names a run for: whoever has the same one joins it
+    Column(
+        "ties", ARRAY(BigInteger)
+    ),  # digests of what it makes, asks, hands back and does, where we told no run: `ties`
+    Column("attribution", SmallInteger),  # how sure it is that it belongs to its run (`attribution.certainty`)
+    Column("large", Boolean),  # true: too large to be opened by the store server itself (`store.large`)
+    _key("id"),
+    # A run's exchanges in step order.
+    Index(None, "project", "run", "started_at", "id"),
+    Index(None, "project", "trace", postgresql_where=text("trace IS NOT NULL")),
+    # Written at once: what is looked up is mostly what has just been put in.
+    Index(
+        "exchanges_ties_idx",
+        "ties",
+        postgresql_using="gin",
+        postgresql_with={"fastupdate": "off"},
+        postgresql_where=text("ties IS NOT NULL"),
+    ),
+    # Whether a run has any, and which.
+    Index("exchanges_large_idx", "project", "run", postgresql_where=text("large")),
+    postgresql_partition_by="RANGE (id)",
+    comment="One HTTP request and its response as they crossed the wire, after redaction: the evidence.",
+)
+
+parts = Table(
+    "parts",
+    metadata,
+    Column("project", Text, nullable=False),
+    Column("run", Text, nullable=False),
+    Column("day", Date, nullable=False),  # the UTC day in the id of the exchange that brought it
+    Column("hash", LargeBinary, nullable=False),  # SHA-256 of the bytes, cut to 16 bytes
+    Column("body", LargeBinary, nullable=False),
+    # Led by the run, because a random hash in front would touch a page of the index for each row.
+    _key("run", "day", "hash"),
+    postgresql_partition_by="RANGE (day)",
+    comment="Bytes of request bodies that later requests of the same run repeat; referred to by `exchanges.request_body`.",
+)
+
+calls = Table(
+    "calls",
+    metadata,
+    Column("project", Text, nullable=False),
+    Column("id", Uuid, nullable=False),  # the exchange's
+    Column("run", Text, nullable=False),
+    Column("started_at", BigInteger, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("provider", Text, nullable=False),
+    Column("dialect", Text, nullable=False),
+    Column("operation", Text, nullable=False),
+    Column("host", Text, nullable=False),
+    Column("status", Integer),
+    Column("outcome", Text, nullable=False),
+    Column("model_requested", Text),
+    Column("model_returned", Text),
+    Column("tools", ARRAY(Text)),  # names of the tools that the answer asks for
+    Column("finish_reason", Text),
+    Column("input_tokens", BigInteger),
+    Column("output_tokens", BigInteger),
+    Column("cached_tokens", BigInteger),
+    Column("reasoning_tokens", BigInteger),
+    Column("streamed", Boolean, nullable=False),
+    Column("complete", Boolean, nullable=False),
+    Column("key", LargeBinary, nullable=False),
+    Column("profile", Text, nullable=False),
+    Column("cost_usd", Numeric),
+    Column("prices", Text),  # who says what it cost: a version of our price tables, or the provider
+    Column("polls", Text),  # the work that the request only asks after…
+    Column("pending", Text),  # …and the work that its answer leaves unfinished: by these, exchanges are joined to calls
+    Column("gives", ARRAY(Text)),  # ids that the answer makes: of the tool calls that it asks for, of a response…
+    Column("takes", ARRAY(Text)),  # …and those that the request hands back: by these, calls follow one another
+    Column("fingerprint", Text),  # what the provider says of the model's set-up
+    Column(
+        "answer", LargeBinary
+    ),  # digest of what the answer says (`calls.comparison.answer_fingerprint`), cut to 16 bytes
+    Column("summary", LargeBinary),  # of a large exchange: what lists show of its call (`store.large.summary`)
+    _key("id"),
+    # A run's calls in step order, and whether a run has a call of some kind.
+    Index(None, "project", "run", "started_at", "id"),
+    # All calls, newest first.
+    Index(None, "project", "started_at", "id"),
+    # What a filter picks few of among many; the others are found by walking the newest.
+    Index(None, "project", "host", "started_at"),
+    Index(None, "project", "model_requested", "started_at", postgresql_where=text("model_requested IS NOT NULL")),
+    Index("calls_failed_idx", "project", "started_at", postgresql_where=text("status >= 400")),
+    # Who answered for whom, and when: grouped without a look at the rows themselves.
+    Index(
+        "calls_models_idx",
+        *("project", "provider", "model_requested", "model_returned", "fingerprint", "started_at", "id"),
+        postgresql_where=text("kind = 'model' AND status < 300"),
+    ),
+    postgresql_partition_by="RANGE (id)",
+    comment="What an exchange meant, as far as it is filtered or summed by. Derived; the rest is derived when it is read.",
+)
+
+gaps = Table(
+    "gaps",
+    metadata,
+    Column("project", Text, nullable=False),
+    Column("id", Uuid, nullable=False),  # made of the gap itself, so that telling it twice keeps it once
+    Column("run", Text, nullable=False),
+    Column("happened_at", BigInteger, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("exchange", Text),
+    Column("evidence", LargeBinary),  # of an exchange that the tables could not take: all of it, MessagePack in zstd
+    Column("count", Integer, nullable=False, server_default=text("1")),  # how often, where several are told as one
+    _key("id"),
+    Index(None, "project", "run"),
+    comment="Something passed, or may have passed, that is not among the exchanges.",
+)
+
+replays = Table(
+    "replays",
+    metadata,
+    Column("project", Text, nullable=False),
+    Column("id", Text, nullable=False),
+    Column("report", LargeBinary, nullable=False),  # the JSON as it was told, in a form of `blobs`
+    _key("id"),
+    comment="The newest report of each replay.",
+)
+
+processes = Table(
+    "processes",
+    metadata,
+    Column("project", Text, nullable=False),
+    Column("run", Text, nullable=False),  # the process's own run
+    Column("divided", Boolean, nullable=False),  # whether its conversations have runs of their own
+    Column("unclear", Boolean, nullable=False),  # whether what is left in its own run may belong to any of them
+    _key("run"),
+    comment="Processes whose calls name no run, and whether they worked on several things at once.",
+)
+
+PARTITIONED = (exchanges, calls, parts)
+"""The tables of which each day has a partition."""

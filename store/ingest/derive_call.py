@@ -1,0 +1,13 @@
+"""From an exchange to its call, as the keeper stores and shows it."""
+
+from collections.abc import Callable
+
+from calls.derive import derive
+from calls.keys.profile import Profiles
+from calls.model import Call, Exchange
+from calls.redaction.call import Clean, clean_call
+
+
+def deriver(profiles: Profiles, clean: Clean) -> Callable[[Exchange], Call]:
+    """Derives under these profiles; `clean` takes secrets out of a text."""
+    return lambda exchange: clean_call(derive(exchange, profiles), clean)

@@ -1,0 +1,277 @@
+"""Whether providers changed what stands behind a model's name, as ordinary runs show it: no replay, no canary.
+
+Three things are told. `changes`: under the same name another model, or another fingerprint, began to answer. `variants`:
+who answered when, all of them. `answers`: the very same request was asked again, and was answered alike or otherwise:
+where a provider tells of no change and the share of other answers leaps, it changed all the same.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import batched, groupby
+from operator import attrgetter
+from typing import Any, Final
+
+from calls.comparison.answer_fingerprint import meaning_digest
+from calls.keys.profile import Profiles
+from calls.model import Call, Exchange
+from store.database.connection import Database
+from store.query.exchanges import Recorded
+from store.query.rest_shapes import Shape, rfc3339
+
+EXAMPLES: Final = 3
+
+COMPARED: Final = 1000
+"""Pairs of other answers, the newest, that are compared under the profiles in force; older ones count as they were stored."""
+
+READ_AT_ONCE: Final = 20
+"""Pairs whose evidence is in memory at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What of all calls is looked at."""
+
+    since: int | None = None
+    """Nanoseconds since the Unix epoch: what changed before is left out. What was before it is known all the same."""
+
+    until: int | None = None
+    model: str | None = None
+    """As it was asked for, or as it answered."""
+
+    provider: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """One model with one fingerprint that answered to a name."""
+
+    provider: str
+    model_requested: str | None
+    model_returned: str
+    fingerprint: str | None
+    calls: int
+    first_at: int
+    last_at: int
+    first: Sequence[str]
+    """Ids of its first calls, and of its…"""
+
+    last: Sequence[str]
+    """…last ones, each in the order of time."""
+
+    @property
+    def name(self) -> tuple[str, str]:
+        """What was asked for, and of whom."""
+        return self.provider, self.model_requested or ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Another variant began to answer to a name."""
+
+    was: Variant
+    now: Variant
+
+    @property
+    def replaced(self) -> bool:
+        """Whether the old one has not answered since; else the two answer by turns."""
+        return self.was.last_at < self.now.first_at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ignoring:
+    """Compares answers without what the profiles in force say to ignore, as a diff does."""
+
+    recorded: Recorded
+    derive: Callable[[Exchange], Call]
+    profiles: Profiles
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether any profile says to ignore something."""
+        return any(self.profiles.ignored(profile.name) for profile in self.profiles.profiles)
+
+    async def equal(self, pairs: Iterable[tuple[str, str]]) -> list[str]:
+        """The later ones of those pairs of calls whose answers differ in nothing that counts."""
+        return [later for batch in batched(pairs, READ_AT_ONCE) for later in await self._equal(batch)]
+
+    async def _equal(self, pairs: Sequence[tuple[str, str]]) -> list[str]:
+        wanted = await self.recorded.not_large({name for pair in pairs for name in pair})
+        evidence = await self.recorded.evidence(wanted)
+        said = await asyncio.to_thread(lambda: {name: self._said(each) for name, each in evidence.items()})
+        return [later for earlier, later in pairs if later in said and said[later] == said.get(earlier)]
+
+    def _said(self, exchange: Exchange) -> str:
+        call = self.derive(exchange)
+        return meaning_digest(exchange, call, self.profiles.ignored(call.profile))
+
+
+async def drift(
+    database: Database, asked: Asked, project: str = "default", *, ignoring: Ignoring | None = None
+) -> Shape:
+    """All that calls tell of changed models, the newest change first."""
+    wanted = (project, asked.provider, asked.model, asked.until)
+    equal: list[str] = []
+    if ignoring is not None and ignoring.is_needed:
+        async with database.raw() as connection:
+            pairs = await connection.fetch(ANSWERED_OTHERWISE, *wanted, asked.since)
+        equal = await ignoring.equal((str(row["was_id"]), str(row["id"])) for row in pairs)
+    async with database.raw() as connection, connection.transaction():
+        # A hundred thousand calls are sorted in memory, and not on the disk.
+        await connection.execute("SET LOCAL work_mem = '64MB'")
+        variants = [_variant(row) for row in await connection.fetch(VARIANTS, *wanted)]
+        again = await connection.fetch(ASKED_AGAIN, *wanted, asked.since, equal)
+    found = [change for change in changes(variants) if change.now.first_at >= (asked.since or 0)]
+    found.sort(key=lambda change: change.now.first_at, reverse=True)
+    return {
+        "items": [_change_shape(change, again) for change in found],
+        "next": None,
+        "variants": [_variant_shape(variant) for variant in variants if variant.last_at >= (asked.since or 0)],
+        "answers": [_answers_shape(row) for row in again if _same(row)],
+    }
+
+
+def changes(variants: Iterable[Variant]) -> Iterator[Change]:
+    """Each variant but the first of its name, beside the one that had answered last when it began."""
+    for _, named in groupby(sorted(variants, key=attrgetter("name", "first_at")), key=attrgetter("name")):
+        earlier: list[Variant] = []
+        for variant in named:
+            if earlier:
+                yield Change(was=_latest(earlier, variant), now=variant)
+            earlier.append(variant)
+
+
+def _latest(earlier: Sequence[Variant], now: Variant) -> Variant:
+    """Of the same model rather than of another one: then it is the fingerprint that changed."""
+    return max(
+        earlier,
+        key=lambda one: (one.model_returned == now.model_returned, min(one.last_at, now.first_at), one.first_at),
+    )
+
+
+def _variant(row: Mapping[str, Any]) -> Variant:
+    first, last = ([str(name) for name in row[column]] for column in ("first", "last"))
+    return Variant(
+        provider=row["provider"],
+        model_requested=row["model_requested"],
+        model_returned=row["model_returned"],
+        fingerprint=row["fingerprint"],
+        calls=row["calls"],
+        first_at=row["first_at"],
+        last_at=row["last_at"],
+        first=first,
+        last=last,
+    )
+
+
+def _change_shape(change: Change, again: Iterable[Mapping[str, Any]]) -> Shape:
+    was, now = change.was, change.now
+    kind = "fingerprint" if was.model_returned == now.model_returned else "model"
+    rows = [row for row in again if _of(row, "was_", was) and _of(row, "", now)]
+    return {
+        "provider": now.provider,
+        "model_requested": now.model_requested,
+        "kind": kind,
+        "from": {"model_returned": was.model_returned, "system_fingerprint": was.fingerprint},
+        "to": {"model_returned": now.model_returned, "system_fingerprint": now.fingerprint},
+        "first_at": rfc3339(now.first_at),
+        "last_before_at": rfc3339(was.last_at),
+        "replaced": change.replaced,
+        "calls_before": was.calls,
+        "calls_after": now.calls,
+        "examples": {"before": list(was.last)[::-1], "after": list(now.first)},
+        "same_requests": _again(rows),
+    }
+
+
+def _again(rows: Sequence[Mapping[str, Any]]) -> Shape:
+    """How often the same request was asked of both, and answered otherwise."""
+    example = next(([str(row["example"]), str(row["example_now"])] for row in rows if row["example"]), None)
+    return {
+        "asked_again": sum(row["again"] for row in rows),
+        "answered_otherwise": sum(row["otherwise"] for row in rows),
+        "example": example,
+    }
+
+
+def _of(row: Mapping[str, Any], which: str, variant: Variant) -> bool:
+    named = (row["provider"], row["model_requested"], row[f"{which}model_returned"], row[f"{which}fingerprint"])
+    return named == (variant.provider, variant.model_requested, variant.model_returned, variant.fingerprint)
+
+
+def _same(row: Mapping[str, Any]) -> bool:
+    """Whether both times the same model answered, by its own word."""
+    return (row["was_model_returned"], row["was_fingerprint"]) == (row["model_returned"], row["fingerprint"])
+
+
+def _variant_shape(variant: Variant) -> Shape:
+    return {
+        "provider": variant.provider,
+        "model_requested": variant.model_requested,
+        "model_returned": variant.model_returned,
+        "system_fingerprint": variant.fingerprint,
+        "calls": variant.calls,
+        "first_at": rfc3339(variant.first_at),
+        "last_at": rfc3339(variant.last_at),
+        "examples": list(dict.fromkeys((*variant.first[:1], *variant.last[-1:]))),
+    }
+
+
+def _answers_shape(row: Mapping[str, Any]) -> Shape:
+    return {
+        "provider": row["provider"],
+        "model_requested": row["model_requested"],
+        "model_returned": row["model_returned"],
+        "system_fingerprint": row["fingerprint"],
+        **_again([row]),
+        "first_at": rfc3339(row["first_at"]) if row["first_at"] is not None else None,
+    }
+
+
+_WANTED: Final = """
+    project = $1 AND kind = 'model' AND status < 300 AND model_returned IS NOT NULL
+    AND ($2::text IS NULL OR provider = $2) AND ($3::text IS NULL OR $3 IN (model_requested, model_returned))
+    AND ($4::bigint IS NULL OR started_at < $4)
+"""
+
+# One list of ids for both ends of it: the index gives them in this order, and another one would have to be sorted.
+VARIANTS: Final = f"""
+SELECT provider, model_requested, model_returned, fingerprint, calls, first_at, last_at,
+    ids[:{EXAMPLES}] AS first, ids[greatest(1, calls - {EXAMPLES - 1}):] AS last
+FROM (
+    SELECT provider, model_requested, model_returned, fingerprint, count(*)::int AS calls,
+        min(started_at) AS first_at, max(started_at) AS last_at, array_agg(id ORDER BY started_at, id) AS ids
+    FROM calls WHERE {_WANTED}
+    GROUP BY provider, model_requested, model_returned, fingerprint
+) AS variants
+ORDER BY provider, model_requested, first_at, model_returned, fingerprint
+"""  # noqa: S608 - both are ours
+
+# Each call beside the one before it that asked the very same: also of the same provider and model, for they are in the key.
+_SEEN: Final = f"""
+WITH seen AS (
+    SELECT provider, model_requested, model_returned, fingerprint, answer, started_at, id,
+        lag(id) OVER earlier AS was_id, lag(answer) OVER earlier AS was_answer,
+        lag(model_returned) OVER earlier AS was_model_returned, lag(fingerprint) OVER earlier AS was_fingerprint
+    FROM calls WHERE {_WANTED} AND complete AND answer IS NOT NULL
+    WINDOW earlier AS (PARTITION BY key ORDER BY started_at, id)
+)
+"""  # noqa: S608 - likewise
+
+ANSWERED_OTHERWISE: Final = f"""{_SEEN}
+SELECT was_id, id FROM seen
+WHERE was_id IS NOT NULL AND answer <> was_answer AND ($5::bigint IS NULL OR started_at >= $5)
+ORDER BY started_at DESC, id LIMIT {COMPARED}
+"""  # noqa: S608 - likewise
+
+ASKED_AGAIN: Final = f"""{_SEEN}
+SELECT provider, model_requested, was_model_returned, was_fingerprint, model_returned, fingerprint,
+    count(*) AS again, count(*) FILTER (WHERE differs) AS otherwise,
+    min(started_at) FILTER (WHERE differs) AS first_at,
+    (array_agg(was_id ORDER BY started_at, id) FILTER (WHERE differs))[1] AS example,
+    (array_agg(id ORDER BY started_at, id) FILTER (WHERE differs))[1] AS example_now
+FROM (SELECT *, answer <> was_answer AND NOT (id = ANY ($6::uuid[])) AS differs FROM seen) AS told
+WHERE was_id IS NOT NULL AND ($5::bigint IS NULL OR started_at >= $5)
+GROUP BY provider, model_requested, was_model_returned, was_fingerprint, model_returned, fingerprint
+ORDER BY provider, model_requested, model_returned, fingerprint
+"""  # noqa: S608 - likewise

@@ -1,0 +1,53 @@
+"""The keeper's side of `packed`: a run's rows on their way to a replay."""
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from calls.events import Gap
+from store.bundle.bundle import COUNTED
+from store.bundle.rows_bundle import COLUMNS, MAGIC, Head, Parts, Rows, Tail, framed
+from store.database.connection import Database
+from store.database.schema_version import SCHEMA
+from store.query.rekey import stored_keys
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packer:
+    """Reads the rows of runs."""
+
+    database: Database
+    project: str = "default"
+    batch: int = 1000
+    """Rows that are read together."""
+
+    async def packed(self, run: Mapping[str, Any], profiles: str, gaps: list[Gap]) -> AsyncIterator[bytes]:
+        """One run, piece by piece."""
+        told = {name: value for name, value in run.items() if name not in COUNTED}
+        yield MAGIC + framed(Head(SCHEMA, told, profiles))
+        keys = await stored_keys(self.database, run["id"], self.project)
+        count = 0
+        async for found in self._batches(ROWS, run["id"]):
+            rows = [(str(row["id"]), *row[1:], *keys.get(str(row["id"]), (None, None))) for row in found]
+            count += len(rows)
+            yield framed(Rows(rows))
+        # Rows before parts: what a row names was stored with it.
+        async for found in self._batches(PARTS, run["id"]):
+            yield framed(Parts([(row["hash"], row["body"]) for row in found]))
+        yield framed(Tail(count, gaps))
+
+    async def _batches(self, query: str, run: str) -> AsyncIterator[list[Any]]:
+        async with (
+            self.database.raw() as connection,
+            connection.transaction(isolation="repeatable_read", readonly=True),
+        ):
+            cursor = await connection.cursor(query, self.project, run)
+            while found := await cursor.fetch(self.batch):
+                yield found
+
+
+ROWS = f"""
+SELECT {", ".join(COLUMNS)} FROM exchanges WHERE project = $1 AND run = $2 ORDER BY started_at, id
+"""  # noqa: S608 - names of ours
+
+PARTS = "SELECT DISTINCT ON (hash) hash, body FROM parts WHERE project = $1 AND run = $2 ORDER BY hash, day"

@@ -1,0 +1,107 @@
+"""What `calls.codec.json` keeps, what it refuses, and what it reads as most clients do."""
+
+import json
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calls.codec.json import MAX_DEPTH, NotLossless, dumps, lenient, parse
+from calls.model import Json
+from tests.calls.strategies import json_values
+
+
+@given(json_values)
+def test_what_is_written_is_read_again(value: Json) -> None:
+    assert parse(dumps(value)) == value
+
+
+@given(json_values)
+def test_the_standard_library_reads_what_is_written(value: Json) -> None:
+    assert json.loads(dumps(value), parse_float=Decimal) == value
+
+
+@given(st.integers(-(10**60), 10**60))
+def test_no_integer_loses_a_digit(value: int) -> None:
+    assert parse(str(value).encode()) == value
+
+
+def test_an_integer_beyond_python_s_own_limit_is_kept() -> None:
+    digits = "7" * 10_000
+    assert dumps(parse(digits.encode())).decode() == digits
+
+
+@pytest.mark.parametrize("literal", ["0.1", "1.10", "333333333.33333329", "1E400", "-0.0", "1e-400"])
+def test_a_decimal_keeps_the_value_it_was_written_with(literal: str) -> None:
+    assert parse(literal.encode()) == Decimal(literal)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"a": 1, "a": 1}',
+        b'[{"b": {"a": 1, "a": 2}}]',
+        b'"\\ud800"',
+        b'"\\uDFFF x"',
+        b'{"\\ud83d": 1}',
+        b"NaN",
+        b"[Infinity]",
+        b"-Infinity",
+        b'"\xff"',
+        b'"\xed\xa0\x80"',
+        b"\xef\xbb\xbf{}",
+        b"",
+        b"{",
+        b"[1,]",
+        b"{} {}",
+        b"1e9999999999999999999",
+        b"[" * 100_000,
+        b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1),
+        b'{"a":' * 5000 + b"1" + b"}" * 5000,
+    ],
+)
+def test_what_cannot_be_kept_is_refused(text: bytes) -> None:
+    with pytest.raises(NotLossless):
+        parse(text)
+
+
+def test_depth_is_judged_before_all_that_goes_down_into_it() -> None:
+    with pytest.raises(NotLossless, match="nested deeper"):
+        parse(b'["\\ud83d\\ude00",' + b"[" * 3000 + b"]" * 3000 + b"]")
+
+
+def test_the_depth_limit_is_ours_and_exact() -> None:
+    parse(b"[" * MAX_DEPTH + b"]" * MAX_DEPTH)
+
+
+def test_many_brackets_are_not_many_levels() -> None:
+    assert parse(b"[" + b",".join([b'{"a":[1]}'] * 500) + b"]") == [{"a": [1]}] * 500
+
+
+def test_an_escaped_pair_of_surrogates_is_one_character() -> None:
+    assert parse(b'"\\ud83d\\ude00"') == "😀"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (b'{"a": 1, "a": 2}', {"a": 2}),
+        (b'"\\ud800"', "\ufffd"),
+        (b"[NaN]", ["NaN"]),
+        (b'"\xff"', "\ufffd"),
+        (b'\xef\xbb\xbf{"a": 1}', {"a": 1}),
+    ],
+)
+def test_lenient_reads_what_clients_read(text: bytes, value: Json) -> None:
+    assert lenient(text) == value
+    dumps(lenient(text))
+
+
+@given(st.binary(max_size=40))
+def test_no_bytes_surprise_either_reader(data: bytes) -> None:
+    for read in (parse, lenient):
+        try:
+            dumps(read(data))
+        except NotLossless:
+            pass

@@ -1,0 +1,92 @@
+"""What two answers must agree in to be the same."""
+
+from dataclasses import replace
+
+import pytest
+
+from calls.comparison.answer_fingerprint import meaning, meaning_digest, words
+from calls.derive import derive
+from calls.model import Exchange
+from store.active_profiles import shipped
+from tests.replay import strategies
+from tests.store.agents import Agent
+from tests.store.samples import body, exchange
+
+PROFILES = shipped(None)
+
+
+def said(each: Exchange) -> str:
+    return meaning_digest(each, derive(each, PROFILES))
+
+
+def told(each: Exchange) -> object:
+    return meaning(derive(each, PROFILES))
+
+
+def test_ids_times_counts_and_models_are_no_part_of_what_a_model_says() -> None:
+    one, other = Agent().run("one")[0], Agent(model="gpt-6", fingerprint=lambda turn: "fp_2").run("other")[0]
+    assert one.response != other.response
+    assert said(one) == said(other)
+
+
+def test_the_arguments_of_a_tool_are() -> None:
+    one, other = Agent().run("one")[0], Agent(asks=lambda turn: "another").run("one")[0]
+    assert said(one) != said(other)
+
+
+def test_what_a_tool_says_counts_whole() -> None:
+    assert said(exchange(response=b'{"id": 1}')) != said(exchange(response=b'{"id": 2}'))
+    assert said(exchange(response=b'{"id": 1, "a": 2}')) == said(exchange(response=b'{"a":2,"id":1}'))
+
+
+def test_so_does_an_answer_that_is_no_text() -> None:
+    assert said(exchange(response=b"\x89\x00")) != said(exchange(response=b"\x89\x01"))
+
+
+def test_a_status_and_a_cut_count() -> None:
+    whole = exchange()
+    assert whole.response is not None
+    assert said(whole) != said(replace(whole, response=replace(whole.response, status=500)))
+    assert said(whole) != said(replace(whole, outcome="server_closed"))
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_when_a_client_left_does_not_count_where_a_stream_had_its_own_end(ended: bool) -> None:
+    whole = strategies.exchange(strategies.chat("a", stream=True), strategies.said_in_a_stream("A", ended=ended))
+    assert (said(replace(whole, outcome="client_closed")) == said(whole)) is ended
+    late = replace(whole, outcome="client_closed", ended_at=30 * strategies.SECOND)
+    assert said(late) != said(whole), "it waited for HTTP's end and gave up, as Anthropic's SDK does"
+
+
+def test_nor_where_an_error_broke_the_stream_off() -> None:
+    whole = strategies.exchange(strategies.chat("a", stream=True), strategies.failed_in_a_stream("A"))
+    assert said(replace(whole, outcome="client_closed")) == said(whole)
+    assert said(whole) != said(replace(whole, response=strategies.said_in_a_stream("A")))
+
+
+def test_a_request_of_json_rpc_has_a_number_that_its_answer_repeats() -> None:
+    made = [
+        exchange(
+            request=b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"add"}}' % number,
+            response=b'{"jsonrpc":"2.0","id":%d,"result":{"content":[]}}' % number,
+        )
+        for number in (1, 2)
+    ]
+    assert said(made[0]) == said(made[1])
+
+
+def test_words_do_not_depend_on_who_wrote_them_down() -> None:
+    assert words({"found": "Zürich 21"}) == words('{"found":"Z\\u00fcrich 21"}') == {"zürich", "21"}
+    assert words([None, True, 1.5, "a-b"]) == {"1", "5", "a", "b"}
+
+
+def test_thoughts_count() -> None:
+    answer = b'{"choices":[{"message":{"role":"assistant","content":"x","reasoning_content":"%s"}}]}'
+    url = "https://api.openai.com/v1/chat/completions"
+    one, other = (
+        replace(made, response=replace(made.response, body=body(answer % thought)))
+        for thought in (b"so", b"thus")
+        if (made := exchange(url=url, request=b'{"model":"m","messages":[]}')).response is not None
+    )
+    assert "thoughts" in dict(told(one))  # type: ignore[call-overload]
+    assert said(one) != said(other)

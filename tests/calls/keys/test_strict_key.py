@@ -1,0 +1,103 @@
+"""The strict key: all that a request says, and none of the noise around it."""
+
+import gzip
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calls import placeholder
+from calls.codec.json import dumps
+from calls.keys.key import keyed, raw_digest
+from calls.model import Request
+from tests.calls.asking import ANTHROPIC, OPENAI, PROFILES, TICKETS, asking, chat, request, user
+from tests.calls.strategies import json_values
+
+
+def strict(asked: Request) -> str:
+    return keyed(asked, PROFILES).strict
+
+
+NOISE = [
+    pytest.param(b'{"model":"m","n":1}', b'{ "n" : 1.0, "model" : "\\u006d" }', id="another spelling"),
+    pytest.param(chat(user("hi")), json.dumps(chat(user("hi")), indent=4).encode(), id="indented"),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), NOISE)
+def test_spelling_is_noise(one: Any, other: Any) -> None:
+    assert strict(asking(OPENAI, one)) == strict(asking(OPENAI, other))
+
+
+SAID = [
+    pytest.param(chat(stream=True), chat(), id="transient"),
+    pytest.param(chat(user="a"), chat(user="b"), id="identity"),
+    pytest.param(chat(temperature=None), chat(), id="null"),
+    pytest.param(chat(user("hi")), chat(user([{"type": "text", "text": "hi"}])), id="a fold"),
+    pytest.param(chat({"tool_call_id": "a"}), chat({"tool_call_id": "b"}), id="an id"),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), SAID)
+def test_what_a_profile_leaves_out_counts_all_the_same(one: Any, other: Any) -> None:
+    made = [keyed(asking(OPENAI, body), PROFILES) for body in (one, other)]
+    assert made[0].key == made[1].key
+    assert made[0].strict != made[1].strict
+
+
+def test_headers_of_one_sending_and_secrets_are_noise_and_others_are_not() -> None:
+    plain = strict(asking(OPENAI, chat()))
+    secret = placeholder.make(b"sk-a-long-secret", "K", b"key").decode()
+    for noise in (
+        ("User-Agent", "x"),
+        ("Sec-WebSocket-Key", "x"),
+        ("traceparent", "00-1"),
+        ("x-api-key", secret),
+        ("x-api-key", "****"),
+    ):
+        assert strict(asking(OPENAI, chat(), noise)) == plain
+    assert strict(asking(OPENAI, chat(), ("openai-organization", "o"))) != plain
+
+
+def test_a_compressed_body_counts_by_what_it_says() -> None:
+    body = json.dumps(chat()).encode()
+    packed = asking(OPENAI, gzip.compress(body, mtime=0), ("content-encoding", "gzip"))
+    assert strict(packed) == strict(asking(OPENAI, body))
+
+
+def test_another_machine_s_secrets_are_the_same_request() -> None:
+    first, second = (placeholder.make(b"sk-a-long-secret", "K", key).decode() for key in (b"one", b"two"))
+    assert strict(asking(OPENAI, chat(user(f"use {first}")))) == strict(asking(OPENAI, chat(user(f"use {second}"))))
+
+
+@pytest.mark.parametrize(
+    "url", [TICKETS + "?a=1", TICKETS + "/1", TICKETS.replace("https", "http"), TICKETS.replace("tickets", "other")]
+)
+def test_the_whole_url_counts(url: str) -> None:
+    assert strict(asking(url, {})) != strict(asking(TICKETS, {}))
+
+
+@pytest.mark.parametrize("half", ["\ud800", "a\udfff"])
+def test_half_a_surrogate_pair_in_a_head_is_no_crash(half: str) -> None:
+    for asked in (
+        request(f"https://h.example/{half}?{half}={half}", method=half),
+        request(f"https://{half}.example/"),
+        request(ANTHROPIC, b"{}", ("anthropic-version", half), ("x-other", half)),
+    ):
+        assert keyed(asked, PROFILES).key != strict(asked)
+
+
+urls = st.sampled_from([OPENAI, ANTHROPIC, TICKETS, TICKETS + "?b=1&a=2", TICKETS + "?a=2&b=1", "http://["])
+bodies = st.one_of(st.binary(max_size=8), json_values.map(dumps))
+headers = st.sampled_from([(), (("accept", "text/csv"),), (("anthropic-version", "1"),), (("x-api-key", "****"),)])
+requests = st.builds(lambda url, body, head: request(url, body, *head), urls, bodies, headers)
+
+
+@given(requests, requests)
+def test_each_tier_implies_the_next(one: Request, other: Request) -> None:
+    if raw_digest(one) == raw_digest(other):
+        assert strict(one) == strict(other)
+    if strict(one) == strict(other):
+        assert keyed(one, PROFILES).key == keyed(other, PROFILES).key

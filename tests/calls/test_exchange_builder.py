@@ -1,0 +1,169 @@
+"""Every way in which a call can end, and everything that cannot happen and does."""
+
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calls.events import Closed, Data, Ended, Gap, Record, RequestStarted, ResponseStarted
+from calls.exchange_builder import TABLE, UNFINISHED, Fold, NotBegun, State, Word, events_of
+from calls.model import Exchange, Outcome
+from tests.calls.strategies import exchanges
+
+ID = "0198c1d2-0000-7000-8000-000000000000"
+
+ASK = RequestStarted(
+    id=ID, run="run", started_at=5, method="POST", url="https://h/p", http_version="HTTP/1.1", headers=(("a", "b"),)
+)
+ASK_DATA = Data(id=ID, at=1, side="request", data=b"ask")
+ASK_END = Ended(id=ID, at=2, side="request", size=3)
+ANSWER = ResponseStarted(id=ID, at=3, status=200, reason="OK", http_version="HTTP/1.1", headers=())
+ANSWER_DATA = Data(id=ID, at=4, side="response", data=b"answer")
+ANSWER_END = Ended(id=ID, at=5, side="response", size=6)
+
+
+def closed(outcome: Outcome, error: str | None = None) -> Closed:
+    return Closed(id=ID, at=9, outcome=outcome, error=error)
+
+
+def folded(*records: Record) -> Fold:
+    fold = Fold()
+    for record in records:
+        fold.feed(record)
+    return fold
+
+
+def test_a_whole_exchange() -> None:
+    fold = folded(ASK, ASK_DATA, ASK_END, ANSWER, ANSWER_DATA, ANSWER_END, closed("completed"))
+    exchange = fold.exchange()
+    assert fold.done
+    assert fold.ignored == []
+    assert exchange.request.body.data == b"ask"
+    assert exchange.response is not None
+    assert exchange.response.body.data == b"answer"
+    assert (exchange.outcome, exchange.first_byte_at, exchange.ended_at) == ("completed", 3, 9)
+
+
+@pytest.mark.parametrize(
+    ("records", "status", "data"),
+    [
+        ((ASK, closed("client_closed")), None, b""),
+        ((ASK, ASK_DATA, closed("client_closed")), None, b""),
+        ((ASK, ASK_END, closed("refused", "no")), None, b""),
+        ((ASK, ASK_DATA, ASK_END, closed("server_closed", "reset")), None, b""),
+        ((ASK, ASK_END, closed("timed_out")), None, b""),
+        ((ASK, ASK_END, ANSWER, closed("client_closed")), 200, b""),
+        ((ASK, ASK_END, ANSWER, ANSWER_DATA, closed("client_closed")), 200, b"answer"),
+        ((ASK, ASK_END, ANSWER, ANSWER_DATA, closed("server_closed")), 200, b"answer"),
+        ((ASK, ANSWER, ANSWER_DATA, ANSWER_END, closed("client_closed")), 200, b"answer"),
+        ((ASK, ANSWER, ANSWER_DATA, ASK_DATA, ASK_END, ANSWER_END, closed("completed")), 200, b"answer"),
+        ((ASK, ANSWER, ANSWER_END, ASK_DATA, ASK_END, closed("completed")), 200, b""),
+        ((ASK, ASK_END, ANSWER, ANSWER_DATA, ANSWER_END, closed("client_closed")), 200, b"answer"),
+    ],
+)
+def test_every_way_to_end(records: tuple[Record, ...], status: int | None, data: bytes) -> None:
+    fold = folded(*records)
+    exchange = fold.exchange()
+    assert fold.done
+    assert fold.ignored == []
+    assert (exchange.response.status if exchange.response else None) == status
+    assert (exchange.response.body.data if exchange.response else b"") == data
+    assert isinstance(last := records[-1], Closed)
+    assert (exchange.outcome, exchange.error) == (last.outcome, last.error)
+
+
+def test_an_exchange_whose_door_died_reads_as_cut_and_says_so() -> None:
+    fold = folded(ASK, ASK_DATA, ASK_END, ANSWER, ANSWER_DATA)
+    exchange = fold.exchange()
+    assert not fold.done
+    assert (exchange.outcome, exchange.ended_at, exchange.error) == ("server_closed", None, UNFINISHED)
+
+
+def test_nothing_is_an_exchange_before_its_head() -> None:
+    fold = folded(ANSWER_DATA, closed("completed"))
+    assert not fold.begun
+    assert fold.ignored == [("idle", "answer data"), ("idle", "close")]
+    with pytest.raises(NotBegun):
+        fold.exchange()
+
+
+def test_what_comes_after_the_end_changes_nothing() -> None:
+    before = (ASK, ASK_DATA, ASK_END, ANSWER, ANSWER_DATA, ANSWER_END, closed("completed"))
+    late = (ASK, ANSWER, ANSWER_DATA, closed("refused"))
+    fold = folded(*before, *late)
+    assert fold.exchange() == folded(*before).exchange()
+    assert [word for _, word in fold.ignored] == ["ask", "answer", "answer data", "close"]
+
+
+def test_a_record_that_is_no_part_of_an_exchange_passes() -> None:
+    fold = folded(ASK, Gap(run="run", happened_at=1, reason="disk full"))
+    assert (fold.state, fold.ignored) == ("asking", [])
+
+
+def test_a_lost_piece_makes_the_body_truncated() -> None:
+    fold = folded(ASK, ASK_END, ANSWER, ANSWER_END, closed("completed"))
+    exchange = fold.exchange()
+    assert exchange.request.body.truncated
+    assert exchange.truncated
+    assert exchange.request.body.size == 3
+
+
+def test_a_capped_body_is_truncated_and_knows_its_size() -> None:
+    end = Ended(id=ID, at=5, side="response", size=1000, truncated=True)
+    fold = folded(ASK, ASK_DATA, ASK_END, ANSWER, ANSWER_DATA, end, closed("completed"))
+    response = fold.exchange().response
+    assert response is not None
+    assert (response.body.size, response.body.truncated) == (1000, True)
+
+
+def test_redaction_may_change_the_size_without_losing_bytes() -> None:
+    data = Data(id=ID, at=4, side="response", data=b"longer than it was", size=6, reencoded=True, redactions=2)
+    fold = folded(ASK, ASK_DATA, ASK_END, ANSWER, data, ANSWER_END, closed("completed"))
+    exchange = fold.exchange()
+    assert exchange.response is not None
+    body = exchange.response.body
+    assert (body.size, body.truncated, body.reencoded, exchange.redactions) == (6, False, True, 2)
+
+
+def test_a_websocket_s_messages_come_from_both_sides() -> None:
+    head = ResponseStarted(id=ID, at=3, status=101, reason="", http_version="HTTP/1.1", headers=())
+    messages = [
+        Data(id=ID, at=4, side="response", data=b"hello", kind="text"),
+        Data(id=ID, at=5, side="request", data=b"", kind="binary"),
+        Data(id=ID, at=6, side="request", data=b"\x03\xe8", kind="close"),
+    ]
+    empty = Ended(id=ID, at=2, side="request", size=0)
+    exchange = folded(ASK, empty, head, *messages, closed("completed")).exchange()
+    assert [chunk.kind for chunk in exchange.request.body.chunks] == ["binary", "close"]
+    assert (exchange.request.body.size, exchange.truncated) == (2, False)
+    assert exchange.response is not None
+    assert exchange.response.body.data == b"hello"
+
+
+def test_the_table_names_every_state_and_leads_nowhere_else() -> None:
+    assert set(TABLE) == set(get_args(State.__value__))
+    assert {word for moves in TABLE.values() for word in moves} == set(get_args(Word.__value__))
+    assert {state for moves in TABLE.values() for state in moves.values()} <= set(TABLE)
+
+
+def test_every_state_but_the_ends_can_be_closed() -> None:
+    assert [state for state, moves in TABLE.items() if "close" not in moves] == ["idle", "closed"]
+
+
+@given(exchanges())
+def test_the_events_of_an_exchange_fold_to_it(exchange: Exchange) -> None:
+    fold = folded(*events_of(exchange))
+    assert fold.ignored == []
+    assert fold.exchange() == exchange
+
+
+EVENTS = (ASK, ASK_DATA, ASK_END, ANSWER, ANSWER_DATA, ANSWER_END, closed("completed"), closed("client_closed"))
+
+
+@given(st.lists(st.sampled_from(EVENTS), max_size=12))
+def test_no_order_of_events_breaks_a_fold(records: list[Record]) -> None:
+    fold = folded(*records)
+    assert fold.begun == (ASK in records)
+    if fold.begun:
+        fold.exchange()

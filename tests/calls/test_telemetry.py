@@ -1,0 +1,67 @@
+"""What is only told is told apart from what is asked, and its key does not hang on what is told."""
+
+import pytest
+
+from calls.keys.key import keyed
+from calls.model import Body, Request
+from calls.route import route
+from store.active_profiles import shipped
+
+RULES = shipped()
+OTEL = (("User-Agent", "OTel-OTLP-Exporter-Python/1.39.0"), ("Content-Type", "application/x-protobuf"))
+
+
+@pytest.mark.parametrize(
+    ("method", "host", "path"),
+    [
+        ("POST", "api.openai.com", "/v1/traces/ingest"),
+        ("POST", "api.smith.langchain.com", "/runs/batch"),
+        ("POST", "eu.api.smith.langchain.com", "/runs/multipart"),
+        ("PATCH", "api.smith.langchain.com", "/runs/0197f9c2-1111-7000-8000-000000000000"),
+        ("POST", "cloud.langfuse.com", "/api/public/ingestion"),
+        ("POST", "us.i.posthog.com", "/batch/"),
+        ("POST", "o1.ingest.sentry.io", "/api/42/envelope/"),
+        ("POST", "telemetry.crewai.com", "/v1/traces"),
+        ("POST", "app.crewai.com", "/crewai_plus/api/v1/tracing/ephemeral/batches"),
+        ("POST", "trace.wandb.ai", "/call/upsert_batch"),
+        ("POST", "logfire-us.pydantic.dev", "/v1/traces"),
+    ],
+)
+def test_services_that_take_reports_are_known(method: str, host: str, path: str) -> None:
+    found = route(method, host, path)
+    assert (found.operation, found.kind) == ("report", "other")
+
+
+@pytest.mark.parametrize(
+    ("method", "host", "path"),
+    [
+        ("POST", "api.openai.com", "/v1/chat/completions"),
+        ("POST", "api.smith.langchain.com", "/runs/query"),
+        ("GET", "api.smith.langchain.com", "/runs/0197f9c2-1111-7000-8000-000000000000"),
+        ("POST", "us.i.posthog.com", "/decide/"),
+        ("GET", "telemetry.example.com", "/v1/traces"),
+        ("POST", "tools.example.com", "/v1/logs"),
+        ("POST", "trace.wandb.ai", "/calls/stream_query"),
+    ],
+)
+def test_what_is_asked_is_no_report(method: str, host: str, path: str) -> None:
+    assert route(method, host, path).operation != "report"
+
+
+def test_opentelemetry_s_exporters_are_known_wherever_they_send() -> None:
+    assert route("POST", "collector.corp.example", "/otlp/v1/traces", OTEL).operation == "report"
+
+
+def report(body: bytes, path: str = "/api/41/envelope/", host: str = "o1.ingest.sentry.io") -> str:
+    headers = (("Content-Type", "application/json"),)
+    made = keyed(Request(method="POST", url=f"https://{host}{path}", headers=headers, body=Body(data=body)), RULES)
+    assert made.profile == "reports/1"
+    assert [left.rule for left in made.left_out] == ["told"]
+    assert made.warnings == ()
+    return made.key
+
+
+def test_what_is_told_is_not_in_the_key_but_who_is_told_is() -> None:
+    assert report(b'{"a": 1}') == report(b"\x00\x01 not JSON") == report(b"", path="/api/42/envelope/")
+    assert report(b"{}") != report(b"{}", path="/api/41/store/")
+    assert report(b"{}") != report(b"{}", host="o2.ingest.sentry.io")

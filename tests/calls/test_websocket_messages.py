@@ -1,0 +1,290 @@
+"""What was said over a WebSocket: sound is one stream however it was cut, and ids that clients mint are no part of a key."""
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.genai.types import LiveServerMessage
+from hypothesis import given
+from hypothesis import strategies as st
+from openai.types.realtime import RealtimeResponse
+from openai.types.responses.responses_server_event import ResponseWsCompleted
+
+from calls.codec.json import dumps
+from calls.derive import derive
+from calls.dialects.table import BY_NAME
+from calls.framing import websocket
+from calls.keys.key import keyed
+from calls.model import Exchange, Json
+from calls.websocket_messages import joined, sound, value, values
+from store.active_profiles import shipped
+from tests.calls.sockets import said, socket
+from tests.calls.strategies import json_values, pieces
+
+PROFILES = shipped()
+REALTIME = "https://api.openai.com/v1/realtime?model=gpt-realtime"
+SPOKEN = "https://api.openai.com/v1/live/sessions"
+LIVE = "https://generativelanguage.googleapis.com/ws/google.ai.generativelanguage.v1beta.GenerativeService.BidiGenerateContent"
+RESPONSES = "https://api.openai.com/v1/responses"
+
+
+def appended(data: bytes, **more: Json) -> dict[str, Json]:
+    return {"type": "input_audio_buffer.append", "audio": base64.b64encode(data).decode(), **more}
+
+
+def asking(url: str, *messages: Json) -> Exchange:
+    return socket(*(("request", message) for message in messages), url=url)
+
+
+def key(url: str, *messages: Json) -> str:
+    return keyed(asking(url, *messages).request, PROFILES).key
+
+
+@given(data=st.data(), audio=st.binary(min_size=1, max_size=60))
+def test_where_sound_is_cut_does_not_matter(data: st.DataObject, audio: bytes) -> None:
+    cut = [appended(piece, event_id=f"e{number}") for number, piece in enumerate(data.draw(pieces(audio)))]
+    assert list(joined([{"type": "x"}, *cut, {"type": "y"}])) == list(
+        joined([{"type": "x"}, appended(audio), {"type": "y"}])
+    )
+    assert key(REALTIME, *cut) == key(REALTIME, appended(audio)) != key(REALTIME, appended(audio + b"!"))
+    lived = [{"type": "session.input_audio.append", "audio": message["audio"]} for message in (*cut, appended(audio))]
+    assert key(SPOKEN, *lived[:-1]) == key(SPOKEN, lived[-1]) != key(SPOKEN)
+
+
+def test_what_stands_between_cuts_sound_in_two() -> None:
+    commit = {"type": "input_audio_buffer.commit"}
+    assert key(REALTIME, appended(b"ab"), commit, appended(b"c")) != key(
+        REALTIME, appended(b"a"), commit, appended(b"bc")
+    )
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"realtimeInput": {"audio": {"mimeType": "audio/pcm;rate=16000", "data": "AAE="}}},
+        {"realtime_input": {"audio": {"mime_type": "audio/pcm;rate=16000", "data": "AAE"}}},
+        {"realtime_input": {"media_chunks": [{"mime_type": "audio/pcm;rate=16000", "data": "AAE="}]}},
+        {"realtimeInput": {"mediaChunks": [{"mimeType": "audio/pcm;rate=16000", "data": "AAE="}]}},
+    ],
+)
+def test_google_takes_sound_in_four_spellings(message: Json) -> None:
+    heard = sound(message)
+    assert heard is not None
+    assert heard.data == b"\0\1"
+    assert key(LIVE, message) == key(LIVE, {"realtimeInput": {"audio": {"mimeType": heard.frame[1], "data": "AAE="}}})
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        appended(b"a") | {"audio": "no base64!"},  # type: ignore[operator]
+        {"realtimeInput": {"audio": {"mimeType": "audio/pcm", "data": "AA=="}, "text": "x"}},
+        {"realtimeInput": {"mediaChunks": [{"mimeType": "image/png", "data": "AA=="}]}},
+        {"realtimeInput": {"audioStreamEnd": True}},
+        [],
+        "input_audio_buffer.append",
+    ],
+)
+def test_what_is_more_than_sound_counts_by_itself(message: Json) -> None:
+    assert sound(message) is None
+    assert list(joined([message, message])) == [message, message]
+
+
+@given(json_values)
+def test_no_message_surprises(message: Json) -> None:
+    list(joined([message, message]))
+
+
+@given(st.lists(st.binary(max_size=30), max_size=5), st.data())
+def test_every_message_is_found_again_in_any_pieces(messages: list[bytes], data: st.DataObject) -> None:
+    decoder = websocket.Decoder()
+    framed = websocket.framed(said(*messages, kind="binary"))
+    found = [message for piece in data.draw(pieces(framed)) for message in decoder.feed(piece)]
+    assert [_bytes(message.event, message.data) for message in found] == messages
+    assert not decoder.broken
+
+
+def _bytes(kind: str, text: str) -> bytes:
+    return base64.b64decode(text) if kind == "bytes" else text.encode()
+
+
+def test_a_message_is_json_or_text_or_counts_by_its_digest() -> None:
+    assert value(b'{"a": 1}') == {"a": 1}
+    assert value(b'"a"') == '"a"'
+    assert value(b"\xff") == {"sha256": "a8100ae6aa1940d0b663bb31cd466142ebbdbd5187131b92d93818987832eb89", "size": 1}
+
+
+def test_a_goodbye_is_nothing_that_was_asked() -> None:
+    bye = socket(("request", {"a": 1}), ("request", b"\x03\xe8", "close"))
+    assert values(bye.request.body) == [{"a": 1}]
+
+
+def test_ids_that_a_client_mints_are_no_part_of_the_key() -> None:
+    def session(mark: str) -> list[Json]:
+        item = {
+            "id": f"item_{mark}",
+            "type": "message",
+            "role": "user",
+            "content": [{"type": "input_text", "text": "hi"}],
+        }
+        return [
+            {"type": "conversation.item.create", "event_id": f"event_{mark}", "item": item},
+            {"type": "conversation.item.truncate", "item_id": f"item_{mark}", "content_index": 0, "audio_end_ms": 10},
+            {"type": "response.create", "event_id": f"again_{mark}"},
+        ]
+
+    assert key(REALTIME, *session("1")) == key(REALTIME, *session("2"))
+    other = session("1")
+    other[1] = {**other[1], "item_id": "item_9"}  # type: ignore[dict-item]
+    assert key(REALTIME, *other) != key(REALTIME, *session("1"))
+
+
+def test_a_lane_may_be_called_as_one_likes() -> None:
+    def turn(lane: str, text: str) -> Json:
+        return {"type": "response.create", "stream_id": lane, "model": "gpt-5", "input": text}
+
+    assert key(RESPONSES, turn("a", "x"), turn("b", "y")) == key(RESPONSES, turn("c", "x"), turn("d", "y"))
+    assert key(RESPONSES, turn("a", "x"), turn("b", "y")) != key(RESPONSES, turn("a", "x"), turn("a", "y"))
+
+
+@pytest.mark.parametrize(
+    ("change", "matters"),
+    [
+        ({"instructions": "Be long."}, True),
+        ({"tools": [{"type": "function", "name": "f"}]}, True),
+        ({"tracing": "auto"}, False),
+        ({"audio": {"input": {"turn_detection": None}}}, True),
+    ],
+)
+def test_what_a_session_is_told_counts_but_for_how_it_is_watched(change: dict[str, Any], matters: bool) -> None:
+    plain = {"type": "session.update", "session": {"type": "realtime", "instructions": "Be brief."}}
+    changed = {"type": "session.update", "session": {"type": "realtime", "instructions": "Be brief.", **change}}
+    assert (key(REALTIME, plain) != key(REALTIME, changed)) is matters
+
+
+def test_a_websocket_is_not_the_page_at_the_same_place() -> None:
+    opened = socket().request
+    page = opened.__class__(method="GET", url=opened.url)
+    assert keyed(opened, PROFILES).key != keyed(page, PROFILES).key
+
+
+@pytest.mark.parametrize(
+    ("url", "dialect", "provider"),
+    [
+        (REALTIME, "openai_realtime", "openai"),
+        (
+            "https://a.openai.azure.com/openai/realtime?api-version=1&deployment=gpt-realtime",
+            "openai_realtime",
+            "azure.ai.openai",
+        ),
+        ("https://a.openai.azure.com/openai/v1/realtime?model=gpt-realtime", "openai_realtime", "azure.ai.openai"),
+        (
+            "https://a.services.ai.azure.com/voice-live/realtime?model=gpt-realtime",
+            "openai_realtime",
+            "azure.ai.inference",
+        ),
+        ("https://api.x.ai/v1/realtime?model=gpt-realtime", "openai_realtime", "x_ai"),
+        (LIVE + "?key=PLAYHEAD_X", "gemini_live", "gcp.gemini"),
+        (
+            "https://us-central1-aiplatform.googleapis.com/ws/google.cloud.aiplatform.v1beta1.LlmBidiService/BidiGenerateContent",
+            "gemini_live",
+            "gcp.vertex_ai",
+        ),
+        (RESPONSES, "openai_responses_socket", "openai"),
+    ],
+)
+def test_a_websocket_is_routed_by_its_opening(url: str, dialect: str, provider: str) -> None:
+    call = derive(socket(url=url), PROFILES)
+    assert (call.dialect, call.provider, call.kind) == (dialect, provider, "model")
+    assert call.model_requested == ("gpt-realtime" if dialect == "openai_realtime" else None)
+    assert call.warnings == ()
+
+
+def test_a_session_of_several_turns_is_one_call_with_all_of_them() -> None:
+    def turn(number: int, text: str) -> list[Json]:
+        answer = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
+        usage = {"input_tokens": 10 * number, "output_tokens": number, "input_token_details": {"cached_tokens": 1}}
+        done = {"id": f"r{number}", "status": "completed", "output": [answer], "usage": usage}
+        return [
+            {"type": "response.created", "response": {"id": f"r{number}", "status": "in_progress", "output": []}},
+            {"type": "response.done", "response": done},
+        ]
+
+    item = {"type": "function_call_output", "call_id": "c1", "output": "5"}
+    session = socket(
+        ("request", {"type": "session.update", "session": {"type": "realtime", "model": "gpt-realtime-mini"}}),
+        *(("response", message) for message in turn(1, "One.")),
+        ("request", {"type": "conversation.item.create", "item": item}),
+        *(("response", message) for message in turn(2, "Two.")),
+        url=REALTIME,
+    )
+    call = derive(session, PROFILES)
+    assert call.text == "One.\nTwo."
+    assert (call.usage.input_tokens, call.usage.output_tokens, call.usage.cached_tokens) == (30, 3, 2)
+    assert (call.finish_reason, call.complete, call.model_requested) == ("completed", True, "gpt-realtime-mini")
+    assert call.tool_results == ({"id": "c1", "content": "5"},)
+    assert json.loads(json.dumps(call.answer))["responses"][1]["id"] == "r2"
+
+
+CAPTURES = Path(__file__).parent / "captures"
+
+
+def events(dialect: str, name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (CAPTURES / dialect / f"{name}.messages").read_text().splitlines()]
+
+
+def answered(dialect: str, messages: list[dict[str, Any]]) -> Any:
+    assembly = BY_NAME[dialect].assemble(websocket.MEDIA)
+    assembly.feed(websocket.framed(said(*map(dumps, messages))))
+    assembly.finish()
+    return json.loads(dumps(assembly.answer))
+
+
+@pytest.mark.parametrize("name", ["audio_and_transcripts", "function_call_and_error"])
+def test_a_response_of_a_session_is_one_to_the_sdk(name: str) -> None:
+    for response in answered("openai_realtime", events("openai_realtime", name))["responses"]:
+        assert RealtimeResponse.model_validate(response).to_dict() == response
+
+
+def test_a_response_over_a_socket_is_one_to_the_sdk() -> None:
+    messages = events("openai_responses_socket", "two_conversations_at_once")
+    judged = [ResponseWsCompleted.construct(**one) for one in messages if one["type"] == "response.completed"]
+    ours = answered("openai_responses_socket", messages)["responses"]
+    assert sorted(ours, key=str) == sorted((one.response.to_dict() for one in judged), key=str)
+
+
+def test_a_response_that_is_named_anew_with_every_event_is_one_response() -> None:
+    """As GitHub Copilot does (vercel/ai's github-copilot-id-rotation.1)."""
+    first: list[dict[str, Any]] = [
+        {"type": "response.created", "response": {"id": "a", "status": "in_progress", "output": []}},
+        {"type": "response.in_progress", "response": {"id": "b", "status": "in_progress", "output": []}},
+        {"type": "response.completed", "response": {"id": "c", "status": "completed", "output": []}},
+    ]
+    second = [one | {"response": one["response"] | {"id": one["response"]["id"] + "2"}} for one in first]
+    ours = answered("openai_responses_socket", [*first, *second])["responses"]
+    assert [(one["id"], one["status"]) for one in ours] == [("c", "completed"), ("c2", "completed")]
+
+
+@pytest.mark.parametrize("name", ["audio_and_transcripts", "function_call_and_error"])
+def test_pieces_make_what_the_end_says(name: str) -> None:
+    """Without every event that tells something whole, a session says the same: but for what is said only at the end."""
+    messages = events("openai_realtime", name)
+    pieces_only = [one for one in messages if not one["type"].endswith(".done")]
+    whole, made = (
+        BY_NAME["openai_realtime"].told(answered("openai_realtime", some)) for some in (messages, pieces_only)
+    )
+    assert (made.text, made.tool_calls) == (whole.text, whole.tool_calls)
+    assert whole.text or whole.tool_calls
+
+
+def test_a_turn_of_gemini_is_what_its_sdk_reads_in_the_messages() -> None:
+    messages = events("gemini_live", "text_tool_and_usage")
+    judged = [LiveServerMessage.model_validate(one) for one in messages]
+    told = BY_NAME["gemini_live"].told(answered("gemini_live", messages))
+    assert told.text == "".join(one.text or "" for one in judged)
+    (call,) = [call for one in judged if one.tool_call for call in one.tool_call.function_calls or ()]
+    assert [(one.id, one.name, one.arguments) for one in told.tool_calls] == [(call.id, call.name, call.args)]
+    (usage,) = [one.usage_metadata for one in judged if one.usage_metadata]
+    assert (told.usage.input_tokens, told.usage.cached_tokens) == (22, usage.cached_content_token_count)

@@ -1,0 +1,164 @@
+"""A command that is not captive: every connection past the worker is noticed, and nothing else changes for it."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from proxy.capture.watch.watcher import Escape, How, Watched, run_watched
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="commands are watched on Linux only")
+
+NOWHERE = "203.0.113.5"
+"""An address for documentation (RFC 5737): nobody is asked."""
+
+
+@pytest_asyncio.fixture
+async def elsewhere() -> AsyncIterator[int]:
+    """A server of this machine that is not the command's."""
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, backlog=512)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+async def watched(script: str, *arguments: object, how: How = "seccomp", own: int = 1, **env: str) -> Watched:
+    line = [sys.executable, "-c", "import socket, sys\n" + script, *map(str, arguments)]
+    found = await run_watched(line, {**os.environ, **env}, [("127.0.0.1", own)], how=how)
+    if how == "seccomp" and found.how != "seccomp":
+        pytest.skip(f"no seccomp user notification here: {found.reason}")
+    return found
+
+
+def escapes(found: Watched) -> set[tuple[str, str, int]]:
+    return {(one.protocol, one.destination, one.count) for one in found.escapes}
+
+
+CONNECT = "socket.create_connection(('127.0.0.1', int(sys.argv[1]))).close()\n"
+
+
+async def test_a_hundred_short_connections_are_all_noticed(elsewhere: int) -> None:
+    found = await watched(f"for _ in range(100): {CONNECT}", elsewhere)
+    assert found.code == 0
+    assert found.escapes == (Escape(protocol="tcp", destination=f"127.0.0.1:{elsewhere}", count=100),)
+    assert "100 times" in found.escapes[0].sentence
+
+
+async def test_what_reaches_the_worker_or_the_command_s_own_server_is_no_escape(elsewhere: int) -> None:
+    own = """
+server = socket.create_server(("127.0.0.1", 0))
+socket.create_connection(server.getsockname()).close()
+socket.socketpair()
+"""
+    assert (await watched(own + CONNECT, elsewhere, own=elsewhere)).escapes == ()
+
+
+async def test_a_port_of_this_machine_on_which_nobody_listens_is_no_escape() -> None:
+    script = "assert socket.socket().connect_ex(('127.0.0.1', 1)) == 111"
+    found = await watched(script)
+    assert (found.code, found.escapes) == (0, ())
+
+
+@pytest.mark.parametrize(
+    ("script", "seen"),
+    [
+        ("s.sendto(b'x', a)", 1),
+        ("s.sendmsg([b'x'], [], 0, a)", 1),
+        ("s.connect(a); import time; time.sleep(0.2)", 1),
+        ("s.connect(a); s.close()", 0),
+        ("s.sendto(b'x', (a[0], 53))", 0),
+    ],
+    ids=["sendto", "sendmsg", "connected", "a route that is looked up", "a name that is looked up"],
+)
+async def test_datagrams_are_noticed_and_lookups_are_not(script: str, seen: int) -> None:
+    found = await watched(
+        f"s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); a = ({NOWHERE!r}, 443)\n"
+        f"try:\n    {script}\nexcept OSError: pass  # no route is none of our business\n"
+    )
+    assert escapes(found) == ({("udp", f"{NOWHERE}:443", 1)} if seen else set())
+
+
+@pytest.mark.parametrize("starter", ["subprocess", "double fork"])
+async def test_what_the_command_starts_is_watched(starter: str, elsewhere: int) -> None:
+    line = f"[sys.executable, '-c', {'import socket, sys; ' + CONNECT!r}, sys.argv[1]]"
+    detached = f"""
+import os
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0: os.execv(sys.executable, {line})
+    os._exit(0)
+os.wait(); os.close(1)
+import time; time.sleep(1)
+"""
+    script = f"import subprocess; subprocess.run({line}, check=True)" if starter == "subprocess" else detached
+    assert escapes(await watched(script, elsewhere)) == {("tcp", f"127.0.0.1:{elsewhere}", 1)}
+
+
+async def test_what_outlives_the_command_can_still_connect(elsewhere: int, tmp_path: Path) -> None:
+    begun, told = tmp_path / "begin", tmp_path / "told"
+    os.mkfifo(begun)
+    os.mkfifo(told)
+    daemon = f"""
+import os
+if os.fork(): os._exit(0)
+os.setsid()
+open({str(begun)!r}).read()
+try: {CONNECT.strip()}; said = 'connected'
+except OSError as error: said = str(error)
+open({str(told)!r}, 'w').write(said)
+"""
+    found = await watched(daemon, elsewhere)
+    assert found.code == 0
+    async with asyncio.timeout(20):
+        await asyncio.to_thread(begun.write_text, "now")
+        assert await asyncio.to_thread(told.read_text) == "connected"
+
+
+async def test_a_command_s_exit_code_signals_and_environment_are_its_own() -> None:
+    assert (await watched("sys.exit(7)")).code == 7
+    assert (await watched("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")).code == 137
+    pipes = "import signal; assert signal.signal(signal.SIGPIPE, signal.SIG_IGN) in (signal.SIG_IGN, signal.SIG_DFL)"
+    assert (await watched(pipes)).code == 0
+    code = (await run_watched(["sh", "-c", 'test -z "$LC_CTYPE"'], {"PATH": os.environ["PATH"], "LANG": "C"}, [])).code
+    assert code == 0
+    missing = await run_watched(["/nowhere/at/all"], dict(os.environ), [])
+    assert missing.code == 125
+
+
+async def test_polling_notices_what_stays_open(elsewhere: int) -> None:
+    script = "c = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); import time; time.sleep(1)"
+    found = await watched(script, elsewhere, how="poll")
+    assert escapes(found) == {("tcp", f"127.0.0.1:{elsewhere}", 1)}
+    assert found.how == "poll"
+
+
+async def test_where_no_filter_can_be_installed_it_is_polled(elsewhere: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A task can have one listener only: a command that is watched inside of one that is watched cannot have another.
+    inner = f"""
+import asyncio, os
+sys.path.insert(0, {str(Path(__file__).parents[4])!r})
+from proxy.capture.watch.watcher import run_watched
+line = [sys.executable, '-c', 'import socket, sys, time; c = socket.create_connection(("127.0.0.1", int(sys.argv[1]))); time.sleep(1)', sys.argv[1]]
+found = asyncio.run(run_watched(line, dict(os.environ), []))
+assert found.how == 'poll', found
+assert found.escapes, found
+assert 'seccomp' in found.reason
+"""
+    assert (await watched(inner, elsewhere)).code == 0
+
+
+def test_an_address_in_both_forms_is_the_same() -> None:
+    from proxy.capture.watch.watcher import Seen
+
+    seen = Seen([("::ffff:127.0.0.1", 8080)])
+    seen.note("tcp", "127.0.0.1", 8080)
+    seen.note("tcp", "::ffff:10.0.0.1", 80)
+    seen.note("tcp", "10.0.0.1", 80)
+    seen.note("tcp", "2001:db8::1", 443)
+    assert {(one.destination, one.count) for one in seen.escapes()} == {("10.0.0.1:80", 2), ("[2001:db8::1]:443", 1)}
+    for port in range(2000):
+        seen.note("tcp", "10.0.0.2", port)
+    assert len(seen.escapes()) == 1000

@@ -1,0 +1,228 @@
+"""The doctor is right about each client: judged with real clients, and with clients made to fail in each way."""
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+import trustme
+
+from proxy.doctor import doctor
+from proxy.doctor.client_probes import PROBES, Probe, Tools, program, python, tools_of
+from proxy.doctor.doctor import Door, Finding, as_json, examine, examine_captive, judged, rows, sound, surroundings
+from proxy.doctor.probe_servers import HOST, Echo, echoing
+from proxy.trust.truststore import truststore
+from tests.live.standin import StandinDoor, standing
+
+HERE = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+BY_NAME = {probe.client: probe for probe in PROBES}
+
+
+@pytest.fixture
+async def echo() -> AsyncIterator[Echo]:
+    async with echoing() as answering:
+        yield answering
+
+
+@pytest.fixture
+def standin(echo: Echo, tmp_path: Path) -> Iterator[StandinDoor]:
+    with standing(urlsplit(echo.origin).port or 0, tmp_path) as door:
+        yield door
+
+
+@pytest.fixture
+def door(standin: StandinDoor, echo: Echo, tmp_path: Path) -> Door:
+    store = tmp_path / "trust store.p12"
+    store.write_bytes(truststore(standin.ca.read_bytes()))
+    proxy = f"http://127.0.0.1:{standin.port}"
+    return Door(proxy=proxy, ca=standin.ca, ca_bundle=standin.ca, echo=echo, token="secret", truststore=store)
+
+
+async def found(door: Door, client: str, base: dict[str, str] | None = None) -> Finding:
+    (finding,) = await examine(door, HERE if base is None else base, probes=[BY_NAME[client]])
+    if finding.verdict == "missing":
+        pytest.skip(f"{client} is not installed here")
+    return finding
+
+
+@pytest.mark.parametrize(
+    "client",
+    ["curl", "git", "python urllib", "python requests", "python httpx", "python httpx2", "python openai", "node fetch"],
+)
+async def test_a_client_that_obeys_goes_through_and_names_its_run(door: Door, client: str) -> None:
+    finding = await found(door, client)
+    assert (finding.verdict, finding.names_run, finding.fix) == ("through", True, None), finding.said
+
+
+async def test_java_goes_through_with_our_truststore_but_cannot_name_its_run(door: Door) -> None:
+    finding = await found(door, "java HttpClient")
+    assert (finding.verdict, finding.names_run) == ("through", False), finding.said
+
+
+async def test_aiohttp_escapes_until_it_is_told(door: Door) -> None:
+    escaping = await found(door, "python aiohttp")
+    assert escaping.verdict == "escapes"
+    assert "trust_env=True" in str(escaping.fix)
+    assert (await found(door, "python aiohttp, trust_env")).verdict == "through"
+
+
+@pytest.mark.parametrize("client", ["curl", "python urllib", "python requests", "python anthropic", "node https"])
+async def test_a_client_without_our_ca_is_found_untrusting(door: Door, client: str, tmp_path: Path) -> None:
+    other = tmp_path / "other.pem"
+    trustme.CA().cert_pem.write_to_path(other)
+    stranger = Door(proxy=door.proxy, ca=other, ca_bundle=other, echo=door.echo)
+    finding = await found(stranger, client)
+    assert (finding.verdict, finding.names_run) == ("untrusted", True)
+    assert finding.fix
+
+
+async def test_a_door_that_refuses_is_not_taken_for_a_client_that_distrusts(door: Door, standin: StandinDoor) -> None:
+    standin.refuse = b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\n\r\n"
+    finding = await found(door, "python urllib")
+    assert (finding.verdict, finding.said) == ("unclear", "the door answered: HTTP/1.1 502 Bad Gateway")
+
+
+async def test_a_no_proxy_of_the_users_shows_as_an_escape_only_where_it_covers_the_host(door: Door) -> None:
+    assert (await found(door, "python requests", {**HERE, "NO_PROXY": ".corp"})).verdict == "through"
+    assert (await found(door, "python requests", {**HERE, "NO_PROXY": HOST})).verdict == "escapes"
+
+
+def script(tmp_path: Path, body: str) -> dict[str, str]:
+    path = tmp_path / "client"
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return {**HERE, "PATH": f"{tmp_path}:{HERE['PATH']}"}
+
+
+async def test_a_client_that_hangs_is_ended_with_all_that_it_started(
+    door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "TRY_FOR", 0.3)
+    pid = tmp_path / "pid"
+    base = script(tmp_path, f"sleep 600 & echo $! > {pid}; wait")
+    (finding,) = await examine(door, base, probes=[Probe(client="client", command=program("client"))])
+    assert finding.said == "gave no answer within 0 s"
+    assert not lives(pid.read_text().strip())
+
+
+def lives(pid: str) -> bool:
+    status = Path(f"/proc/{pid}/stat")
+    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+async def test_a_client_that_breaks_before_it_asks_is_not_said_to_escape(door: Door, tmp_path: Path) -> None:
+    base = script(tmp_path, "echo broken >&2; exit 1")
+    probe = Probe(client="client", command=program("client"), says_version=True)
+    (finding,) = await examine(door, base, probes=[probe])
+    assert (finding.verdict, finding.said) == ("unclear", "broken")
+
+
+async def test_what_is_not_there_is_missing(door: Door) -> None:
+    findings = await examine(door, {"PATH": "/nonexistent"})
+    assert {finding.verdict for finding in findings} == {"missing"}
+    assert sound(findings)
+
+
+@pytest.mark.parametrize(
+    ("status", "began", "at_door", "refused", "behind", "verdict"),
+    [
+        (0, True, True, False, True, "through"),
+        (1, True, True, False, True, "unclear"),
+        (1, True, True, False, False, "untrusted"),
+        (1, True, True, True, False, "unclear"),
+        (1, True, False, False, False, "escapes"),
+        (1, False, False, False, False, "unclear"),
+        (0, True, False, False, False, "unclear"),
+        (42, True, False, False, False, "missing"),
+    ],
+)
+def test_the_facts_decide(status: int, began: bool, at_door: bool, refused: bool, behind: bool, verdict: str) -> None:
+    tried = doctor.Tried(status=status, began=began)
+    assert judged(tried, at_door=at_door, refused=refused, behind=behind) == verdict
+
+
+@pytest.mark.parametrize(
+    ("command", "python_line"),
+    [
+        (["python", "agent.py"], ("python",)),
+        (["uv", "run", "agent.py"], ("uv", "run", "python")),
+        (["tool"], ("chosen-python",)),
+        (["env-tool"], ("python",)),
+        (["other"], ("python3",)),
+        ([], ("python3",)),
+    ],
+)
+def test_the_python_is_the_one_that_the_command_would_use(
+    tmp_path: Path, command: list[str], python_line: tuple[str, ...]
+) -> None:
+    contents = {
+        "python": "",
+        "python3": "",
+        "tool": "#!chosen-python -s\n",
+        "env-tool": "#!/usr/bin/env -S python -u\n",
+        "other": "\x7fELF",
+    }
+    for name, text in contents.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    got = tools_of(command, {"PATH": str(tmp_path)}).python
+    assert tuple(word.removeprefix(f"{tmp_path}/") for word in got) == python_line
+
+
+PACKAGES = ("requests", "httpx", "httpx2", "aiohttp", "aiohttp_trust_env", "openai", "anthropic")
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_python_without_a_package_says_so(package: str) -> None:
+    bare = Tools(path="", python=(sys.executable, "-I", "-S"))
+    line = python(package)(bare, "https://unused.example")
+    assert line is not None
+    assert subprocess.run(line, env={}, check=False).returncode == doctor.NOT_INSTALLED
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="util-linux is not installed")
+def test_a_machine_that_cannot_reach_itself_is_told_so_and_no_client_is_blamed(tmp_path: Path) -> None:
+    playhead = f"{Path(sys.executable).parent}/playhead"
+    both = f"{playhead} doctor; {playhead} replay r -- true"
+    ran = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--net", "sh", "-c", both],
+        env={**HERE, "PLAYHEAD_DATA": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    if ran.stderr.startswith("unshare:"):
+        pytest.skip("nobody may make a network namespace here")
+    told = "127.0.0.1 cannot be reached on this machine (Network is unreachable)"
+    assert ran.stderr.count(told) == ran.stderr.count("ip link set lo up") == 2, ran.stderr
+    assert (ran.stdout, ran.returncode) == ("", 125)
+
+
+def test_a_no_proxy_that_hides_models_is_spoken_of() -> None:
+    (sentence,) = surroundings({"NO_PROXY": "localhost,.openai.com"})
+    assert ".openai.com" in sentence
+    assert surroundings({}) == ()
+
+
+def test_the_table_puts_what_is_missing_last() -> None:
+    findings = (
+        Finding(client="a", verdict="missing"),
+        Finding(client="b", verdict="escapes", version="1.0", fix="do this"),
+    )
+    assert rows(findings) == [("b 1.0", "ESCAPES", "", "do this"), ("a", "not installed", "", "")]
+    assert not sound(findings)
+    assert as_json(findings)[1]["fix"] == "do this"
+
+
+async def test_where_no_command_can_be_captive_the_reason_is_told(echo: Echo) -> None:
+    place = {"proxy": "http://127.0.0.1:1", "ca": "/nowhere/ca.pem", "ca_bundle": "/nowhere/ca-bundle.pem"}
+    finding = await examine_captive(place, echo, None)
+    assert finding.verdict == "impossible"
+    assert "the proxy worker has no control socket" in str(finding.fix)
+    assert sound([finding])

@@ -1,0 +1,82 @@
+"""A head that came before is known by all of its bytes: what is found is what would have been found anew."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.lane.admission import Asked, Tunnel, asked
+from proxy.lane.head_cache import LONGEST, MOST, Repeated
+from proxy.lane.heads import request_head
+from proxy.trust.ca import ensure
+from proxy.wire.config import DoorConfig, Origin
+from proxy.wire.engine import Engine
+
+TUNNEL, WITHIN = Tunnel("api.test", 443, ("run-1", "x")), Origin("https", "api.test", 443)
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    directory = tmp_path_factory.mktemp("keys")
+    config = DoorConfig(authority=ensure(directory / "keys"), mode="passthrough")
+    return Engine(config=config, recorder=None, answerer=None, trust=Path("unused"))
+
+
+def _found(engine: Engine, raw: bytes) -> Asked | None:
+    head = request_head(raw)
+    return asked(head, engine, "local", TUNNEL, WITHIN) if head else None
+
+
+NAMES = st.sampled_from(
+    ["Content-Length", "content-length", "CONTENT-LENGTH", "X-Playhead-Run", "X-A", "Expect", "Connection"]
+)
+VALUES = st.sampled_from(["0", "5", "17", "run-2", "100-continue", "close", ""])
+HEADS = st.lists(st.tuples(NAMES, VALUES), max_size=5).map(
+    lambda fields: (
+        "POST /x HTTP/1.1\r\nHost: api.test\r\n" + "".join(f"{name}: {value}\r\n" for name, value in fields) + "\r\n"
+    ).encode()
+)
+
+
+@given(st.lists(HEADS, min_size=1, max_size=12))
+def test_what_is_remembered_is_what_would_be_found(engine: Engine, heads: list[bytes]) -> None:
+    repeated = Repeated()
+    for raw in heads:
+        fresh, known = _found(engine, raw), repeated.find(raw)
+        assert known is None or known == fresh
+        if known is None and fresh is not None:
+            repeated.remember(raw, fresh)
+
+
+def test_only_the_length_may_differ(engine: Engine) -> None:
+    repeated = Repeated()
+    raw = b"POST /x HTTP/1.1\r\nHost: api.test\r\nContent-Length: 10\r\nX-Playhead-Run: r\r\nX-A: b\r\n\r\n"
+    fresh = _found(engine, raw)
+    assert fresh is not None
+    repeated.remember(raw, fresh)
+    again = repeated.find(raw.replace(b": 10", b": 4711"))
+    assert again is not None
+    assert (again.length, again.headers) == (4711, (("Host", "api.test"), ("Content-Length", "4711"), ("X-A", "b")))
+    assert again.head == b"POST /x HTTP/1.1\r\nHost: api.test\r\nContent-Length: 4711\r\nX-A: b\r\n\r\n"
+    for other in (b"X-A: c", b"x-a: b", b"X-A: b\r\nContent-Length: 5"):
+        assert repeated.find(raw.replace(b"X-A: b", other)) is None
+    for length in (b"+10", b"1 0", b"", b"1" * 16, b"-1"):
+        assert repeated.find(raw.replace(b": 10", b": " + length)) is None
+
+
+def test_it_does_not_grow_without_bound(engine: Engine) -> None:
+    repeated = Repeated()
+    for number in range(MOST + 10):
+        raw = b"GET /%d HTTP/1.1\r\nHost: api.test\r\n\r\n" % number
+        fresh = _found(engine, raw)
+        assert fresh is not None
+        repeated.remember(raw, fresh)
+    assert repeated.find(b"GET /0 HTTP/1.1\r\nHost: api.test\r\n\r\n") is not None
+    assert repeated.find(b"GET /%d HTTP/1.1\r\nHost: api.test\r\n\r\n" % (MOST + 5)) is None
+    long = b"GET / HTTP/1.1\r\nHost: api.test\r\nX: " + b"a" * LONGEST + b"\r\n\r\n"
+    fresh = _found(engine, long)
+    assert fresh is not None
+    other = Repeated()
+    other.remember(long, fresh)
+    assert other.find(long) is None

@@ -1,0 +1,83 @@
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.errors import Failure
+from proxy.trust.ca import Authority, ensure
+from proxy.wire.access import Access
+from proxy.wire.config import DoorConfig, Origin, loopback
+from proxy.worker.process import all_files
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return ensure(tmp_path_factory.mktemp("keys") / "keys")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "example.com", "2001:db8::1"])
+def test_a_door_beyond_loopback_wants_a_token(authority: Authority, host: str) -> None:
+    with pytest.raises(Failure, match="set a token"):
+        DoorConfig(authority=authority, host=host)
+    DoorConfig(authority=authority, host=host, access=Access(tokens=("secret",)))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_a_door_on_loopback_wants_none(authority: Authority, host: str) -> None:
+    DoorConfig(authority=authority, host=host)
+
+
+@pytest.mark.parametrize(
+    "text", ["ftp://x", "https://", "example.com", "http://x:port", "http://x/path", "http://x:99999"]
+)
+def test_what_is_no_origin_is_named(authority: Authority, text: str) -> None:
+    with pytest.raises(Failure, match="is not an origin"):
+        DoorConfig(authority=authority, upstreams={"api.test": text})
+    with pytest.raises(Failure, match="is not an origin"):
+        DoorConfig(authority=authority, reverse=text)
+
+
+@given(
+    scheme=st.sampled_from(["http", "https"]),
+    host=st.sampled_from(["api.test", "127.0.0.1", "::1"]),
+    port=st.integers(1, 65535),
+)
+def test_an_origin_is_what_it_is_written_as(scheme: str, host: str, port: int) -> None:
+    origin = Origin(scheme, host, port)
+    assert Origin.parse(str(origin)) == origin
+
+
+def test_an_origin_leaves_out_the_port_that_its_scheme_implies() -> None:
+    assert Origin("https", "api.test", 443).authority == "api.test"
+    assert Origin("http", "api.test", 443).authority == "api.test:443"
+    assert Origin("http", "::1", 80).authority == "[::1]"
+
+
+def test_only_this_machine_s_addresses_are_loopback() -> None:
+    assert not loopback("192.168.0.1")
+
+
+def test_the_settings_of_a_door_are_plain(authority: Authority, tmp_path: Path) -> None:
+    config = DoorConfig(authority=authority, upstream_ca=str(tmp_path / "none.pem"))
+    assert config.mode == "record"
+
+
+def test_a_door_brings_no_database_along() -> None:
+    """It would cost a second of every start, and nothing that is slow belongs here."""
+    code = "import sys, proxy.worker.process; print([name for name in ('sqlalchemy', 'asyncpg', 'alembic', 'fastapi', 'mitmproxy') if name in sys.modules])"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
+
+
+def test_a_door_takes_all_the_files_that_it_may_have() -> None:
+    before = soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
+        all_files()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

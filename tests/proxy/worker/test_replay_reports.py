@@ -1,0 +1,84 @@
+"""Whoever asks for a replay's report gets all of it that any client had seen, however late the door notes it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from calls.redaction.redactor import Redactor
+from proxy.worker.replay_reports import Notes
+from replay.replays import Replays, Source
+from replay.session import Options
+from store.database.connection import Database
+from store.spool import Spool, SpoolFull
+from tests.replay.strategies import PROFILES, chat, exchange, run_of, said
+from tests.store.house import House, opened
+
+
+@asynccontextmanager
+async def replaying(notes: Notes) -> AsyncIterator[Replays]:
+    """A replay `night` of two calls, of which one was asked."""
+    replays = Replays(
+        redactor=Redactor(key=b"k" * 32), profiles=PROFILES, options=Options(), changed=notes.changed, begin=notes.begin
+    )
+    run = run_of(exchange(chat("a"), said("A")), exchange(chat("b"), said("B")))
+    await replays.start([Source(replay="night", bundle=run)])
+    assert await replays.answer(chat("a"), run=None, owner="")
+    yield replays
+
+
+def noting(tmp_path: Path, spool: Spool) -> Notes:
+    (tmp_path / "replays").mkdir()
+    return Notes(file=None, spool=spool, place=tmp_path / "replays", up=1)
+
+
+async def served(house: House) -> int:
+    told = (await house.api.get("/v1/replays/night?settled=true")).json()
+    assert told["settled"]
+    return int(told["served"])
+
+
+async def test_a_report_is_waited_for_until_the_door_has_noted_it(tmp_path: Path, database: Database) -> None:
+    spools = tmp_path / "spools"
+    async with opened(spools, database) as house:
+        with Spool(spools / "door") as spool:
+            notes = noting(tmp_path, spool)
+            async with replaying(notes) as replays, asyncio.TaskGroup() as group:
+                assert not await house.keeper.settled(0.2, reports=True), "a client has seen its answer"
+                assert await house.keeper.settled(10), "nothing else is lacking"
+                asking = group.create_task(served(house))
+                await notes.note(replays)
+            assert asking.result() == 1
+
+
+async def test_what_a_killed_door_did_not_note_is_not_waited_for(tmp_path: Path, database: Database) -> None:
+    spools = tmp_path / "spools"
+    async with opened(spools, database) as house:
+        with Spool(spools / "door") as spool:
+            notes = noting(tmp_path, spool)
+            async with replaying(notes) as replays:
+                await notes.note(replays)
+                await replays.answer(chat("b"), run=None, owner="")
+        assert await served(house) == 1
+
+
+async def test_a_full_spool_ends_no_door_and_is_tried_again(
+    tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spools = tmp_path / "spools"
+    async with opened(spools, database) as house:
+        with Spool(spools / "door") as spool:
+            notes = noting(tmp_path, spool)
+            async with replaying(notes) as replays:
+                with monkeypatch.context() as full:
+                    full.setattr(spool, "append", _full)
+                    await notes.note(replays)
+                assert not await house.keeper.settled(0.1, reports=True)
+                await notes.note(replays)
+                assert await served(house) == 1
+
+
+def _full(*_: object) -> int:
+    raise SpoolFull("there is no room")

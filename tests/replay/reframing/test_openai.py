@@ -1,0 +1,183 @@
+"""A whole answer of OpenAI's API, sent as a stream, means the same: to us, and to the SDK."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import openai
+import pytest
+from hypothesis import given
+
+from calls.codec.json import dumps
+from calls.codec.lenient_json import members
+from calls.dialects.table import BY_NAME
+from calls.model import Json, Request
+from replay.reframing import openai as openais
+from replay.reframing.adapt_answer import fitted
+from tests.calls.judging import client, derived
+from tests.calls.strategies import json_values
+from tests.replay.strategies import PROFILES, exchange, ok, post
+
+
+def stream(dialect: str, answer: Any, request: Json = None) -> bytes:
+    asked = {**members(request), "stream_options": {"include_usage": True}}
+    pieces = openais.STREAMS[dialect](members(answer), asked)
+    return b"".join(_message(name, data) for name, data in pieces)
+
+
+def _message(name: str, data: Json | str) -> bytes:
+    line = data.encode() if isinstance(data, str) else dumps(data)
+    return (f"event: {name}\n".encode() if name else b"") + b"data: " + line + b"\n\n"
+
+
+def plain(value: Json) -> Any:
+    return json.loads(dumps(value))
+
+
+def read(dialect: str, data: bytes) -> Any:
+    assembly = BY_NAME[dialect].assemble("text/event-stream")
+    assembly.feed(data)
+    assembly.finish()
+    assert assembly.complete
+    return plain(assembly.answer)
+
+
+def test_whole_answers_of_the_corpus_mean_the_same_as_a_stream() -> None:
+    seen: Counter[str] = Counter()
+    for name, recorded, call in derived():
+        if call.dialect not in openais.STREAMS or recorded.status != 200 or call.streamed or call.kind != "model":
+            continue
+        if call.operation == "moderation" or not isinstance(call.answer, dict):
+            continue
+        seen[call.dialect] += 1
+        if call.provider == "writer":
+            assert stream(call.dialect, call.answer) == _message("", {"value": call.text})
+            continue
+        assert read(call.dialect, stream(call.dialect, call.answer, call.request)) == plain(call.answer), name
+    assert seen["openai_responses"] > 70
+    assert seen["openai_completions"] > 70
+    assert seen["openai_rest"] >= 3
+
+
+def test_the_sdk_reads_a_response_that_was_recorded_whole() -> None:
+    read_so = 0
+    for name, recorded, call in derived():
+        answer: Any = call.answer
+        if (
+            call.dialect != "openai_responses"
+            or call.streamed
+            or recorded.status != 200
+            or not isinstance(answer, dict)
+        ):
+            continue
+        api = openai.OpenAI(api_key="none", max_retries=0, http_client=client(stream("openai_responses", answer)))
+        with api.responses.stream(model="any", input="") as events:
+            *_, last = events
+        assert last.response.output_text == (call.text or ""), name  # type: ignore[union-attr] # the last one has it
+        read_so += 1
+    assert read_so > 70
+
+
+ITEMS: list[Json] = [
+    {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "Hm."}], "encrypted_content": "x"},
+    {
+        "type": "message",
+        "id": "msg_1",
+        "role": "assistant",
+        "status": "completed",
+        "content": [
+            {"type": "output_text", "text": "Grüße", "annotations": [{"type": "url_citation"}], "logprobs": []},
+            {"type": "refusal", "refusal": "no"},
+        ],
+    },
+    {
+        "type": "function_call",
+        "id": "fc_1",
+        "call_id": "c",
+        "name": "f",
+        "arguments": '{"a": 1}',
+        "status": "completed",
+    },
+    {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "q"}},
+    {"type": "mcp_call", "id": "mcp_1", "name": "s", "server_label": "d", "arguments": "{}", "output": "found"},
+    {"type": "code_interpreter_call", "id": "ci_1", "code": "1+1", "container_id": "c", "outputs": []},
+    {"type": "custom_tool_call", "id": "ct_1", "call_id": "d", "name": "sql", "input": "SELECT 1"},
+]
+
+
+@pytest.mark.parametrize("status", ["completed", "incomplete", "failed"])
+def test_every_kind_of_item_arrives_with_and_without_the_end(status: str) -> None:
+    answer: Json = {
+        "id": "resp_1",
+        "object": "response",
+        "status": status,
+        "model": "m",
+        "output": ITEMS,
+        "usage": None,
+    }
+    data = stream("openai_responses", answer)
+    assert read("openai_responses", data) == plain(answer)
+    # A client that goes by the pieces alone comes to the same items.
+    messages = data.decode().split("\n\n")[:-2]
+    pieces = [one for one in messages if ".done\n" not in one.partition("data:")[0]]
+    assembly = BY_NAME["openai_responses"].assemble("text/event-stream")
+    assembly.feed("\n\n".join([*pieces, ""]).encode() + b"\n\n")
+    assembly.finish()
+    assert plain(members(assembly.answer)["output"]) == plain(ITEMS)
+
+
+def test_vectors_are_spelled_as_they_are_asked_for() -> None:
+    numbers: Json = {"data": [{"embedding": [0.5, -1.0]}], "model": "m"}
+    packed = openais.spelled(numbers, {"encoding_format": "base64"})
+    assert plain(packed) == {"data": [{"embedding": "AAAAPwAAgL8="}], "model": "m"}
+    assert plain(openais.spelled(packed, {})) == plain(numbers)
+
+
+@given(json_values, json_values)
+def test_no_answer_surprises_us(answer: Json, request: Json) -> None:
+    for dialect in openais.STREAMS:
+        for odd in (
+            answer,
+            {"output": [answer, {"type": "message", "content": answer}]},
+            {"choices": answer, "data": answer},
+        ):
+            stream(dialect, odd, request)
+    openais.spelled(answer, request)
+
+
+EMBEDDINGS = "https://api.openai.com/v1/embeddings"
+VECTORS: Json = {"object": "list", "data": [{"object": "embedding", "index": 0, "embedding": [0.5, -1]}], "model": "m"}
+
+
+def embedding(**more: Json) -> Request:
+    return post(EMBEDDINGS, dumps({"model": "m", "input": "hi", **more}))
+
+
+def test_vectors_recorded_in_one_spelling_serve_the_other() -> None:
+    recorded = exchange(embedding(), ok(dumps(VECTORS)))
+    packed = fitted(recorded, embedding(encoding_format="base64"), PROFILES)
+    assert packed.exchange.response
+    assert b'"embedding":"AAAAPwAAgL8="' in packed.exchange.response.body.data
+    back = fitted(replace(packed.exchange, request=embedding(encoding_format="base64")), embedding(), PROFILES)
+    assert back.exchange.response
+    assert (packed.reframed, back.reframed) == (True, True)
+    assert json.loads(back.exchange.response.body.data) == plain(VECTORS)
+
+
+def test_vectors_in_the_spelling_that_is_asked_for_keep_their_bytes() -> None:
+    recorded = exchange(embedding(), ok(dumps(VECTORS) + b" "))
+    fit = fitted(recorded, embedding(encoding_format="float", user="ann"), PROFILES)
+    assert (fit.exchange, fit.reframed) == (recorded, False)
+
+
+def test_a_response_recorded_whole_serves_who_asks_for_a_stream_and_the_reverse() -> None:
+    url = "https://api.openai.com/v1/responses"
+    answer: Json = {"id": "resp_1", "object": "response", "status": "completed", "model": "m", "output": ITEMS}
+    whole, streaming = (post(url, dumps({"model": "m", "input": "hi", "stream": stream})) for stream in (False, True))
+    there = fitted(exchange(whole, ok(dumps(answer))), streaming, PROFILES)
+    assert (there.reframed, there.misfit) == (True, None)
+    assert there.exchange.response
+    back = fitted(exchange(streaming, there.exchange.response), whole, PROFILES)
+    assert back.exchange.response
+    assert json.loads(back.exchange.response.body.data) == plain(answer)

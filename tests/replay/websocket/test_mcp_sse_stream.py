@@ -1,0 +1,95 @@
+"""The stream of MCP's older transport: its answers wait for what they answer."""
+
+import gc
+from typing import Any
+
+from calls.codec.json import dumps
+from calls.model import Request
+from replay.answer import AGAIN, AGAIN_AT_MOST, Answer, again
+from replay.recording import recording
+from replay.session import Options, Session
+from tests.replay.strategies import PROFILES, SECOND, exchange, ok, post, run_of
+
+HERE = "https://tools.test"
+STREAM = Request(method="GET", url=f"{HERE}/sse", headers=(("Accept", "text/event-stream"),))
+
+
+def event(name: str, data: str) -> bytes:
+    return f"event: {name}\r\ndata: {data}\r\n\r\n".encode()
+
+
+def answer(number: int, result: str) -> bytes:
+    return event("message", dumps({"jsonrpc": "2.0", "id": number, "result": {"said": result}}).decode())
+
+
+def asks(number: int, what: str) -> Request:
+    told: Any = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": {"name": what}}
+    return post(f"{HERE}/messages?session=s1", dumps(told))
+
+
+def replay() -> Session:
+    body = ok(
+        event("endpoint", "/messages?session=s1"),
+        answer(1, "one"),
+        event("message", '{"jsonrpc":"2.0","method":"notifications/message"}'),
+        answer(2, "two"),
+        headers=(("Content-Type", "text/event-stream"),),
+    )
+    stream = exchange(STREAM, body, started_at=0, ended_at=9 * SECOND)
+    posts = [
+        exchange(asks(n, f"t{n}"), ok(b"Accepted", status=202), number=n + 1, started_at=n * 2_000_000 - 500_000)
+        for n in (1, 2)
+    ]
+    return Session("replay-1", recording(run_of(stream, *posts), PROFILES), Options(), lambda _: None)
+
+
+def told(given: Answer) -> list[bytes]:
+    """All that may go out now, of each piece that is left."""
+    found = [piece.ready() for piece in given.pieces if piece.ready is not None]
+    return [data for data in found if data is not None]
+
+
+async def asked(session: Session, request: Request) -> Answer:
+    given = await session.answer(request)
+    assert given is not None
+    return given
+
+
+async def test_an_answer_goes_out_when_it_was_asked_for() -> None:
+    session = replay()
+    stream = await asked(session, STREAM)
+    assert told(stream) == [event("endpoint", "/messages?session=s1")]
+    assert told(stream) == []
+    assert (await asked(session, asks(1, "t1"))).status == 202
+    assert told(stream) == [answer(1, "one"), event("message", '{"jsonrpc":"2.0","method":"notifications/message"}')]
+    await asked(session, asks(2, "t2"))
+    assert told(stream) == [answer(2, "two")]
+    assert session.report()["verdict"] == "right"
+
+
+async def test_it_bears_the_id_under_which_it_is_asked_now_in_any_order() -> None:
+    session = replay()
+    stream = await asked(session, STREAM)
+    told(stream)
+    await asked(session, asks(7, "t2"))
+    assert answer(7, "two") in told(stream), "nobody waits for what is not asked"
+    await asked(session, asks(8, "t1"))
+    assert answer(8, "one") in told(stream)
+
+
+async def test_a_stream_that_nobody_holds_any_more_is_forgotten() -> None:
+    session = replay()
+    stream = await asked(session, STREAM)
+    assert session.streaming
+    del stream
+    gc.collect()
+    assert not session.streaming
+
+
+def test_who_waits_for_long_is_looked_at_less_often() -> None:
+    assert [again(waited) for waited in (0, SECOND // 10, SECOND // 2, 600 * SECOND)] == [
+        AGAIN,
+        SECOND // 100,
+        SECOND // 20,
+        AGAIN_AT_MOST,
+    ]

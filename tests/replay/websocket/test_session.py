@@ -1,0 +1,231 @@
+"""WebSockets in a replay: which recorded one goes on, what a client is told that leaves the record, and what is reported."""
+
+import json
+from typing import Any
+
+import pytest
+from openai.types.realtime import RealtimeErrorEvent
+from openai.types.responses.responses_server_event import ResponseWsError
+
+from calls.codec.json import dumps
+from calls.model import Exchange, Json, Request
+from calls.redaction.redactor import Redactor
+from replay.answer import Answer, Frame
+from replay.recording import recording
+from replay.session import Options, Session
+from replay.websocket.session import CODE, redacting
+from tests.calls.sockets import ASKED, socket
+from tests.replay.strategies import PROFILES, run_of
+
+REALTIME = "https://api.openai.com/v1/realtime?model=gpt-realtime"
+RESPONSES = "https://api.openai.com/v1/responses"
+LIVE = "https://generativelanguage.googleapis.com/ws/google.ai.generativelanguage.v1beta.GenerativeService.BidiGenerateContent"
+ECHO = "https://api.test/ws"
+
+
+def one(number: int, *messages: Any, url: str = ECHO, **more: Any) -> Exchange:
+    return socket(*messages, url=url, name=f"0199aaaa-0000-7000-8000-{number:012d}", started_at=number, **more)
+
+
+def talk(number: int, *words: str, url: str = ECHO) -> Exchange:
+    """A greeting, and an answer to each word."""
+    said = [
+        pair for word in words for pair in (("request", {"say": word}), ("response", {"said": word, "by_id": number}))
+    ]
+    return one(number, ("response", {"hello": "you", "id": number}), *said, url=url)
+
+
+class Client:
+    """One opening, and what came of it."""
+
+    def __init__(self, answer: Answer) -> None:
+        assert answer.dialogue is not None
+        self.dialogue = answer.dialogue
+        self.first = _told(self.dialogue.begin())
+
+    def say(self, word: str) -> list[Any]:
+        return self.send({"say": word})
+
+    def send(self, message: Json) -> list[Any]:
+        return _told(self.dialogue.hear("text", dumps(message)))
+
+
+def _told(frames: list[Frame]) -> list[Any]:
+    return [json.loads(frame.data) if frame.kind == "text" else frame for frame in frames if frame.kind != "wait"]
+
+
+def session_of(*exchanges: Exchange, **options: Any) -> Session:
+    ready = recording(run_of(*exchanges), PROFILES)
+    return Session(id="replay-1", recording=ready, options=Options(**options), changed=lambda _: None)
+
+
+async def opened(session: Session, url: str = ECHO) -> Client:
+    answer = await session.answer(Request(method="GET", url=url, headers=ASKED))
+    assert answer is not None
+    assert answer.status == 101, answer.body
+    return Client(answer)
+
+
+def counts(session: Session) -> tuple[Any, ...]:
+    report = session.report()
+    return tuple(report[name] for name in ("served", "missed", "unused", "ambiguous", "verdict"))
+
+
+async def test_a_socket_is_found_by_its_opening() -> None:
+    session = session_of(talk(1, "a"))
+    answer = await session.answer(Request(method="GET", url=ECHO, headers=(*ASKED, ("Sec-WebSocket-Key", "now"))))
+    assert answer is not None
+    assert ("Playhead", 'replayed; run="run-1"; step=1; match=strict') in answer.headers
+    client = Client(answer)
+    assert [*client.first, *client.say("a")] == [{"hello": "you", "id": 1}, {"said": "a", "by_id": 1}]
+    assert counts(session) == (1, 0, 0, 0, "right")
+    assert session.report()["drift"] == []
+
+
+@pytest.mark.parametrize("asked", [ECHO + "?x=1", "https://api.test/other"])
+async def test_another_opening_is_a_miss_before_anything_is_said(asked: str) -> None:
+    session = session_of(talk(1, "a"))
+    answer = await session.answer(Request(method="GET", url=asked, headers=ASKED))
+    assert answer is not None
+    assert answer.status == 424
+    problem = json.loads(answer.body)
+    assert problem["playhead"]["nearest"]["step"] == 1
+
+
+async def test_a_page_at_the_same_place_is_no_socket() -> None:
+    answer = await session_of(talk(1, "a")).answer(Request(method="GET", url=ECHO))
+    assert answer is not None
+    assert answer.status == 424
+
+
+async def test_of_two_alike_the_one_that_fits_goes_on() -> None:
+    session = session_of(talk(1, "a", "b"), talk(2, "a", "c"))
+    client = await opened(session)
+    assert client.say("a") == [{"said": "a", "by_id": 1}]
+    assert client.say("c") == [{"said": "c", "by_id": 2}]
+    other = await opened(session)
+    assert [*other.first, *other.say("a"), *other.say("b")] == [{"hello": "you", "id": 1}, *answers(1, "a", "b")]
+    assert counts(session) == (2, 0, 0, 0, "right")
+
+
+async def test_two_that_are_open_at_once_may_change_places() -> None:
+    session = session_of(talk(1, "a"), talk(2, "b"))
+    first, second = await opened(session), await opened(session)
+    assert first.say("b") == answers(2, "b")
+    assert second.say("a") == answers(1, "a")
+    assert counts(session) == (2, 0, 0, 0, "right")
+
+
+async def test_what_was_told_already_must_go_with_what_goes_on() -> None:
+    other = one(2, ("response", {"hello": "Sir", "id": 1}), ("request", {"say": "b"}), ("response", {"said": "b"}))
+    session = session_of(talk(1, "a"), other)
+    client = await opened(session)
+    assert client.first == [{"hello": "you", "id": 1}]
+    (close,) = client.say("b")
+    assert int.from_bytes(close.data[:2]) == CODE
+
+
+def answers(number: int, *words: str) -> list[Any]:
+    return [{"said": word, "by_id": number} for word in words]
+
+
+async def test_a_miss_is_reported_with_its_message_and_its_places() -> None:
+    session = session_of(talk(1, "a"))
+    (close,) = (await opened(session)).say("b")
+    assert close.data[2:] == b"playhead: replay_miss: message 1 is not the recorded one differs at /say"
+    assert counts(session) == (0, 1, 0, 0, "diverged")
+    first: Any = session.report()["first_divergence"]
+    assert first["reason"] == "no_match"
+    assert first["asked"] == f"message 1 of GET {ECHO}"
+    assert first["nearest"]["differences"] == [{"pointer": "/say", "recorded": "a", "now": "b"}]
+
+
+async def test_a_client_that_left_early_is_not_told_to_take_more_time() -> None:
+    session = session_of(talk(1, "a", "b"))
+    client = await opened(session)
+    client.say("a")
+    client.dialogue.left()
+    miss: Any = session.report()["first_divergence"]
+    assert miss["reason"] == "client_left"
+    assert "left before its message 2" in miss["detail"]
+    assert "more time" not in miss["fix"]
+
+
+async def test_bytes_that_differ_are_not_shown_as_text() -> None:
+    said = one(1, ("request", b"\x00\x01sound"), ("response", {"said": 1}))
+    session = session_of(said)
+    client = await opened(session)
+    client.dialogue.hear("binary", b"\x00\x02noise")
+    miss: Any = session.report()["first_divergence"]
+    [difference] = miss["nearest"]["differences"]
+    assert difference["recorded"].startswith("7 bytes, sha256:")
+    assert difference["now"].startswith("7 bytes, sha256:")
+
+
+async def test_a_reason_fits_into_a_goodbye() -> None:
+    wide = {f"ä{number}" * 20: number for number in range(9)}
+    session = session_of(one(1, ("request", wide)))
+    (close,) = (await opened(session)).send({**wide, **dict.fromkeys(wide, 0)})
+    assert len(close.data) <= 125
+    assert close.data[2:].decode()
+
+
+@pytest.mark.parametrize(
+    ("url", "message", "judge"),
+    [
+        (REALTIME, {"type": "response.create", "event_id": "mine"}, RealtimeErrorEvent),
+        (RESPONSES, {"type": "response.create", "stream_id": "a", "input": "hi"}, ResponseWsError),
+    ],
+)
+async def test_an_error_has_the_shape_that_the_sdk_knows(url: str, message: dict[str, Json], judge: Any) -> None:
+    session = session_of(one(1, ("request", {"type": "response.create", "input": "x"}), url=url))
+    error, close = (await opened(session, url)).send(message)
+    event = judge.model_validate(error)
+    assert (event.error.type, event.error.code) == ("replay_miss", "no_match")
+    assert "record the run again" in event.error.message
+    assert getattr(event, "stream_id", None) == message.get("stream_id")
+    assert getattr(event.error, "event_id", None) == message.get("event_id")
+    assert close.kind == "close"
+
+
+async def test_gemini_is_told_by_the_code_that_its_sdk_looks_for() -> None:
+    session = session_of(one(1, ("request", {"setup": {"model": "models/a"}}), url=LIVE))
+    error, _ = (await opened(session, LIVE)).send({"setup": {"model": "models/b"}})
+    assert error["code"] == 424
+
+
+async def test_a_secret_matches_its_placeholder() -> None:
+    redactor = Redactor(key=b"k" * 32)
+    secret = "sk-proj-0123456789abcdefghijklmnopqrstuvwxyzABCD"
+    kept = redactor.whole(dumps({"say": secret}))[0]
+    assert secret.encode() not in kept
+    session = session_of(one(1, ("request", kept), ("response", {"said": "it"})))
+    request = Request(method="GET", url=ECHO, headers=ASKED)
+    answer = redacting(await session.answer(request), request, redactor)
+    assert answer is not None
+    client = Client(answer)
+    assert client.say(secret) == [{"said": "it"}]
+    client.dialogue.left()
+    assert counts(session) == (1, 0, 0, 0, "right")
+
+
+async def test_a_client_that_leaves_before_it_has_said_all_makes_no_right_replay() -> None:
+    session = session_of(talk(1, "a", "b"))
+    client = await opened(session)
+    client.say("a")
+    client.dialogue.left()
+    assert counts(session) == (0, 1, 0, 0, "diverged")
+
+
+async def test_what_is_no_websocket_after_a_101_cannot_be_answered() -> None:
+    exchange = talk(1, "a")
+    assert exchange.response is not None
+    plain = exchange.response.__class__(status=101, headers=(("Upgrade", "tcp"),))
+    session = session_of(exchange.__class__(**{**_fields(exchange), "response": plain}))
+    answer = await session.answer(Request(method="GET", url=ECHO, headers=ASKED))
+    assert answer is not None
+    assert "no WebSocket" in json.loads(answer.body)["detail"]
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in value.__slots__}

@@ -1,0 +1,317 @@
+"""A recorded WebSocket, given again message by message."""
+
+import base64
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calls.model import Exchange, Json
+from replay.answer import Frame
+from replay.pacing import INSTANT, Pace
+from replay.websocket.conversations import played_back
+from replay.websocket.timeline import GRACE, Break
+from store.active_profiles import shipped
+from tests.calls.sockets import socket
+from tests.calls.strategies import pieces
+
+REALTIME = "https://api.openai.com/v1/realtime?model=gpt-realtime"
+RESPONSES = "https://api.openai.com/v1/responses"
+PROFILES = shipped()
+
+HELLO: Json = {"type": "session.created", "session": {"id": "sess_1"}}
+UPDATE: Json = {"type": "session.update", "session": {"instructions": "Be brief."}}
+CREATE: Json = {"type": "response.create"}
+DONE: Json = {"type": "response.done", "response": {"id": "resp_1"}}
+BYE = b"\x03\xe8"
+
+
+class Client:
+    """A client of a replayed WebSocket, which remembers what it was told."""
+
+    def __init__(self, exchange: Exchange, pace: Pace = INSTANT) -> None:
+        self.broken: list[Break] = []
+        self.drifted: list[str] = []
+        self.played = played_back(exchange, PROFILES, pace, broken=self._broken, drifted=self.drifted.extend)
+        self.frames = self.played.begin()
+
+    def _broken(self, where: Break) -> list[Frame]:
+        self.broken.append(where)
+        return [Frame(kind="close", data=b"miss")]
+
+    def say(self, message: Json | bytes) -> list[Any]:
+        """Say something; what is told upon it."""
+        data = message if isinstance(message, bytes) else json.dumps(message).encode()
+        return self._told(self.played.hear("text", data))
+
+    def part(self) -> list[Any]:
+        return self._told(self.played.hear("close", BYE))
+
+    @property
+    def first(self) -> list[Any]:
+        return self._told(self.frames)
+
+    @staticmethod
+    def _told(frames: list[Frame]) -> list[Any]:
+        return [json.loads(frame.data) if frame.kind == "text" else (frame.kind, frame.data) for frame in frames]
+
+
+def appended(data: bytes) -> Json:
+    return {"type": "input_audio_buffer.append", "audio": base64.b64encode(data).decode()}
+
+
+WAIT = ("wait", b"")
+
+
+def session(*more: Any) -> Exchange:
+    return socket(
+        ("response", HELLO), ("request", UPDATE), ("request", CREATE), ("response", DONE), *more, url=REALTIME
+    )
+
+
+def test_what_the_server_said_is_released_when_the_client_has_said_what_came_before() -> None:
+    client = Client(session(("request", BYE, "close"), ("response", BYE, "close")))
+    assert client.first == [HELLO]
+    assert client.say(UPDATE) == []
+    assert client.say(CREATE) == [DONE, WAIT]
+    assert client.part() == [("close", BYE)]
+    assert client.broken == []
+
+
+def test_a_message_may_be_spelled_otherwise() -> None:
+    client = Client(session())
+    assert (
+        client.say(b'{ "session":{"instructions":"Be brief\\u002e"}, "event_id": "e7", "type":"session.update"}') == []
+    )
+    assert client.say(CREATE) == [DONE, WAIT]
+    assert client.drifted == []
+
+
+def test_what_counts_not_is_told_as_drift() -> None:
+    client = Client(session())
+    client.say({**UPDATE, "session": {"instructions": "Be brief.", "tracing": "auto"}})  # type: ignore[dict-item]
+    assert client.drifted == ["/body/0/session/tracing"]
+    assert client.broken == []
+
+
+@pytest.mark.parametrize(
+    ("message", "pointer"),
+    [
+        ({"type": "session.update", "session": {"instructions": "Be long."}}, "/session/instructions"),
+        ({**UPDATE, "session": {"instructions": "Be brief.", "voice": "ash"}}, "/session/voice"),  # type: ignore[dict-item]
+        (CREATE, "/session"),
+        (b"no json", ""),
+        (b"\xff\xfe", "/sha256"),
+    ],
+)
+def test_another_message_is_a_miss_with_the_places(message: Json | bytes, pointer: str) -> None:
+    client = Client(session())
+    assert client.say(message) == [("close", b"miss")]
+    (where,) = client.broken
+    assert (where.why, where.number) == ("no_match", 1)
+    assert pointer in [difference.pointer for difference in where.differences]
+    assert client.say(UPDATE) == client.part() == []
+
+
+def test_one_message_more_than_was_recorded_is_a_miss() -> None:
+    client = Client(session())
+    client.say(UPDATE)
+    client.say(CREATE)
+    assert client.say(CREATE) == [("close", b"miss")]
+    assert (client.broken[0].why, client.broken[0].number) == ("consumed", 3)
+
+
+def test_a_client_that_leaves_before_it_has_said_all_has_not_been_served() -> None:
+    client = Client(session())
+    client.say(UPDATE)
+    assert client.part() == [("close", BYE)]
+    assert (client.broken[0].why, client.broken[0].number) == ("client_left", 2)
+    gone = Client(session())
+    gone.played.left()
+    assert gone.broken[0].why == "client_left"
+
+
+def test_a_client_that_has_said_all_may_leave_without_a_word() -> None:
+    client = Client(session(("request", BYE, "close")))
+    client.say(UPDATE)
+    client.say(CREATE)
+    client.played.left()
+    assert client.broken == []
+
+
+def test_a_client_that_stays_where_the_recorded_one_left_is_told_so() -> None:
+    client = Client(session(("request", BYE, "close")))
+    client.say(UPDATE)
+    wait = client.played.hear("text", b'{"type": "response.create"}')[-1]
+    assert (wait.kind, wait.after) == ("wait", 2_000_000 + GRACE)
+    client.played.stayed()
+    assert client.broken[0].why == "incomplete"
+
+
+@pytest.mark.parametrize(("outcome", "end"), [("server_closed", "cut"), ("client_closed", "wait")])
+def test_a_recording_without_a_goodbye_ends_as_it_did(outcome: Any, end: str) -> None:
+    client = Client(socket(("request", CREATE), ("response", DONE), url=REALTIME, outcome=outcome))
+    assert client.say(CREATE) == [DONE, (end, b"")]
+
+
+def test_a_goodbye_of_the_server_comes_with_its_code_and_reason() -> None:
+    expired = (1008).to_bytes(2) + b"session expired"
+    client = Client(socket(("request", CREATE), ("response", expired, "close"), ("request", UPDATE), url=REALTIME))
+    assert client.say(CREATE) == [("close", expired)]
+    assert client.say(UPDATE) == []
+    assert client.broken == []
+
+
+@given(st.data(), st.binary(min_size=1, max_size=30), st.binary(min_size=1, max_size=30))
+def test_sound_may_be_cut_otherwise_and_what_it_brought_comes_in_time(
+    data: st.DataObject, before: bytes, after: bytes
+) -> None:
+    started: Json = {"type": "input_audio_buffer.speech_started"}
+    heard = socket(
+        *(("request", appended(piece)) for piece in data.draw(pieces(before))),
+        ("response", started),
+        *(("request", appended(piece)) for piece in data.draw(pieces(after))),
+        ("request", CREATE),
+        ("response", DONE),
+        url=REALTIME,
+    )
+    client = Client(heard)
+    said = 0
+    for piece in data.draw(pieces(before + after)):
+        told = client.say(appended(piece))
+        was, said = said, said + len(piece)
+        assert told == ([started] if was < len(before) <= said else [])
+    assert client.say(CREATE) == [DONE, WAIT]
+    assert client.broken == []
+
+
+@pytest.mark.parametrize("now", [[b"abX"], [b"abc", b"d"], [b"ab"]])
+def test_other_sound_or_more_or_less_of_it_is_a_miss(now: list[bytes]) -> None:
+    client = Client(socket(("request", appended(b"abc")), ("request", CREATE), ("response", DONE), url=REALTIME))
+    for piece in now:
+        client.say(appended(piece))
+    client.say(CREATE)
+    assert [where.why for where in client.broken] == ["no_match"]
+
+
+def test_an_id_that_the_client_mints_anew_comes_back_in_what_the_server_says() -> None:
+    item: dict[str, Json] = {
+        "type": "message",
+        "role": "user",
+        "content": [{"type": "input_text", "text": "item_then"}],
+    }
+    create: dict[str, Json] = {"type": "conversation.item.create", "item": {**item, "id": "item_then"}}
+    added: dict[str, Json] = {
+        "type": "conversation.item.added",
+        "previous_item_id": None,
+        "item": {**item, "id": "item_then"},
+    }
+    client = Client(socket(("request", create), ("response", added), url=REALTIME))
+    told = client.say({**create, "item": {**item, "id": "item_now"}})
+    assert told[0] == {**added, "item": {**item, "id": "item_now"}}
+
+
+def test_an_id_that_the_server_minted_must_come_back_as_it_was() -> None:
+    """Two calls with the same output are not one another's."""
+
+    def calls(one: str) -> Json:
+        return {"type": "response.output_item.done", "item": {"type": "function_call", "call_id": one}}
+
+    def output(one: str) -> Json:
+        return {
+            "type": "conversation.item.create",
+            "item": {"type": "function_call_output", "call_id": one, "output": "5"},
+        }
+
+    recorded = socket(
+        ("response", calls("call_a")),
+        ("response", calls("call_b")),
+        ("request", output("call_a")),
+        ("response", DONE),
+        url=REALTIME,
+    )
+    assert Client(recorded).say(output("call_a")) == [DONE, WAIT]
+    client = Client(recorded)
+    assert client.say(output("call_b")) == [("close", b"miss")]
+    assert client.broken[0].why == "no_match"
+
+
+def test_a_recorded_pace_counts_from_what_was_said_last() -> None:
+    client = Client(session(), Pace(1.0))
+    client.say(UPDATE)
+    (frame, _) = client.played.hear("text", b'{"type": "response.create"}')
+    assert frame.after == 1_000_000
+
+
+def _any_messages() -> st.SearchStrategy[list[bytes]]:
+    known = st.sampled_from([json.dumps(one).encode() for one in (UPDATE, CREATE, appended(b"ab"), appended(b"c"))])
+    return st.lists(known | st.binary(max_size=8), max_size=6)
+
+
+@given(_any_messages(), _any_messages())
+def test_no_client_surprises_and_only_the_recorded_one_is_served(then: list[bytes], now: list[bytes]) -> None:
+    client = Client(socket(*(("request", message) for message in then), ("response", DONE), url=REALTIME))
+    told = [*client.first, *_all(client, now)]
+    if then == now:
+        assert client.broken == []
+        assert DONE in told
+
+
+def _all(client: Client, messages: list[bytes]) -> Iterator[Any]:
+    for message in messages:
+        yield from client.say(message)
+
+
+def turn(lane: str, text: str) -> dict[str, Json]:
+    return {"type": "response.create", "stream_id": lane, "model": "gpt-5", "input": text}
+
+
+def answered(lane: str, number: int) -> dict[str, Json]:
+    return {"type": "response.completed", "stream_id": lane, "response": {"id": f"resp_{number}"}}
+
+
+TWO_LANES = socket(
+    ("request", turn("a", "one")),
+    ("request", turn("b", "two")),
+    ("response", answered("b", 2)),
+    ("response", answered("a", 1)),
+    ("request", turn("a", "three")),
+    ("response", answered("a", 3)),
+    url=RESPONSES,
+)
+
+
+def test_conversations_on_one_socket_keep_each_its_own_order() -> None:
+    client = Client(TWO_LANES)
+    assert client.say(turn("b", "two")) == [answered("b", 2)]
+    assert client.say(turn("a", "one")) == [answered("a", 1)]
+    assert client.say(turn("a", "three")) == [answered("a", 3), WAIT]
+    assert client.part() == [("close", BYE)]
+    assert client.broken == []
+
+
+def test_a_conversation_may_be_called_otherwise() -> None:
+    client = Client(TWO_LANES)
+    assert client.say(turn("x", "two")) == [answered("x", 2)]
+    assert client.say(turn("b", "one")) == [answered("b", 1)]
+    assert client.say(turn("b", "three")) == [answered("b", 3), WAIT]
+    assert client.broken == []
+
+
+def test_a_conversation_that_was_not_held_is_a_miss_and_told_once() -> None:
+    client = Client(TWO_LANES)
+    client.say(turn("a", "one"))
+    assert client.say(turn("c", "four")) == [("close", b"miss")]
+    assert client.part() == []
+    client.played.left()
+    assert [(where.why, where.number) for where in client.broken] == [("consumed", 2)]
+
+
+def test_a_conversation_that_is_not_taken_up_is_left() -> None:
+    client = Client(TWO_LANES)
+    client.say(turn("a", "one"))
+    client.part()
+    assert [where.why for where in client.broken] == ["client_left"]

@@ -1,0 +1,198 @@
+"""Whose an exchange is, where its head did not say: found by its body or a shared trace, once, however often it comes."""
+
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calls.derive import derive
+from calls.events import Gap, encode
+from calls.exchange_builder import events_of
+from calls.model import Exchange
+from store.attribution.grouping import Kin
+from store.attribution.run_assignment import filed, in_trace, trace_of
+from store.bundle.bundle import read
+from store.database.connection import Database
+from store.ingest.batch_writer import Ingest, Kept
+from store.query.exchanges import Recorded
+from store.query.filters import Filters
+from store.query.runs import Runs
+from store.spool import Spool
+from tests.store.house import PROFILES, imported, opened
+from tests.store.samples import NOON, SECOND, exchange, prose
+
+OWNER = "18f3a2-10.0.0.7"
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+OTHER = "0af7651916cd43dd8448eb211c80319c"
+CHAT = "https://api.openai.com/v1/chat/completions"
+SESSION = "agents-sdk:run:0b5c8e0fe4b04c7fa2a6dcb4e8b1f9d3"
+understood = partial(derive, profiles=PROFILES)
+
+
+def asked(number: int, *told: tuple[str, str], url: str = CHAT, **body: Any) -> Exchange:
+    """A request of which the door knew what is `told`, and the owner."""
+    request = {"model": "gpt-5", "messages": [{"role": "user", "content": prose(str(number), 200)}], **body}
+    evidence = (*told, ("owner", OWNER))
+    run = next((value for source, value in evidence if source != "traceparent"), OWNER)
+    return exchange(number, url=url, request=json.dumps(request).encode(), run=run, run_evidence=evidence)
+
+
+def traced(number: int, trace: str = TRACE, **body: Any) -> Exchange:
+    return asked(number, ("traceparent", trace), **body)
+
+
+def filed_as(of: Exchange) -> Exchange:
+    return filed(of, understood(of))
+
+
+def test_a_body_names_the_run_where_only_the_owner_did_and_what_was_told_stays() -> None:
+    found = filed_as(asked(1, ("traceparent", TRACE), prompt_cache_key=SESSION))
+    assert found.run == SESSION
+    assert found.run_evidence == (("body/prompt_cache_key", SESSION), ("traceparent", TRACE), ("owner", OWNER))
+
+
+def test_a_body_does_not_lead_into_a_claimed_run() -> None:
+    one = asked(1, prompt_cache_key=SESSION)
+    found = filed(one, understood(one), lambda run: run == SESSION)
+    assert found.run == OWNER
+    assert ("body/prompt_cache_key", SESSION) in found.run_evidence
+    sent = asked(2, ("credentials", SESSION), prompt_cache_key=SESSION)
+    assert filed(sent, understood(sent), lambda run: run == SESSION).run == SESSION
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["credentials", "x-playhead-bound-run", "x-playhead-run", "baggage/session.id", "thread-id", "x-bt-parent"],
+)
+def test_whoever_said_it_in_the_head_is_believed_before_a_body_which_is_kept_as_evidence(source: str) -> None:
+    found = filed_as(asked(1, (source, "told"), prompt_cache_key=SESSION))
+    assert found.run == "told"
+    assert found.run_evidence == ((source, "told"), ("body/prompt_cache_key", SESSION), ("owner", OWNER))
+
+
+def test_filing_again_changes_nothing() -> None:
+    for one in (asked(1, prompt_cache_key=SESSION), asked(2, ("thread-id", "t"), session_id="s"), traced(3)):
+        assert filed_as(filed_as(one)) == filed_as(one)
+
+
+def test_a_session_of_a_tool_is_the_tools() -> None:
+    one = asked(1, url="https://browser.example.com/v1/click", session_id="tab-7")
+    assert filed_as(one) == one
+
+
+def test_an_exchange_that_says_nothing_of_its_run_stays_where_it_was_imported_to() -> None:
+    one = replace(asked(1, session_id="s"), run_evidence=())
+    assert filed_as(one).run == one.run
+
+
+@pytest.mark.parametrize("forged", ["../../etc", "a b", "x" * 300, "é", "a\u202eb"])
+def test_a_name_that_no_run_can_have_becomes_one_by_digest(forged: str) -> None:
+    found = filed_as(asked(1, session_id=forged))
+    assert found.run == OWNER or (found.run.startswith("id:") and len(found.run) == 35)
+
+
+def test_a_trace_counts_only_where_nothing_stronger_was_said() -> None:
+    assert trace_of(traced(1)) == TRACE
+    assert trace_of(in_trace(traced(1))) == TRACE
+    assert trace_of(asked(1, ("thread-id", "t"), ("traceparent", TRACE))) is None
+    assert trace_of(filed_as(traced(1, prompt_cache_key=SESSION))) is None
+    assert trace_of(replace(traced(1), run="imported-under-another-name")) is None
+
+
+# -- in the database
+
+
+async def put(database: Database, *batch: Exchange, gaps: Sequence[Gap] = ()) -> None:
+    """As the keeper stores what it has drained."""
+    kin = Kin(database, lambda one: Kept(one, understood(one)))
+    await Ingest(database).put(await kin.joined([Kept(one, understood(one)) for one in batch]), gaps)
+
+
+async def held(database: Database) -> dict[str, list[str]]:
+    """Which exchanges each run has."""
+    runs = await Runs(database).page(Filters(), NOON)
+    recorded = Recorded(database, understood)
+    return {
+        run["id"]: [one.id async for one in recorded.exchanges(run["id"])]
+        for run in sorted(runs.items, key=lambda run: run["id"])
+    }
+
+
+async def test_a_trace_that_one_exchange_has_names_no_run(database: Database) -> None:
+    one, other = traced(1), traced(2, OTHER)
+    await put(database, one, other)
+    assert await held(database) == {OWNER: [one.id, other.id]}
+
+
+async def test_exchanges_of_one_trace_are_of_one_run_in_whatever_batches_they_come(database: Database) -> None:
+    made = [traced(1), traced(2, OTHER), traced(3), traced(4)]
+    for order in itertools.permutations(made):
+        for one in order:
+            await put(database, one)
+        assert await held(database) == {TRACE: [made[0].id, made[2].id, made[3].id], OWNER: [made[1].id]}
+        for run in (TRACE, OWNER):
+            assert await Runs(database).delete(run)
+    await put(database, *made)
+    assert await held(database) == {TRACE: [made[0].id, made[2].id, made[3].id], OWNER: [made[1].id]}
+
+
+async def test_what_is_told_again_after_a_crash_is_stored_once_and_stays_where_it_belongs(database: Database) -> None:
+    made = [traced(1), traced(2), traced(3)]
+    for n in (1, 2, 3, 1, 2):
+        await put(database, *made[:n])
+        await put(database, made[0])
+    assert await held(database) == {TRACE: [one.id for one in made]}
+    assert [one async for one in Recorded(database, understood).exchanges(TRACE)] == [in_trace(one) for one in made]
+    page = await Recorded(database, understood).run_calls(TRACE)
+    assert [call["step"] for call in page.items] == [1, 2, 3]
+
+
+async def test_a_run_from_which_all_went_to_another_is_none(database: Database) -> None:
+    await put(database, traced(1))
+    assert list(await held(database)) == [OWNER]
+    await put(database, traced(2))
+    assert list(await held(database)) == [TRACE]
+
+
+async def test_a_run_that_somebody_named_stays_though_all_of_it_left(database: Database) -> None:
+    await Runs(database).put(OWNER, NOON, name="mine")
+    await put(database, traced(1))
+    await put(database, traced(2))
+    assert sorted(await held(database)) == sorted([OWNER, TRACE])
+
+
+async def test_a_gap_goes_where_its_exchange_goes_whichever_comes_first(database: Database) -> None:
+    one, other = traced(1), traced(2)
+    early = Gap(OWNER, NOON, "a piece was lost", one.id)
+    late = Gap(OWNER, NOON + SECOND, "another was lost", other.id)
+    await put(database, gaps=[early])
+    await put(database, one)
+    await put(database, other)
+    await put(database, gaps=[late, early])
+    assert [gap.exchange for gap in await Runs(database).gaps(TRACE)] == [one.id, other.id]
+    assert list(await held(database)) == [TRACE]
+
+
+async def test_from_the_spool_to_a_bundle_the_run_is_the_one_that_the_body_names(
+    tmp_path: Path, database: Database
+) -> None:
+    sent = [asked(1, prompt_cache_key=SESSION), asked(2), asked(3, prompt_cache_key=SESSION), traced(4), traced(5)]
+    async with opened(tmp_path, database) as house:
+        with Spool(tmp_path / "door") as spool:
+            written = [spool.append(encode(record)) for one in sent for record in events_of(one)]
+            await spool.reached(max(written))
+            listed = (await house.api.get(f"/v1/runs/{SESSION}/calls?settled=true")).json()
+        assert [call["id"] for call in listed["items"]] == [sent[0].id, sent[2].id]
+        assert (await house.api.get(f"/v1/runs/{OWNER}")).json()["exchanges"] == 1
+        assert (await house.api.get(f"/v1/runs/{TRACE}")).json()["exchanges"] == 2
+        evidence = (await house.api.get(f"/v1/exchanges/{sent[0].id}")).json()["run_evidence"]
+        assert evidence == [["body/prompt_cache_key", SESSION], ["owner", OWNER]]
+        bundle = (await house.api.get(f"/v1/runs/{SESSION}/bundle")).content
+        assert [one.run for one in read(bundle.splitlines(keepends=True)).exchanges] == [SESSION] * 2
+        assert (await house.api.delete(f"/v1/runs/{SESSION}")).status_code == 204
+        assert (await imported(house, bundle))["exchanges"] == 2

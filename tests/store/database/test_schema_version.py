@@ -1,0 +1,139 @@
+"""The schema: what the migrations make is what `tables` says; a schema that we do not know is refused."""
+
+import asyncio
+import re
+from functools import partial
+
+import pytest
+from sqlalchemy import text
+
+from store.database.connection import Database, Unavailable, Unusable, address
+from store.database.schema_version import SCHEMA
+from store.database.tables import PARTITIONED, metadata
+from store.database.upgrade import known, upgrade
+from store.embedded.postgres import Server
+from tests.support.postgres import create, run, url
+
+
+def dump(server: Server, name: str) -> list[str]:
+    """The schema of a database as pg_dump writes it, without the migrations' own table and the dump's random token."""
+    said = run(server, "pg_dump", "--schema-only", "--no-owner", "--exclude-table=alembic_version", name)
+    return [line for line in said.splitlines() if line and not re.match(r"--|\\(un)?restrict", line)]
+
+
+async def test_migrations_make_the_tables_that_the_code_knows(postgres_server: Server) -> None:
+    create(postgres_server, "by_code")
+    by_code = Database(url(postgres_server, "by_code"))
+    await by_code.connect()
+    async with by_code.transaction() as connection:
+        await connection.run_sync(metadata.create_all)
+    await by_code.close()
+    assert dump(postgres_server, "by_code") == dump(postgres_server, "migrated")
+
+
+def test_every_table_says_what_it_holds_and_can_be_distributed_by_project() -> None:
+    for table in metadata.tables.values():
+        assert table.comment
+        assert next(iter(table.primary_key.columns)).name == "project"
+        assert not table.foreign_keys
+        assert not [column for column in table.columns if column.identity or column.default]
+
+
+def test_the_big_tables_have_one_level_of_partitions_inside_their_key() -> None:
+    for table in PARTITIONED:
+        by = re.fullmatch(r"RANGE \((\w+)\)", table.dialect_options["postgresql"]["partition_by"])
+        assert by
+        assert by[1] in table.primary_key.columns
+
+
+async def test_preparing_twice_changes_nothing(database: Database, database_url: str) -> None:
+    await database.prepare()
+    again = Database(database_url)
+    await asyncio.gather(again.prepare(), database.prepare())
+    await again.close()
+
+
+async def test_many_processes_may_prepare_an_empty_database_at_once(postgres_server: Server) -> None:
+    create(postgres_server, "contested")
+    rivals = [Database(url(postgres_server, "contested")) for _ in range(4)]
+    await asyncio.gather(*(rival.prepare() for rival in rivals))
+    for rival in rivals:
+        await rival.close()
+
+
+async def test_a_schema_from_the_future_is_refused(database: Database) -> None:
+    async with database.transaction() as connection:
+        await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(Unusable, match=r"9999.*upgrade Playhead"):
+        await database.prepare()
+
+
+async def test_a_database_that_is_not_there_is_unusable(postgres_server: Server) -> None:
+    lost = Database(url(postgres_server, "nowhere"))
+    with pytest.raises(Unusable, match='"nowhere" does not exist'):
+        await lost.prepare()
+    await lost.close()
+
+
+@pytest.mark.parametrize("dsn", ["postgresql:///x?host=/nowhere&user=x", "postgresql://x@127.0.0.1:1/x"])
+async def test_a_server_that_does_not_answer_is_unavailable(dsn: str) -> None:
+    lost = Database(dsn)
+    with pytest.raises(Unavailable):
+        await lost.prepare()
+    with pytest.raises(Unavailable):
+        async with lost.raw():
+            pass
+    await lost.close()
+
+
+async def test_a_statement_that_is_never_answered_is_given_up(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("store.database.connection.COMMAND_TIMEOUT", 0.05)
+    with pytest.raises(Unavailable, match="does not answer"):
+        async with database.transaction() as connection:
+            await connection.execute(text("SELECT pg_sleep(600)"))
+
+
+@pytest.mark.parametrize("dsn", ["mysql://x@y/z", "host=x dbname=y", ""])
+def test_a_url_that_is_none_is_refused_with_an_example(dsn: str) -> None:
+    with pytest.raises(Unusable, match="postgresql://user"):
+        Database(dsn)
+
+
+def test_an_address_that_may_be_shown_has_no_password() -> None:
+    assert address("postgresql+asyncpg://me:secret@db.example.com:5433/calls") == (
+        "postgresql+asyncpg://db.example.com:5433/calls"
+    )
+
+
+def test_the_version_in_the_code_is_the_newest_migration_s() -> None:
+    assert known()[0] == SCHEMA
+
+
+async def test_tables_of_an_earlier_version_are_brought_to_ours_with_what_they_hold(postgres_server: Server) -> None:
+    create(postgres_server, "earlier")
+    database = Database(url(postgres_server, "earlier"))
+    await database.connect()
+    async with database.transaction() as connection:
+        await connection.run_sync(partial(upgrade, target="0001"))
+        await connection.execute(text(DAY))
+        await connection.execute(text(CALL))
+    await database.prepare()
+    async with database.transaction() as connection:
+        kept = (await connection.execute(text("SELECT run, provider, cost_usd, polls FROM calls"))).all()
+    assert [tuple(row) for row in kept] == [("night", "openai", None, None)]
+    await database.close()
+
+
+DAY = """
+CREATE TABLE calls_day PARTITION OF calls
+FOR VALUES FROM ('019aa000-0000-0000-0000-000000000000') TO ('019ab000-0000-0000-0000-000000000000')
+"""
+
+CALL = """
+INSERT INTO calls (project, id, run, started_at, kind, provider, dialect, operation, host, outcome, streamed, complete,
+    key, profile)
+VALUES ('default', '019aa000-0000-7000-8000-000000000001', 'night', 1, 'model', 'openai', 'openai_chat', 'chat',
+    'api.openai.com', 'completed', false, true, '\\x00', 'openai_chat/1')
+"""

@@ -1,0 +1,190 @@
+"""Two runs and why they differ: each cause by itself, and what follows from it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from calls.model import Exchange
+from store.active_profiles import shipped
+from store.diff.diff import compare
+from store.diff.steps import Reading
+from tests.store.agents import Agent, interleaved
+from tests.store.samples import exchange
+
+READING = Reading(profiles=shipped(None), clean=str)
+
+
+def diff(one: Agent | Sequence[Exchange], other: Agent | Sequence[Exchange], **more: Any) -> dict[str, Any]:
+    sides = [side.run(name) if isinstance(side, Agent) else side for side, name in ((one, "one"), (other, "other"))]
+    return compare(("one", sides[0]), ("other", sides[1]), READING, **more)
+
+
+def causes(told: dict[str, Any]) -> list[str]:
+    """By pair, in order; what is equal before the first difference as well."""
+    return ["same"] * told["equal_prefix"] + [pair["cause"] for pair in told["pairs"]]
+
+
+def test_other_ids_and_times_are_no_difference() -> None:
+    told = diff(Agent(), Agent())
+    assert told["same"] is True
+    assert told["equal_prefix"] == 8
+    assert told["cause"] is None
+    assert told["delta"] == {"input_tokens": 0, "output_tokens": 0, "cost_usd": 0, "duration_ms": 0}
+
+
+def test_a_tool_that_answers_otherwise_is_the_cause_of_what_follows() -> None:
+    told = diff(Agent(), Agent(finds=lambda turn: {"found": "nothing at all" if turn == 1 else f"alpha {turn} beta"}))
+    assert causes(told) == ["same", "same", "same", "tool_answer", "follows", "same", "follows", "same"]
+    assert told["cause"]["a_step"] == told["cause"]["b_step"] == 4
+    assert told["cause"]["leads_to"] == 2
+    [difference] = told["pairs"][0]["answer"]
+    assert (difference["pointer"], difference["a"], difference["b"]) == ("/found", "alpha 1 beta", "nothing at all")
+    assert told["pairs"][1]["follows"] == {"a_step": 4, "b_step": 4}
+
+
+def test_a_tool_whose_answer_changes_nothing_is_not_blamed_for_what_a_model_did() -> None:
+    times = {1: "monday", 2: "friday"}
+
+    def noisy(run: int) -> list[Exchange]:
+        first = exchange(response=b'{"now": "%s"}' % times[run].encode(), at=1)
+        asks = "another thing" if run == 2 else "subject"
+        return [first, *Agent(asks=lambda turn: asks).run(f"run-{run}")]
+
+    told = diff(noisy(1), noisy(2))
+    assert told["first"]["cause"] == "tool_answer"
+    assert told["first"]["leads_to"] == 0
+    assert told["cause"]["cause"] == "answer"
+    assert told["cause"]["a_step"] == 2
+
+
+def test_a_model_that_answers_otherwise_is_sampling() -> None:
+    told = diff(Agent(), Agent(asks=lambda turn: "something else" if turn == 1 else f"subject-{turn} details"))
+    assert causes(told) == ["same", "same", "answer", "follows", "follows", "same", "follows", "same"]
+
+
+def test_another_prompt_is_the_cause_also_of_all_later_requests_that_repeat_it() -> None:
+    told = diff(Agent(), Agent(system="Be brief!"))
+    assert causes(told) == ["prompt", "same", "follows", "same", "follows", "same", "follows", "same"]
+    [difference] = told["pairs"][0]["request"]
+    assert difference["pointer"] == "/body/messages/0/content"
+    assert ["gone", "."] in difference["words"]
+    assert ["come", "!"] in difference["words"]
+
+
+def test_a_prompt_that_changes_after_an_answer_did_is_a_cause_of_its_own() -> None:
+    one = Agent(turns=2).run("one")
+    other = Agent(turns=2, finds=lambda turn: {"found": "nothing"}).run("other")
+    sent = other[2].request.body.data.replace(b"Be brief.", b"Be precise.")
+    other[2] = replace(other[2], request=replace(other[2].request, body=replace(other[2].request.body, data=sent)))
+    assert causes(diff(one, other)) == ["same", "tool_answer", "prompt", "tool_answer"]
+
+
+def test_another_model_is_named_once_and_found_in_every_later_call() -> None:
+    told = diff(Agent(), Agent(model="gpt-5-2026-09-09"))
+    assert causes(told) == ["model", "same"] * 4
+    assert told["cause"]["leads_to"] == 3
+    assert "gpt-5-2026-01-01 (fp_1) and then gpt-5-2026-09-09 (fp_1)" in told["cause"]["words"]
+
+
+def test_so_is_another_fingerprint() -> None:
+    assert diff(Agent(), Agent(fingerprint=lambda turn: "fp_2"))["cause"]["cause"] == "model"
+
+
+def test_what_the_key_leaves_out_is_shown_and_is_the_same() -> None:
+    told = diff(Agent(), Agent(extra={"user": "somebody"}))
+    assert told["same"] is True
+    assert told["counts"] == {"volatile": 4, "same": 4}
+    assert [difference["pointer"] for difference in told["pairs"][0]["volatile"]] == ["/body/user"]
+
+
+def test_a_call_that_fails_on_one_side_failed_and_was_not_sampled() -> None:
+    told = diff(Agent(), Agent(status=lambda turn: 500 if turn == 3 else 200))
+    assert causes(told)[6] == "failure"
+    assert "with 200 and then with 500" in told["cause"]["words"]
+
+
+def test_an_added_a_repeated_and_a_lacking_call_are_told_from_changed_ones() -> None:
+    repeated = diff(Agent(), Agent(repeated=frozenset({1})))
+    assert repeated["counts"] == {"same": 8, "extra": 1}
+    assert [pair["b"]["step"] for pair in repeated["pairs"] if pair["cause"] == "extra"] == [5]
+    assert diff(Agent(repeated=frozenset({1})), Agent())["counts"] == {"same": 8, "missing": 1}
+
+
+def test_a_turn_more_in_the_middle_does_not_shift_the_rest() -> None:
+    """All later requests are others, for they repeat the new turn: what they bring that is new tells which is which."""
+    longer = [0, 1, 9, 2, 3]
+    told = diff(
+        Agent(turns=4),
+        Agent(
+            turns=5,
+            asks=lambda turn: f"subject-{longer[turn]} details",
+            finds=lambda turn: {"found": f"alpha {longer[turn]} beta"},
+        ),
+    )
+    tools = [
+        (pair["a"]["step"], pair["b"]["step"])
+        for pair in told["pairs"]
+        if pair["a"] and pair["b"] and pair["a"]["kind"] == "tool"
+    ]
+    assert tools == [(6, 8), (8, 10)]
+    assert told["counts"]["extra"] == 2
+
+
+def test_agents_that_run_side_by_side_are_compared_each_by_itself() -> None:
+    def both(order: tuple[int, int]) -> list[Exchange]:
+        first, second = (Agent(actor=name, system=name, offset=shift) for name, shift in zip("xy", order, strict=True))
+        return interleaved(first.run("one"), second.run("one"))
+
+    told = diff(both((0, 5)), both((5, 0)))
+    assert told["same"] is True
+    assert told["equal_prefix"] == 16
+
+
+def test_calls_in_another_order_differ_unless_they_ran_at_the_same_time() -> None:
+    def calls(order: str, apart: int) -> list[Exchange]:
+        return [
+            exchange(number, at=1_795_262_400_000_000_000 + number * apart, request=letter.encode())
+            for number, letter in enumerate(order)
+        ]
+
+    assert "order" in diff(calls("abc", 10**9), calls("bac", 10**9))["counts"]
+    assert diff(calls("abc", 10**6), calls("bac", 10**6))["same"] is True
+
+
+def test_what_is_too_much_to_look_at_is_said_to_be_so() -> None:
+    told = diff(Agent(turns=6), Agent(turns=6, system="Other."), looked_at=2)
+    assert told["counts"]["unexamined"] == 4
+    assert {pair["words"] for pair in told["pairs"] if pair["cause"] is None} == {"it differs, and was not looked at"}
+
+
+def test_a_run_in_which_nothing_was_recorded_can_be_compared() -> None:
+    assert diff([], [])["same"] is True
+    assert diff([], Agent(turns=1))["counts"] == {"extra": 2}
+
+
+def test_a_secret_that_only_an_assembled_answer_has_is_not_shown() -> None:
+    events = [b'data: {"choices":[{"index":0,"delta":{"content":"%s"}}]}\n\n' % part for part in (b"sk-12", b"34abc")]
+    stream = b"".join([*events, b"data: [DONE]\n\n"])
+    url = "https://api.openai.com/v1/chat/completions"
+    made = exchange(url=url, request=b'{"model":"m","messages":[],"stream":true}', response=stream)
+    assert made.response is not None
+    streamed = replace(made, response=replace(made.response, headers=(("content-type", "text/event-stream"),)))
+    reading = replace(READING, clean=lambda text: text.replace("sk-1234abc", "PLAYHEAD"))
+    other = exchange(url=url, request=b'{"model":"m","messages":[],"stream":true}')
+    told = compare(("one", [streamed]), ("other", [other]), reading)
+    assert "PLAYHEAD" in str(told)
+    assert "sk-1234abc" not in str(told)
+
+
+def test_how_much_two_clients_had_of_the_same_answer_when_they_left_is_chance() -> None:
+    whole = exchange(response=b"twelve bytes and more", at=1)
+    early, late, other = (_left(whole, said) for said in (b"twelve", b"twelve bytes", b"eleven"))
+    assert diff([early], [late])["same"] is True
+    assert causes(diff([early], [other])) == ["tool_answer"]
+    assert causes(diff([early], [whole])) == ["failure"]
+
+
+def _left(whole: Exchange, said: bytes) -> Exchange:
+    assert whole.response is not None
+    body = replace(whole.response.body, data=said, size=len(said))
+    return replace(whole, outcome="client_closed", response=replace(whole.response, body=body))

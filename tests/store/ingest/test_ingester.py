@@ -1,0 +1,340 @@
+"""From a door's spool to Postgres to REST, with everything between dying at the worst moment."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from calls.events import Gap, Record, ReplayNoted, encode
+from calls.exchange_builder import events_of
+from calls.model import Body, Call, Chunk, Exchange
+from store.bundle.bundle import read
+from store.database.connection import Database, Unavailable
+from store.ingest.batch_writer import Ingest, Kept, Stored
+from store.ingest.drain import DOOR_DIED
+from store.query.exchanges import Recorded
+from store.query.runs import Runs
+from store.spool import Spool
+from tests.store import exchanges as made
+from tests.store.house import kept, opened, running
+from tests.store.samples import NOON, uuid7
+
+RUN = "night"
+
+
+def conversation(turns: int, first: int = 0) -> list[Exchange]:
+    """An agent's turns, under ids and times of their own."""
+    made_turns = enumerate(made.conversation(turns), first)
+    return [replace(each, run=RUN, id=uuid7(NOON + n, n), started_at=NOON + n) for n, each in made_turns]
+
+
+async def written(spool: Spool, records: Iterable[Record]) -> None:
+    """Append them, and return when a killed process would not lose them."""
+    last = 0
+    for record in records:
+        last = spool.append(encode(record))
+    if last:
+        await spool.reached(last)
+
+
+async def stored(database: Database, run: str = RUN) -> list[Exchange]:
+    recorded = Recorded(database, lambda _: pytest.fail("nothing is derived here"))
+    return [exchange async for exchange in recorded.exchanges(run)]
+
+
+async def gaps(database: Database, run: str = RUN) -> list[Gap]:
+    return await Runs(database).gaps(run)
+
+
+class Flaky(Ingest):
+    """An Ingest whose database goes away, before or after it has committed."""
+
+    def __init__(self, database: Database, faults: Sequence[str]) -> None:
+        super().__init__(database)
+        self.faults = list(faults)
+        self.tried = asyncio.Event()
+
+    async def put(self, batch: Sequence[Kept], gaps: Sequence[Gap] = (), replays: Sequence[ReplayNoted] = ()) -> Stored:
+        fault = self.faults.pop(0) if self.faults else None
+        self.tried.set()
+        if fault == "before":
+            raise Unavailable("Postgres is not available: away.")
+        done = await super().put(batch, gaps, replays)
+        if fault == "after":
+            raise Unavailable("Postgres is not available: the answer to COMMIT was lost.")
+        return done
+
+
+async def test_what_a_door_spools_comes_back_over_rest_byte_for_byte(tmp_path: Path, database: Database) -> None:
+    binary = replace(conversation(1)[0], id=uuid7(NOON + 9, 9), started_at=NOON + 9)
+    assert binary.response is not None
+    body = Body(data=bytes(range(256)), chunks=(Chunk(5, 0, 100), Chunk(9, 100, 156)), size=256)
+    binary = replace(binary, response=replace(binary.response, body=body))
+    sent = [*conversation(3), binary]
+    async with opened(tmp_path, database) as house:
+        with Spool(tmp_path / "door") as spool:
+            for exchange in sent:
+                await written(spool, events_of(exchange))
+            listed = (await house.api.get(f"/v1/runs/{RUN}/calls?settled=true")).json()
+            assert listed["settled"]
+            assert [call["id"] for call in listed["items"]] == [exchange.id for exchange in sent]
+            bundle = await house.api.get(f"/v1/runs/{RUN}/bundle")
+            assert read(bundle.content.splitlines(keepends=True)).exchanges == sent
+            for exchange in sent:
+                assert exchange.response is not None
+                answer = await house.api.get(f"/v1/exchanges/{exchange.id}/response")
+                assert answer.content == exchange.response.body.data
+                asked = await house.api.get(f"/v1/exchanges/{exchange.id}/request")
+                assert asked.content == exchange.request.body.data
+
+
+async def test_an_exchange_whose_answer_was_seen_to_end_is_waited_for(tmp_path: Path, database: Database) -> None:
+    *events, last = events_of(conversation(1)[0])
+    async with opened(tmp_path, database) as house:
+        with Spool(tmp_path / "door") as spool:
+            await written(spool, events)
+            assert not await house.keeper.settled(0.3), "the agent has seen its answer end, so it must be in"
+            async with asyncio.TaskGroup() as group:
+                asking = group.create_task(house.api.get(f"/v1/runs/{RUN}?settled=true"))
+                await written(spool, [last])
+            assert asking.result().json()["calls"] == 1
+
+
+async def test_an_exchange_in_flight_is_not_waited_for(tmp_path: Path, database: Database) -> None:
+    one, other = conversation(2)
+    async with opened(tmp_path, database) as house:
+        with Spool(tmp_path / "door") as spool:
+            await written(spool, [*list(events_of(one))[:3], *events_of(other)])
+            run = (await house.api.get(f"/v1/runs/{RUN}?settled=true")).json()
+            assert (run["settled"], run["calls"]) == (True, 1)
+
+
+async def test_several_doors_are_drained_side_by_side(tmp_path: Path, database: Database) -> None:
+    sent = conversation(6)
+    async with opened(tmp_path, database) as house:
+        with Spool(tmp_path / "one") as one, Spool(tmp_path / "two") as two:
+            for n, exchange in enumerate(sent):
+                await written(two if n % 2 else one, events_of(exchange))
+            assert await house.keeper.settled(10)
+    assert await stored(database) == sent
+
+
+async def test_what_a_dead_door_left_open_is_stored_as_cut_with_a_gap(tmp_path: Path, database: Database) -> None:
+    whole, torn = conversation(2)
+    with Spool(tmp_path / "door") as spool:
+        await written(spool, [*events_of(whole), *list(events_of(torn))[:-2]])
+    async with running(kept(tmp_path, database)) as keeper:
+        await until(lambda: not (tmp_path / "door").exists())
+        assert await keeper.settled(5)
+    first, second = await stored(database)
+    assert first == whole
+    assert (second.id, second.outcome, second.ended_at) == (torn.id, "server_closed", None)
+    assert second.request == torn.request
+    (gap,) = await gaps(database)
+    assert (gap.exchange, gap.reason) == (torn.id, DOOR_DIED)
+
+
+async def test_a_dead_door_s_open_exchange_waits_for_the_database(
+    tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("store.ingest.ingester.HELD", 0)  # so that it is parked as well
+    torn = conversation(1)[0]
+    keeper = kept(tmp_path, database)
+    async with running(keeper):
+        with Spool(tmp_path / "door") as spool:
+            await written(spool, list(events_of(torn))[:-2])
+            await keeper.settled(0.5)
+        keeper._ingest = away = Flaky(database, ["before"] * 1000)
+        await away.tried.wait()
+    assert await stored(database) == []
+    async with running(kept(tmp_path, database)):
+        await until(lambda: not (tmp_path / "door").exists())
+    assert [each.request for each in await stored(database)] == [torn.request]
+    assert len(await gaps(database)) == 1
+
+
+async def until(met: Callable[[], bool], seconds: float = 10) -> None:
+    """Wait until something on disk is so, which nobody can be asked to tell."""
+    async with asyncio.timeout(seconds):
+        while not met():  # noqa: ASYNC110 - nothing tells when a file has gone
+            await asyncio.sleep(0.02)
+
+
+async def test_a_living_door_s_spool_is_left_alone(tmp_path: Path, database: Database) -> None:
+    with Spool(tmp_path / "door") as spool:
+        async with running(kept(tmp_path, database)) as keeper:
+            await written(spool, events_of(conversation(1)[0]))
+            assert await keeper.settled(10)
+        assert (tmp_path / "door").is_dir()
+    assert await gaps(database) == []
+
+
+async def test_gaps_and_replay_reports_go_through(tmp_path: Path, database: Database) -> None:
+    gap = Gap(RUN, NOON, "the spool was full", None)
+    with Spool(tmp_path / "door") as spool:
+        async with running(kept(tmp_path, database)) as keeper:
+            await written(spool, [gap, ReplayNoted("r", b'{"served":1}'), ReplayNoted("r", b'{"served":2}')])
+            assert await keeper.settled(10)
+    assert await gaps(database) == [gap]
+    assert await Runs(database).replay("r") == b'{"served":2}'
+
+
+@pytest.mark.parametrize("faults", [["before"], ["after"], ["after", "before", "after"]])
+async def test_a_database_that_goes_away_loses_nothing_and_doubles_nothing(
+    faults: list[str], tmp_path: Path, database: Database
+) -> None:
+    keeper = kept(tmp_path, database)
+    keeper._ingest = Flaky(database, faults)
+    with Spool(tmp_path / "door") as spool:
+        async with running(keeper):
+            await written(spool, [each for exchange in conversation(3) for each in events_of(exchange)])
+            assert await keeper.settled(10)
+            assert "database" not in keeper.troubles
+    assert await stored(database) == conversation(3)
+    assert keeper.counts.retries == len(faults)
+
+
+async def test_a_keeper_that_is_stopped_while_the_database_is_away_forgets_nothing(
+    tmp_path: Path, database: Database
+) -> None:
+    with Spool(tmp_path / "door") as spool:
+        await written(spool, [each for exchange in conversation(3) for each in events_of(exchange)])
+        first = kept(tmp_path, database)
+        first._ingest = away = Flaky(database, ["before"] * 1000)
+        async with running(first):
+            await away.tried.wait()
+            assert not await first.settled(0.2)
+            assert "away" in first.troubles["database"]
+        assert await stored(database) == []
+        async with running(kept(tmp_path, database)) as second:
+            assert await second.settled(10)
+    assert await stored(database) == conversation(3)
+
+
+@pytest.mark.parametrize("cut", range(0, 22, 3))
+async def test_a_keeper_may_die_after_any_event(cut: int, tmp_path: Path, database: Database) -> None:
+    """Interleaved exchanges, so that the cursor never stands between two of them."""
+    one, two, three = (list(events_of(exchange)) for exchange in conversation(3))
+    mixed = [event for group in zip(one, two, three, strict=True) for event in group]
+    with Spool(tmp_path / "door") as spool:
+        await written(spool, mixed[:cut])
+        async with running(kept(tmp_path, database)) as keeper:
+            # Not always: an answer may have ended whose exchange has not.
+            await keeper.settled(1)
+        await written(spool, mixed[cut:])
+        async with running(kept(tmp_path, database)) as keeper:
+            assert await keeper.settled(10)
+    assert await stored(database) == conversation(3)
+    assert await gaps(database) == []
+
+
+POISON = (
+    b"\xc1",
+    b"\x93\xa5hello\x01\x02",
+    encode(next(iter(events_of(conversation(1)[0]))))[:-5],
+    b"\x93\xa3gap\xa1\xff\x01",
+    b"\x91" * 100_000,
+)
+
+
+@pytest.mark.parametrize("poison", POISON)
+async def test_an_event_that_nobody_understands_is_set_aside_and_the_rest_goes_on(
+    poison: bytes, tmp_path: Path, database: Database
+) -> None:
+    one, two = conversation(2)
+    with Spool(tmp_path / "door") as spool:
+        async with running(kept(tmp_path, database)) as keeper:
+            await written(spool, events_of(one))
+            spool.append(poison)
+            await written(spool, events_of(two))
+            assert await keeper.settled(10)
+        assert [path.read_bytes() for path in (tmp_path / "door" / "damaged").iterdir()] == [poison]
+    assert await stored(database) == [one, two]
+    (gap,) = await gaps(database)
+    assert "none that this Playhead knows" in gap.reason
+
+
+async def test_damage_in_a_spool_is_a_gap_and_its_bytes_outlive_the_spool(tmp_path: Path, database: Database) -> None:
+    one, two = conversation(2)
+    spools = tmp_path / "spool"
+    spools.mkdir()
+    with Spool(spools / "door") as spool:
+        await written(spool, events_of(one))
+        size = next((spools / "door").glob("*.seg")).stat().st_size
+        await written(spool, events_of(two))
+    segment = next((spools / "door").glob("*.seg"))
+    data = bytearray(segment.read_bytes())
+    data[size + 20] ^= 1
+    segment.write_bytes(data)
+    async with running(kept(spools, database)):
+        await until(lambda: not (spools / "door").exists())
+    assert (await stored(database))[0] == one
+    assert any("cannot be read" in gap.reason for gap in await gaps(database))
+    assert list((tmp_path / "damaged" / "door").iterdir())
+
+
+async def test_a_call_that_cannot_be_derived_costs_no_evidence(
+    tmp_path: Path, database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(exchange: Exchange) -> Call:
+        raise ZeroDivisionError
+
+    keeper = kept(tmp_path, database, broken)
+    with Spool(tmp_path / "door") as spool:
+        async with running(keeper):
+            await written(spool, events_of(conversation(1)[0]))
+            assert await keeper.settled(10)
+    assert await stored(database) == conversation(1)
+    assert keeper.counts.underived == 1
+    assert "ZeroDivisionError" in caplog.text
+
+
+@pytest.mark.parametrize("mistaken", ["store.attribution.grouping.Kin.joined", "store.ingest.batch_writer.call_row"])
+async def test_no_mistake_in_what_is_derived_keeps_the_evidence_from_being_stored(
+    mistaken: str, tmp_path: Path, database: Database, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(mistaken, broken)
+    with Spool(tmp_path / "door") as spool:
+        async with running(kept(tmp_path, database)) as keeper:
+            await written(spool, events_of(conversation(1)[0]))
+            assert await keeper.settled(10)
+    assert await stored(database) == conversation(1)
+    assert "ZeroDivisionError" in caplog.text
+
+
+async def test_a_spool_that_cannot_be_read_is_named_and_the_others_go_on(tmp_path: Path, database: Database) -> None:
+    (tmp_path / "bad" / "cursor").mkdir(parents=True)
+    with Spool(tmp_path / "door") as spool:
+        async with running(kept(tmp_path, database)) as keeper:
+            await written(spool, events_of(conversation(1)[0]))
+            assert not await keeper.settled(10), "nobody knows what is in there"
+            assert list(keeper.troubles) == ["bad"]
+    assert await stored(database) == conversation(1)
+
+
+async def test_what_is_no_spool_is_no_trouble(tmp_path: Path, database: Database) -> None:
+    (tmp_path / ".DS_Store").write_bytes(b"stray")
+    (tmp_path / "lost+found").mkdir()
+    with Spool(tmp_path / "door") as spool:
+        async with running(kept(tmp_path, database)) as keeper:
+            await written(spool, events_of(conversation(1)[0]))
+            assert await keeper.settled(10)
+            assert keeper.troubles == {}
+    assert [path.name for path in (tmp_path / "lost+found").iterdir()] == []
+
+
+async def test_an_idle_keeper_forgets_what_it_has_stored(tmp_path: Path, database: Database) -> None:
+    with Spool(tmp_path / "door", max_bytes=64 << 10) as spool:
+        async with running(kept(tmp_path, database)) as keeper:
+            for n in range(12):
+                await written(spool, [each for exchange in conversation(1, n) for each in events_of(exchange)])
+                assert await keeper.settled(10)
+            await until(lambda: (tmp_path / "door" / "cursor").exists())
+            await until(lambda: len(list((tmp_path / "door").glob("*.seg"))) == 1)
+            await until(lambda: keeper.bytes_pending() == 0)
+    assert len(await stored(database)) == 12

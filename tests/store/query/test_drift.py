@@ -1,0 +1,156 @@
+"""What ordinary runs tell of a provider that changes the model behind a name."""
+
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store.active_profiles import shipped
+from store.api.deps import Desk
+from store.bundle.bundle import Bundle, Entry, write
+from store.database.connection import Database
+from store.query.drift import Asked, Ignoring
+from store.query.drift import drift as store_drift
+from store.query.rest_shapes import rfc3339
+from tests.store.agents import Agent
+from tests.store.house import PROFILES, House, imported, is_problem, kept, opened
+from tests.store.samples import NOON, SECOND
+
+HOUR = 3600
+
+
+@pytest.fixture
+async def house(tmp_path: Path, database: Database) -> AsyncIterator[House]:
+    async with opened(tmp_path / "spool", database) as house:
+        yield house
+
+
+async def ran(house: House, name: str, hour: int, **agent: Any) -> list[str]:
+    """Keep a run that began at this hour; the ids of its model calls."""
+    made = Agent(turns=2, offset=hour * HOUR, **agent).run(name)
+    bundle = Bundle(run={"id": name}, profiles=PROFILES.digest, entries=tuple(Entry(exchange=each) for each in made))
+    await imported(house, b"".join(write(bundle)))
+    return [made[0].id, made[2].id]
+
+
+async def drift(house: House, **query: str) -> dict[str, Any]:
+    answer = await house.api.get("/v1/drift", params=query)
+    assert answer.status_code == 200, answer.text
+    told: dict[str, Any] = answer.json()
+    return told
+
+
+def at(hour: int, seconds: int = 0) -> int:
+    return NOON + (hour * HOUR + seconds) * SECOND
+
+
+async def test_a_provider_that_stays_as_it_is_does_not_drift(house: House) -> None:
+    for hour in range(3):
+        await ran(house, f"run-{hour}", hour)
+    told = await drift(house)
+    assert told["items"] == []
+    assert [variant["calls"] for variant in told["variants"]] == [6]
+    [answers] = told["answers"]
+    assert (answers["asked_again"], answers["answered_otherwise"]) == (4, 0)
+
+
+async def test_another_model_behind_the_same_name_is_found_with_when_and_examples(house: House) -> None:
+    before = [*await ran(house, "a", 0), *await ran(house, "b", 1)]
+    after = [*await ran(house, "c", 2, model="gpt-5-2026-09-09"), *await ran(house, "d", 3, model="gpt-5-2026-09-09")]
+    [change] = (await drift(house))["items"]
+    assert (change["provider"], change["model_requested"], change["kind"]) == ("openai", "gpt-5", "model")
+    assert change["from"] == {"model_returned": "gpt-5-2026-01-01", "system_fingerprint": "fp_1"}
+    assert change["to"] == {"model_returned": "gpt-5-2026-09-09", "system_fingerprint": "fp_1"}
+    assert change["first_at"].startswith(rfc3339(at(2))[:19])
+    assert change["last_before_at"].startswith(rfc3339(at(1, 20))[:19])
+    assert change["replaced"] is True
+    assert (change["calls_before"], change["calls_after"]) == (4, 4)
+    assert change["examples"] == {"before": before[::-1][:3], "after": after[:3]}
+    assert change["same_requests"] == {"asked_again": 2, "answered_otherwise": 0, "example": None}
+
+
+async def test_a_change_by_which_the_same_request_is_answered_otherwise_says_so(house: House) -> None:
+    [first, _] = await ran(house, "a", 0)
+    [then, _] = await ran(house, "b", 1, model="gpt-5-2026-09-09", asks=lambda turn: "something else")
+    [change] = (await drift(house))["items"]
+    assert change["same_requests"] == {"asked_again": 1, "answered_otherwise": 1, "example": [first, then]}
+
+
+async def test_another_fingerprint_is_a_change_of_its_own_kind(house: House) -> None:
+    await ran(house, "a", 0)
+    await ran(house, "b", 1, fingerprint=lambda turn: "fp_2")
+    [change] = (await drift(house))["items"]
+    assert change["kind"] == "fingerprint"
+    assert (change["from"]["system_fingerprint"], change["to"]["system_fingerprint"]) == ("fp_1", "fp_2")
+
+
+async def test_two_that_answer_by_turns_have_not_replaced_one_another(house: House) -> None:
+    for hour in range(4):
+        await ran(house, f"run-{hour}", hour, fingerprint=lambda turn, hour=hour: f"fp_{hour % 2}")
+    [change] = (await drift(house))["items"]
+    assert change["replaced"] is False
+
+
+async def test_the_same_model_that_answers_otherwise_shows_without_a_word_of_the_provider(house: House) -> None:
+    [first, _] = await ran(house, "a", 0)
+    [then, _] = await ran(house, "b", 1, asks=lambda turn: "something else")
+    told = await drift(house)
+    assert told["items"] == []
+    [answers] = told["answers"]
+    assert (answers["asked_again"], answers["answered_otherwise"]) == (1, 1)
+    assert answers["example"] == [first, then]
+    assert answers["first_at"].startswith(rfc3339(at(1))[:19])
+
+
+@pytest.mark.parametrize(
+    ("path", "otherwise"),
+    [("$.choices[*].message.tool_calls[*].function.arguments", 0), ("$.choices[*].logprobs", 1)],
+)
+async def test_what_a_profile_says_to_ignore_in_answers_is_no_other_answer(
+    tmp_path: Path, database: Database, path: str, otherwise: int
+) -> None:
+    """Also where the rule is newer than the calls: it goes by the profiles in force, as a diff does."""
+    async with opened(tmp_path / "spool", database) as before:
+        await ran(before, "a", 0)
+        await ran(before, "b", 1, asks=lambda turn: "something else")
+    rule = '[[profile]]\nname = "mine/1"\nextends = "openai_chat/1"\nmatch = { host = "*" }\n'
+    profiles = shipped(f'{rule}answer = {{ ignore = ["{path}"] }}\n')
+    desk = Desk(keeper=kept(tmp_path / "spool", database), database=database, profiles=profiles, clean=str)
+    ignoring = Ignoring(recorded=desk.recorded, derive=desk.derive, profiles=profiles)
+    [answers] = (await store_drift(database, Asked(), ignoring=ignoring))["answers"]
+    assert (answers["asked_again"], answers["answered_otherwise"]) == (1, otherwise)
+    assert (answers["example"] is None, answers["first_at"] is None) == (not otherwise, not otherwise)
+
+
+async def test_what_failed_tells_nothing_of_a_model(house: House) -> None:
+    await ran(house, "a", 0)
+    await ran(house, "b", 1, status=lambda turn: 500)
+    told = await drift(house)
+    assert told["items"] == []
+    assert [variant["calls"] for variant in told["variants"]] == [2]
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ({}, 1),
+        ({"provider": "openai"}, 1),
+        ({"provider": "anthropic"}, 0),
+        ({"model": "gpt-5"}, 1),
+        ({"model": "gpt-4"}, 0),
+        ({"since": rfc3339(at(1))}, 1),
+        ({"since": rfc3339(at(2))}, 0),
+        ({"until": rfc3339(at(1))}, 0),
+    ],
+)
+async def test_a_question_can_be_narrowed_and_still_knows_what_was_before(
+    house: House, query: Mapping[str, str], found: int
+) -> None:
+    await ran(house, "a", 0)
+    await ran(house, "b", 1, model="gpt-5-2026-09-09")
+    assert len((await drift(house, **query))["items"]) == found
+
+
+async def test_a_time_that_is_none_is_refused(house: House) -> None:
+    is_problem(await house.api.get("/v1/drift", params={"since": "yesterday"}), 422)

@@ -1,0 +1,250 @@
+"""Stored calls under changed rules: what they are told to become, what they become, and what of it an outsider sees."""
+
+import json
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from calls.derive import derive
+from calls.keys.key import keyed
+from calls.keys.profile import Profiles
+from calls.model import Body, Chunk, Exchange, Request, Response
+from replay.recording import recording
+from replay.session import Options, Session
+from store.active_profiles import shipped
+from store.api.app import create
+from store.api.deps import Desk
+from store.api.server import serving
+from store.bundle.bundle import Bundle, Entry, read, write
+from store.database.connection import Database
+from store.ingest.batch_writer import Ingest
+from store.ingest.ingester import Keeper
+from store.ingest.insert_rows import Kept
+from store.query.exchanges import Recorded
+from store.query.rekey import Rekeying
+from tests.store.house import is_problem
+
+URL = "https://tickets.example.com/v2/search"
+
+PLAIN = shipped(None)
+CHANGED = """
+[[profile]]
+name = "tickets/1"
+extends = "rest/1"
+match = { host = "tickets.example.com" }
+transient = ["$.ref"]
+"""
+STRICTER = """
+[[profile]]
+name = "tickets/2"
+match = { host = "tickets.example.com" }
+key = ["$"]
+headers = { key = ["x-tenant"] }
+"""
+
+
+def body(value: Any) -> Body:
+    data = json.dumps(value).encode()
+    return Body(data=data, size=len(data), chunks=(Chunk(0, 0, len(data)),))
+
+
+def exchange(number: int, asked: Any, told: Any, run: str = "run-1", **headers: str) -> Exchange:
+    started = 1_795_311_000_000_000_000 + number * 1_000_000
+    moment = f"{started // 1_000_000:012x}"
+    return Exchange(
+        id=f"{moment[:8]}-{moment[8:]}-7000-8000-{number:012x}",
+        run=run,
+        request=Request(method="POST", url=URL, headers=tuple(headers.items()), body=body(asked)),
+        response=Response(status=200, headers=(("content-type", "application/json"),), body=body(told)),
+        outcome="completed",
+        started_at=started,
+        first_byte_at=1,
+        ended_at=2,
+    )
+
+
+@asynccontextmanager
+async def house(spools: Path, database: Database, profiles: Profiles) -> AsyncIterator[httpx2.AsyncClient]:
+    """REST over what is stored, under these rules."""
+    derived = partial(derive, profiles=profiles)
+    keeper = Keeper(spools, Ingest(database, profile=profiles.digest), derived)
+    desk = Desk(keeper=keeper, database=database, profiles=profiles, clean=str)
+    with socket.socket() as port:
+        port.bind(("127.0.0.1", 0))
+        async with serving(create(desk, ()), port):
+            url = f"http://127.0.0.1:{port.getsockname()[1]}"
+            async with httpx2.AsyncClient(base_url=url, trust_env=False, timeout=30) as client:
+                yield client
+
+
+async def stored(database: Database, exchanges: Sequence[Exchange], profiles: Profiles = PLAIN) -> None:
+    kept = [Kept(one, derive(one, profiles)) for one in exchanges]
+    await Ingest(database, profile=profiles.digest).put(kept)
+
+
+async def rekeyed(api: httpx2.AsyncClient, **wanted: Any) -> list[dict[str, Any]]:
+    answer = await api.post("/v1/rekey", json=wanted)
+    assert answer.status_code == 200, answer.text
+    return [line for line in map(json.loads, answer.text.splitlines()) if "done" not in line]
+
+
+async def bundle(api: httpx2.AsyncClient, run: str = "run-1") -> Bundle:
+    lines = (await api.get(f"/v1/runs/{run}/bundle?settled=false")).content.splitlines(keepends=True)
+    return read(lines)
+
+
+def keys(found: Bundle) -> list[str]:
+    return [str(entry.call["key"]) for entry in found.entries if entry.call]
+
+
+MEETING = [
+    exchange(1, {"q": "a", "ref": 1}, {"found": 1}),
+    exchange(2, {"q": "b", "ref": 2}, {"found": 2}),
+    exchange(3, {"q": "a", "ref": 3}, {"found": 3}),
+    exchange(4, {"q": "b", "ref": 4}, {"found": 2}),
+]
+
+
+async def test_a_run_is_keyed_again_and_who_meets_whom_is_told(tmp_path: Path, database: Database) -> None:
+    await stored(database, MEETING)
+    changed = shipped(CHANGED)
+    async with house(tmp_path, database, changed) as api:
+        run, end = await rekeyed(api, runs=["run-1"])
+        assert run["counts"] == {"runs": 1, "calls": 4, "changed": 4, "unchanged": 0, "collide": 1, "part": 0}
+        # Steps 2 and 4 meet as well, but have the same answer.
+        assert [one["steps"] for one in run["collide"]] == [[1, 3]]
+        assert (end["end"], end["changed"], end["profiles"]) == (True, 4, changed.digest)
+        told = (await api.get("/v1/runs/run-1/calls")).json()["items"]
+        assert [call["nth"] for call in told] == [0, 0, 1, 1]
+        assert {call["profile"] for call in told} == {"tickets/1"}
+        assert [call["key"] for call in told] == [keyed(one.request, changed).key for one in MEETING]
+        assert (await api.get("/v1/runs/run-1")).json()["profile"] == changed.digest
+
+
+async def test_keyed_twice_is_keyed_once(tmp_path: Path, database: Database) -> None:
+    await stored(database, MEETING)
+    async with house(tmp_path, database, shipped(CHANGED)) as api:
+        await rekeyed(api)
+        [run, end] = await rekeyed(api)
+    assert (run["counts"]["changed"], run["counts"]["unchanged"], run["collide"], end["runs"]) == (0, 4, [], 1)
+
+
+async def test_a_dry_run_tells_and_changes_nothing(tmp_path: Path, database: Database) -> None:
+    await stored(database, MEETING)
+    async with house(tmp_path, database, shipped(CHANGED)) as api:
+        before = (await api.get("/v1/runs/run-1/calls")).json()["items"]
+        [run, end] = await rekeyed(api, dry_run=True)
+        assert (run["counts"]["changed"], end["dry_run"]) == (4, True)
+        assert (await api.get("/v1/runs/run-1/calls")).json()["items"] == before
+        assert (await api.get("/v1/runs/run-1")).json()["profile"] == PLAIN.digest
+
+
+async def test_calls_that_part_are_told_by_their_steps(tmp_path: Path, database: Database) -> None:
+    tenants = ("a", "b", "a")
+    await stored(database, [exchange(n, {"q": 1}, {}, **{"x-tenant": name}) for n, name in enumerate(tenants, 1)])
+    async with house(tmp_path, database, shipped(STRICTER)) as api:
+        [run, _] = await rekeyed(api)
+    assert [one["steps"] for one in run["part"]] == [[[1, 3], [2]]]
+    assert run["counts"]["collide"] == 0
+
+
+async def test_all_runs_or_those_that_are_named(tmp_path: Path, database: Database) -> None:
+    for run in ("run-1", "run-2", "run-3"):
+        await stored(database, [exchange(int(run[-1]), {"ref": 1}, {}, run)])
+    async with house(tmp_path, database, shipped(CHANGED)) as api:
+        *some, end = await rekeyed(api, runs=["run-2", "run-1", "run-2"])
+        assert [one["run"] for one in some] == ["run-2", "run-1"]
+        assert end["runs"] == 2
+        *every, end = await rekeyed(api)
+        assert {one["run"]: one["counts"]["changed"] for one in every} == {"run-1": 0, "run-2": 0, "run-3": 1}
+        is_problem(await api.post("/v1/rekey", json={"runs": ["run-1", "nobody"]}), 404, "unknown_run")
+        is_problem(await api.post("/v1/rekey", json={"runs": ["no/run"]}), 422)
+
+
+async def test_other_rules_than_the_keeper_s_are_refused(tmp_path: Path, database: Database) -> None:
+    async with house(tmp_path, database, PLAIN) as api:
+        wanted = {"profiles": shipped(CHANGED).digest}
+        told = is_problem(await api.post("/v1/rekey", json=wanted), 409, "other_rules")
+        assert "start `playhead up` again" in told["detail"]
+
+
+async def test_a_bundle_has_the_keys_of_its_recording_until_it_is_keyed_again(
+    tmp_path: Path, database: Database
+) -> None:
+    await stored(database, MEETING)
+    changed = shipped(CHANGED)
+    async with house(tmp_path, database, changed) as api:
+        before = await bundle(api)
+        assert before.profiles == PLAIN.digest
+        assert keys(before) == [keyed(one.request, PLAIN).key for one in MEETING]
+        await rekeyed(api)
+        after = await bundle(api)
+        assert after.profiles == changed.digest
+        assert keys(after) == [keyed(one.request, changed).key for one in MEETING]
+
+
+async def test_a_replay_of_a_run_that_was_recorded_under_other_rules_says_so(
+    tmp_path: Path, database: Database
+) -> None:
+    await stored(database, [exchange(1, {"q": "a"}, {"found": 1}, **{"x-tenant": "one"})])
+    stricter = shipped(STRICTER)
+    async with house(tmp_path, database, stricter) as api:
+        made = recording(await bundle(api), stricter)
+    assert made.rekeyed
+    now = exchange(1, {"q": "a"}, {}, **{"x-tenant": "other"}).request
+    assert keyed(now, PLAIN).key == made.index.entries[0].recorded_key
+    answer = await Session("replay-1", made, Options(), lambda _: None).answer(now)
+    assert answer is not None
+    assert json.loads(answer.body)["playhead"]["reason"] == "profile_changed"
+
+
+async def test_a_run_is_written_whole_or_not_at_all(
+    tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await stored(database, MEETING)
+    changed = shipped(CHANGED)
+    work = Rekeying(database, Recorded(database, partial(derive, profiles=changed)), changed)
+    monkeypatch.setattr("store.query.rekey.WRITTEN", 1)
+    seen = 0
+    stream = work.run("run-1", dry=False)
+    async for _ in stream:
+        seen += 1
+        if seen == 3:  # two of the four rows are changed
+            break
+    await stream.aclose()
+    async with house(tmp_path, database, changed) as api:
+        calls = (await api.get("/v1/runs/run-1/calls")).json()["items"]
+        assert {call["profile"] for call in calls} == {"rest/1"}
+        assert (await api.get("/v1/runs/run-1")).json()["profile"] == PLAIN.digest
+
+
+async def test_a_run_whose_evidence_is_damaged_is_named_and_the_others_go_on(
+    tmp_path: Path, database: Database
+) -> None:
+    await stored(database, [exchange(1, {"ref": 1}, {}, "run-1")])
+    await stored(database, [exchange(2, {"ref": 2}, {}, "run-2")])
+    async with database.raw() as connection:
+        await connection.execute("UPDATE exchanges SET request_digest = $1 WHERE run = 'run-2'", bytes(32))
+    async with house(tmp_path, database, shipped(CHANGED)) as api:
+        damaged, whole, end = await rekeyed(api)
+    assert (damaged["run"], whole["run"], whole["counts"]["changed"]) == ("run-2", "run-1", 1)
+    assert "digest" in damaged["failed"]
+    assert end["failed"] == 1
+
+
+@pytest.mark.parametrize("call", [None, {}, {"kind": "tool"}])
+def test_a_line_of_a_bundle_that_tells_no_key_is_keyed_as_it_is_loaded(call: dict[str, Any] | None) -> None:
+    one = exchange(1, {"q": "a"}, {"found": 1})
+    made = recording(
+        Bundle(run={"id": "run-1"}, profiles=PLAIN.digest, entries=(Entry(exchange=one, call=call),)), PLAIN
+    )
+    [entry] = made.index.entries
+    assert (entry.key, entry.recorded_key) == (keyed(one.request, PLAIN).key, None)
+    again = read(write(Bundle(run={"id": "run-1"}, profiles=PLAIN.digest, entries=(Entry(exchange=one, call=call),))))
+    assert recording(again, PLAIN).index.entries[0].key == entry.key
