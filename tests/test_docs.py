@@ -75,7 +75,7 @@ def _typed(script: str, shell: Shell) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, "ARCHITECTURE.md", "CONTRIBUTING.md", "tests/README.md"])
 def test_every_link_of_a_page_leads_to_a_file(page: str) -> None:
     links = re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text("utf-8"))
     missing = [link for link in links if not (ROOT / page).parent.joinpath(link).exists()]
