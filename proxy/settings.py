@@ -16,6 +16,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, SettingsConfigDict, SettingsError
 from pydantic_settings import PydanticBaseSettingsSource as Source
 
+from calls.redaction.rules.personal_names import LONGEST, MOST, SHORTEST, find_unfit_name, read_names
 from proxy.errors import Failure
 
 type Mode = Literal["record", "replay", "auto", "passthrough"]
@@ -110,6 +111,10 @@ class Settings(BaseSettings):
         False,
         description="also replace card numbers, IBANs, e-mail addresses and telephone numbers, in recording and replay",
     )
+    redact_names: tuple[str, ...] = Field(
+        (), description="names of people that are replaced too, in recording and replay; mostly read from a file"
+    )
+    redact_names_file: Path | None = Field(None, description="a file to read `redact_names` from, one name a line")
     upstream_proxy: str | None = Field(None, description="a proxy above this one, e.g. http://proxy.corp:3128")
     upstream_ca: Path | None = Field(None, description="PEM file with private CAs that upstreams may use")
     connect_ports: Annotated[tuple[Port, ...], NoDecode] = Field((80, 443), description="ports that agents may reach")
@@ -154,11 +159,30 @@ class Settings(BaseSettings):
     @model_validator(mode="before")
     @classmethod
     def _from_files(cls, values: dict[str, Any]) -> dict[str, Any]:
-        return values | {
+        found: dict[str, Any] = {
             name: _secret(name, Path(str(file)))
             for name in ("token", "api_token")
             if (file := values.get(f"{name}_file")) and not values.get(name)
         }
+        if file := values.get("redact_names_file"):
+            names = read_names(_text("redact_names_file", Path(str(file)), "names, one a line"))
+            if not names:
+                raise ValueError(
+                    f"redact_names_file: {file} holds no names: write one a line, or leave the setting out"
+                )
+            found["redact_names"] = (*values.get("redact_names", ()), *names)
+        return values | found
+
+    @field_validator("redact_names")
+    @classmethod
+    def _fit_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if (name := find_unfit_name(names)) is not None:
+            raise ValueError(
+                f"{name!r} cannot be looked for: a name has {SHORTEST} to {LONGEST} letters; write the whole name, or leave it out"
+            )
+        if len(names) > MOST:
+            raise ValueError(f"{len(names)} names are more than the {MOST} that can be looked for: list fewer")
+        return names
 
     @model_validator(mode="after")
     def _sound(self) -> Self:
@@ -185,11 +209,15 @@ class Settings(BaseSettings):
 
 
 def _secret(name: str, path: Path) -> str:
+    return _text(f"{name}_file", path, "the token alone").strip()
+
+
+def _text(name: str, path: Path, content: str) -> str:
     try:
-        return path.read_text("utf-8").strip()
+        return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ValueError(f"{name}_file: cannot read {path}: {why}; name a file that holds the token alone") from error
+        raise ValueError(f"{name}: cannot read {path}: {why}; name a file that holds {content}") from error
 
 
 def _origin(text: str) -> str:

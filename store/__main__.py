@@ -68,6 +68,7 @@ class Config(msgspec.Struct, frozen=True):
     mode: str = "record"
     profiles_toml: str | None = None
     redact_personal_data: bool = False
+    redact_names: tuple[str, ...] = ()
     tokens: tuple[str, ...] = ()
     """What the API accepts beside the token of the data directory."""
 
@@ -125,7 +126,11 @@ async def _keep(config: Config, port: socket.socket) -> None:
     with _alone(data):
         async with _database(config, data) as (database, server):
             ingest = Ingest(database, profile=profiles.digest)
-            clean = Redactor(key=data.redaction_key(), personal_data=config.redact_personal_data).text
+            clean = Redactor(
+                key=data.redaction_key(),
+                personal_data=config.redact_personal_data,
+                names=config.redact_names,
+            ).text
             revive = server.revive if server else None
             derive = deriver(profiles, clean)
             storing, rendering, judging = _helpers(config, data, database)
@@ -260,6 +265,7 @@ def _helpers(config: Config, data: DataDir, database: Database) -> tuple[Helper,
         replays=str(data.replays),
         profiles_toml=config.profiles_toml,
         redact_personal_data=config.redact_personal_data,
+        redact_names=config.redact_names,
         claims=None if config.shared_runs else str(data.claims),
         checks=config.checks,
     )

@@ -20,6 +20,7 @@ from calls.redaction.declared import DeclaredSecrets
 from calls.redaction.head import Replace, Treatment
 from calls.redaction.rules.credentials import RULES
 from calls.redaction.rules.personal_data import PERSONAL_DATA
+from calls.redaction.rules.personal_names import rules_for_names
 from calls.redaction.rules.secret_rule import Rule
 from calls.redaction.scanning.layered_scanner import LayeredScanner
 from calls.redaction.scanning.scanner import Table
@@ -90,12 +91,15 @@ class Redactor:
         profiles: Profiles | None = None,
         *,
         personal_data: bool = False,
+        names: tuple[str, ...] = (),
     ) -> None:
+        """`names` are those of people; see `personal_names`."""
         if not key:
             raise ValueError("redaction needs a key: without one, secrets could be guessed from their placeholders")
         self._rules = rules or Rules()
         self._key = key
-        self._table = _table_of((*self._rules.credentials, *(PERSONAL_DATA if personal_data else ())))
+        personal = (*(PERSONAL_DATA if personal_data else ()), *rules_for_names(names))
+        self._table = _table_of((*self._rules.credentials, *personal))
         self._keep = (
             self._rules.keep | (profiles.headers if profiles else frozenset())
         ) - redact_head.CREDENTIALS.keys()

@@ -164,7 +164,8 @@ def _redactor(flags: Mapping[str, Any]) -> tuple[Redactor, Profiles]:
         key = opened(found.data).redaction_key()
     except DataDirError as error:
         raise Failure(str(error)) from error
-    return Redactor(key=key, profiles=profiles, personal_data=found.redact_personal_data), profiles
+    redactor = Redactor(key=key, profiles=profiles, personal_data=found.redact_personal_data, names=found.redact_names)
+    return redactor, profiles
 
 
 def _header(line: str) -> tuple[str, str]:

@@ -92,8 +92,12 @@ class Generations:
     async def _settled(self, bundle: Path, report: Mapping[str, Any], code: int) -> Settled:
         new = await self._recorded()
         profiles = shipped(self.house.profiles_toml())
-        personal_data = self.house.settings.redact_personal_data
-        redactor = Redactor(key=self.house.data.redaction_key(), personal_data=personal_data)
+        settings = self.house.settings
+        redactor = Redactor(
+            key=self.house.data.redaction_key(),
+            personal_data=settings.redact_personal_data,
+            names=settings.redact_names,
+        )
         derive = deriver(profiles, redactor.text)
         old = await asyncio.to_thread(packed.load, bundle)
         if why := _unfit(report, code, new) or flaw(new, derive):

@@ -204,6 +204,7 @@ class House:
             "mode": self.settings.mode,
             "profiles_toml": self.profiles_toml(),
             "redact_personal_data": self.settings.redact_personal_data,
+            "redact_names": list(self.settings.redact_names),
             # A bundle of a body takes some ten times its size while it is made.
             "helper_memory": max(512 << 20, 12 * self.settings.body_limit),
             "tokens": [own.get_secret_value()] if (own := self.settings.api_token) else [],
@@ -266,6 +267,7 @@ class House:
             "allow_private": s.allow_private,
             "profiles_toml": self.profiles_toml(),
             "redact_personal_data": self.settings.redact_personal_data,
+            "redact_names": list(self.settings.redact_names),
             "spooled": True,
             "replay": list(s.replay),
             "replay_options": {},

@@ -22,6 +22,7 @@ DOORS: Final = (
         "upstream_proxy",
         "upstream_ca",
         "redact_personal_data",
+        "redact_names",
     ),
     *("connect_ports", "allow_private", "upstreams", "modes", "allowed_hosts", "tunnel"),
 )

@@ -69,7 +69,8 @@ async def _serve(told: Told, stop: asyncio.Event, orphaned: asyncio.Event) -> No
     authority = ensure(data.keys)
     profiles = shipped(told["profiles_toml"])
     personal_data = told.get("redact_personal_data", False)
-    redactor = Redactor(key=data.redaction_key(), profiles=profiles, personal_data=personal_data)
+    names = tuple(told.get("redact_names", ()))
+    redactor = Redactor(key=data.redaction_key(), profiles=profiles, personal_data=personal_data, names=names)
     with _spool(told, data) as spool:
         recorder = _recorder(told, spool, redactor) if spool and {"record", "auto"} & _modes(told) else None
         notes = _notes(told, data, spool)

@@ -15,6 +15,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     replays: str | None = None
     profiles_toml: str | None = None
     redact_personal_data: bool = False
+    redact_names: tuple[str, ...] = ()
     claims: str | None = None
     """Where the claims of runs are; none where every client may write into every run."""
 

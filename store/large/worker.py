@@ -40,7 +40,11 @@ class Worker:
     def __init__(self, config: WorkerConfig) -> None:
         self._config = config
         self._profiles = shipped(config.profiles_toml)
-        self._clean = Redactor(key=config.redaction_key, personal_data=config.redact_personal_data).text
+        self._clean = Redactor(
+            key=config.redaction_key,
+            personal_data=config.redact_personal_data,
+            names=config.redact_names,
+        ).text
         self.database = Database(config.database_url)
         ingest = Ingest(self.database, profile=self._profiles.digest)
         derived = deriver(self._profiles, self._clean)

@@ -146,6 +146,19 @@ def test_a_token_may_come_from_a_file(tmp_path: Path, monkeypatch: pytest.Monkey
         load({}, None)
 
 
+def test_names_of_people_are_read_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "names.txt"
+    monkeypatch.setenv("PLAYHEAD_REDACT_NAMES_FILE", str(file))
+    with pytest.raises(Failure, match=r"redact_names_file: cannot read .+; name a file that holds names"):
+        load({}, None)
+    for text, words in (("# none yet\n", "holds no names"), ("Ada Lovelace\nB\n", "'B' cannot be looked for")):
+        file.write_text(text)
+        with pytest.raises(Failure, match=words):
+            load({}, None)
+    file.write_text("# staff\nAda Lovelace\n")
+    assert load({}, None).redact_names == ("Ada Lovelace",)
+
+
 @pytest.mark.parametrize(
     ("variables", "words"),
     [

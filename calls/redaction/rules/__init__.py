@@ -9,6 +9,7 @@ listed_values     several secret values under one name
 option_values     command-line options, URL parameters and cookies
 packed_values     named values in MessagePack and CBOR
 personal_data     card numbers, bank accounts, e-mail addresses, telephone numbers
+personal_names    names of people that the setting lists
 value_syntax      what stands between a name and its value
 patterns          regular expressions with known beginnings
 expression        RE2 expressions for bytes

@@ -44,6 +44,8 @@ def keeper(found: Settings) -> dict[str, Any]:
         ("body_limit = 10\n", "", ["body_limit"]),
         ("redact_personal_data = true\n", "", ["redact_personal_data"]),
         ("redact_personal_data = false\n", "redact_personal_data = true\n", ["redact_personal_data"]),
+        ('redact_names = ["Ada Lovelace"]\n', "", ["redact_names"]),
+        ('redact_names = ["Ada Lovelace"]\n', 'redact_names = ["Ada Lovelace"]\n', []),
         (UPSTREAMS.replace("tools", "TOOLS"), UPSTREAMS, []),
         (UPSTREAMS.replace("9000", "9001"), UPSTREAMS, ["upstreams"]),
         ('allowed_hosts = ["a.test"]\n', '[modes]\n"a.test" = "passthrough"\n', []),
