@@ -28,6 +28,7 @@ from calls.model import Exchange
 from store.ingest.open_exchange_files import Parked
 from store.large.weight import EVENT, LARGE, opens_large, weight_of
 from store.spool import Position, Reader
+from store.spool.disk import keep_damaged
 
 BATCH = 200
 """Exchanges that make a batch: more are hardly cheaper for Postgres."""
@@ -212,8 +213,9 @@ class Drain:
         try:
             records = decode(payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            self._set_aside(position, payload)
-            found.gaps.append(self._gap(f"an event in the spool is none that this Playhead knows: {error}"))
+            name = f"{position.segment:08}-{position.offset}.event"
+            kept = keep_damaged(self.directory, name, payload)
+            found.gaps.append(self._gap(f"an event in the spool is none that this Playhead knows: {error}{kept}"))
             return
         for record in records:
             if isinstance(record, Gap):
@@ -336,12 +338,6 @@ class Drain:
         self.held -= one.held
         self._open[name] = parked = _Open(self.position, weight=one.weight, parked=True)
         return parked
-
-    def _set_aside(self, position: Position, payload: bytes | memoryview) -> None:
-        """Keep what is not understood beside what the reader could not read: it may be somebody's evidence."""
-        aside = self.directory / DAMAGED
-        aside.mkdir(mode=0o700, exist_ok=True)
-        (aside / f"{position.segment:08}-{position.offset}.event").write_bytes(payload)
 
     def _gap(self, reason: str) -> Gap:
         return Gap(self._run, self._now(), reason)

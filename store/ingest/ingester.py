@@ -10,6 +10,7 @@ What is lost if we die now: nothing. Whatever was not committed is read again, a
 import asyncio
 import contextlib
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -118,7 +119,9 @@ class Keeper:
         self._revive = revive
         self._now = now
         self._drains: dict[Path, Drain] = {}
-        self._committed: dict[Path, float] = {}
+        self._commit_at: dict[Path, float] = {}
+        """When a spool may forget next what is stored."""
+
         self._again: dict[Path, float] = {}
         """When to try again a spool that was in trouble."""
 
@@ -230,9 +233,9 @@ class Keeper:
             self._trimmed = time.monotonic() + TRIM_EVERY
         if gathered.orphaned:
             await self._bury(drain)
-        elif drain.forgettable and time.monotonic() - self._committed[drain.directory] > COMMIT_EVERY:
-            await asyncio.to_thread(drain.commit)
-            self._committed[drain.directory] = time.monotonic()
+        elif drain.forgettable and time.monotonic() > self._commit_at[drain.directory]:
+            with self._uncommitted(drain):
+                await asyncio.to_thread(drain.commit)
         return gathered.records > 0
 
     def _gather(self, drain: Drain) -> tuple[Gathered, list[Kept]]:
@@ -307,7 +310,12 @@ class Keeper:
             self.troubles["database"] = str(error)
 
     def _discover(self) -> None:
-        directories = spool_directories(self._spools)
+        try:
+            directories = spool_directories(self._spools)
+        except OSError as error:
+            self.troubles["spools"] = f"the directory of the spools cannot be read: {error}"
+            return
+        self.troubles.pop("spools", None)
         for directory in directories:
             if directory not in self._drains and time.monotonic() > self._again.get(directory, 0):
                 self._begin(directory)
@@ -332,7 +340,7 @@ class Keeper:
         except OSError as error:
             self.troubles[directory.name] = f"the spool {directory.name} cannot be read: {error}; it is left as it is"
             self._again[directory] = time.monotonic() + PATIENCE[1]
-        self._committed[directory] = time.monotonic()
+        self._commit_at[directory] = time.monotonic() + COMMIT_EVERY
 
     async def _bury(self, drain: Drain) -> None:
         """Store what a dead door left open, and remove its spool."""
@@ -341,17 +349,19 @@ class Keeper:
             for exchange in gathered.large:
                 self._large.add(drain, exchange)
             # Its large exchanges lie in its directory until they are stored.
-            if not drain.large:
-                await asyncio.to_thread(self._remove, drain)
+            if not drain.large and time.monotonic() > self._commit_at[drain.directory]:
+                with self._uncommitted(drain):
+                    await asyncio.to_thread(self._remove, drain)
         else:
             self._forget(drain)
 
     def _remove(self, drain: Drain) -> None:
         damaged = drain.directory / DAMAGED
-        if damaged.is_dir():
+        # Not `is_dir`, which says no where it cannot see: then it would be deleted with the rest.
+        if DAMAGED in os.listdir(drain.directory):
             kept = self._spools.parent / DAMAGED
             kept.mkdir(mode=0o700, exist_ok=True)
-            damaged.rename(kept / drain.directory.name)
+            damaged.rename(_free_path(kept, drain.directory.name))
         self.counted.ended(drain.directory)
         if drain.reader.remove():
             drain.buried = True
@@ -395,9 +405,31 @@ class Keeper:
         else:
             self.troubles.pop(name, None)
 
+    @contextlib.contextmanager
+    def _uncommitted(self, drain: Drain) -> Iterator[None]:
+        """Say that a spool cannot forget what is stored, and try again later. It goes on: to begin it again from its cursor
+        would store all of it once more, each time."""
+        directory = drain.directory
+        trouble = f"{directory.name} cursor"
+        self._commit_at[directory] = time.monotonic() + COMMIT_EVERY
+        try:
+            yield
+        except OSError as error:
+            self._commit_at[directory] = time.monotonic() + PATIENCE[1]
+            self.troubles[trouble] = f"the spool {directory.name} cannot forget what is stored: {error}; see its disk"
+        else:
+            self.troubles.pop(trouble, None)
+
     def _forget(self, drain: Drain) -> None:
+        self.troubles.pop(f"{drain.directory.name} cursor", None)
         drain.reader.close()
         del self._drains[drain.directory]
+
+
+def _free_path(directory: Path, name: str) -> Path:
+    """A path that nothing has: a door that was started again leaves a second spool of its name."""
+    names = (name, *(f"{name}-{number}" for number in range(2, 10_000)))
+    return next(path for each in names if not (path := directory / each).exists())
 
 
 async def _put_gap(ingest: Ingest, gap: Gap) -> None:

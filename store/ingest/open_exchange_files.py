@@ -10,6 +10,7 @@ cursor passed the exchange's end.
 
 import errno
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,10 +51,15 @@ class Parked:
 
     @classmethod
     def found(cls, directory: Path) -> "Parked":
-        """What an earlier process left behind."""
+        """What an earlier process left behind. Raises OSError where that cannot be seen: `glob` would find nothing."""
         parked = cls(directory)
-        for path in sorted(directory.glob("*.parked")) if directory.is_dir() else ():
-            parked._recover(path)
+        try:
+            names = sorted(os.listdir(directory))
+        except FileNotFoundError:
+            return parked
+        for name in names:
+            if name.endswith(".parked"):
+                parked._recover(directory / name)
         return parked
 
     def _recover(self, path: Path) -> None:
@@ -73,6 +79,7 @@ class Parked:
             return
         os.truncate(path, whole)
         self._complete_to[path.stem] = last.position
+        self._unsynced.add(path.stem)  # whoever left it may have ended because it could not be synced
         if isinstance(last.events[-1], Closed):
             self.ended.append(path.stem)
 
@@ -116,7 +123,11 @@ class Parked:
     def sync(self) -> None:
         """Have on disk what was appended. Raises OSError."""
         for exchange in self._unsynced:
-            _sync(self.path(exchange))
+            try:
+                _sync(self.path(exchange))
+            except OSError:
+                # What could not be synced once is forgotten by the system, and a second sync would say that all is well.
+                _rewrite(self.path(exchange))
         if self._unsynced:
             _sync(self.directory)
         self._unsynced.clear()
@@ -181,6 +192,14 @@ def _appends(path: Path) -> Iterator[tuple[_Append, int]]:
             append = _decoder.decode(data)
             del data
             yield append, end
+
+
+def _rewrite(path: Path) -> None:
+    """Have the same content on disk in a new file. Raises OSError."""
+    copy = path.with_suffix(".new")
+    shutil.copyfile(path, copy)
+    _sync(copy)
+    copy.rename(path)
 
 
 def _sync(path: Path) -> None:

@@ -1,10 +1,14 @@
 """The few things a spool asks of a disk, in one place, so that tests can let them fail as disks do."""
 
+import errno
 import fcntl
+import logging
 import os
 from pathlib import Path
 
 from store.spool.segment import numbers, path_of
+
+log = logging.getLogger(__name__)
 
 
 class Disk:
@@ -62,6 +66,32 @@ def sync_directory(directory: Path) -> None:
         os.close(handle)
 
 
+def close_file(handle: int) -> None:
+    """Close a file of which nothing is to be written any more. An error of close(2) is logged: the handle is gone all the same."""
+    try:
+        os.close(handle)
+    except OSError as error:
+        log.warning("a file of a spool was closed with an error: %s", error.strerror)
+
+
+def keep_damaged(directory: Path, name: str, content: bytes | memoryview) -> str:
+    """Keep a copy of what cannot be read in `damaged/` of a spool; return what is to be added to the reason of its gap.
+
+    On a full disk there is no copy: only what is passed over is deleted later, so waiting for room would last for ever.
+    Raises OSError for any other reason.
+    """
+    aside = directory / "damaged"
+    aside.mkdir(mode=0o700, exist_ok=True)
+    try:
+        (aside / name).write_bytes(content)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        (aside / name).unlink(missing_ok=True)
+        return f"; no copy of it could be kept: {error.strerror}"
+    return ""
+
+
 def locked(directory: Path, *, shared: bool = False) -> int | None:
     """A handle that holds the lock of a spool, or None when another process has it.
 
@@ -71,14 +101,17 @@ def locked(directory: Path, *, shared: bool = False) -> int | None:
     while True:
         flags = os.O_RDONLY if shared else os.O_RDWR | os.O_CREAT
         handle = os.open(path, flags | os.O_CLOEXEC, 0o600)
+        is_held = False
         try:
             fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            is_held = _still_there(handle, path)
         except BlockingIOError:
-            os.close(handle)
             return None
-        if _still_there(handle, path):
+        finally:
+            if not is_held:
+                close_file(handle)
+        if is_held:
             return handle
-        os.close(handle)
 
 
 def _still_there(handle: int, path: Path) -> bool:

@@ -33,9 +33,10 @@ def claimed(directory: Path) -> int:
 
 def spool_directories(parent: Path) -> list[Path]:
     """The spools below a directory. Whatever else lies there is left alone: a file, or what a file system puts at its root."""
-    if not parent.is_dir():
+    try:
+        return sorted(path for path in parent.iterdir() if path.is_dir() and path.name != "lost+found")
+    except FileNotFoundError:
         return []
-    return sorted(path for path in parent.iterdir() if path.is_dir() and path.name != "lost+found")
 
 
 def unused(directory: Path) -> int:

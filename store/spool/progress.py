@@ -50,9 +50,9 @@ class Progress:
 
 
 def records_written(directory: Path) -> int:
-    """The number of the last record that the writer has written; 0 where nobody can tell."""
+    """The number of the last record that the writer has written; 0 where nobody has counted. Raises OSError."""
     try:
         data = (directory / NAME).read_bytes()
-    except OSError:
+    except FileNotFoundError:
         return 0
     return int(_COUNTER.unpack(data)[0]) if len(data) == _COUNTER.size else 0

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from store.spool import cursor
-from store.spool.disk import locked
+from store.spool.disk import close_file, keep_damaged, locked
+from store.spool.progress import NAME as PROGRESS
 from store.spool.progress import records_written
 from store.spool.segment import MARK, OVERHEAD, Head, Position, frame_at, numbers, path_of, read_head, wanted
 
@@ -126,10 +127,17 @@ class Reader:
             if not self._all_read():
                 return False
             self.close()
-            shutil.rmtree(self._directory)
+            self._delete()
         finally:
-            os.close(handle)
+            close_file(handle)
         return True
+
+    def _delete(self) -> None:
+        """Delete the directory so that what an error or our death leaves of it never looks damaged: the last segment first."""
+        (self._directory / PROGRESS).unlink(missing_ok=True)
+        for number in reversed(numbers(self._directory)):
+            path_of(self._directory, number).unlink()
+        shutil.rmtree(self._directory)
 
     def damaged(self) -> list[Damage]:
         """What had to be passed over since this was asked last."""
@@ -158,8 +166,8 @@ class Reader:
         """Give the open file back."""
         if self._current:
             self._next = self.position
-            os.close(self._current.handle)
-            self._current = None
+            handle, self._current = self._current.handle, None
+            close_file(handle)
 
     # -- reading
 
@@ -211,8 +219,8 @@ class Reader:
             position = self.position
             count = last - self._records
             reason = f"{count} record{'s are' if count > 1 else ' is'} missing; somebody deleted or cut a segment"
-            self._note(position, 0, reason)
-            self._keep(position, f"{reason}: {self._records + 1} to {last}\n".encode())
+            kept = self._keep(position, f"{reason}: {self._records + 1} to {last}\n".encode())
+            self._note(position, 0, reason + kept)
         self._records, self._is_damaged = last, False
 
     def _is_at_end(self) -> bool:
@@ -259,7 +267,7 @@ class Reader:
             return True
         if handle is None:
             return False
-        os.close(handle)
+        close_file(handle)
         return True
 
     def _pass_over(self, segment: _Segment, *, finished: bool) -> bool:
@@ -288,8 +296,8 @@ class Reader:
         if number is None:
             return False
         self._note_missing(segment.number, number)
-        os.close(segment.handle)
         self._current, self._next = None, Position(number, 0, self._records)
+        close_file(segment.handle)
         return True
 
     def _good_frame(self, segment: _Segment) -> int | None:
@@ -308,14 +316,12 @@ class Reader:
         if not size:
             return  # a writer died between making the file and writing its first line
         reason = "it is no spool segment" if not segment.head.size else "it breaks off" if torn else "it is damaged"
-        self._note(at, size, reason)
-        self._keep(at, os.pread(segment.handle, min(size, _KEPT_OF_DAMAGE), at.offset))
+        kept = self._keep(at, os.pread(segment.handle, min(size, _KEPT_OF_DAMAGE), at.offset))
+        self._note(at, size, reason + kept)
         segment.offset = stop
 
-    def _keep(self, at: Position, content: bytes) -> None:
-        aside = self._directory / "damaged"
-        aside.mkdir(mode=0o700, exist_ok=True)
-        (aside / f"{at.segment:08}-{at.offset}").write_bytes(content)
+    def _keep(self, at: Position, content: bytes) -> str:
+        return keep_damaged(self._directory, f"{at.segment:08}-{at.offset}", content)
 
     # -- forgetting
 

@@ -6,6 +6,7 @@ that an agent or a server sent can never be read as a frame, whatever they are, 
 """
 
 import json
+import os
 import re
 import zlib
 from collections.abc import Iterable
@@ -119,6 +120,9 @@ def path_of(directory: Path, number: int) -> Path:
 
 
 def numbers(directory: Path) -> list[int]:
-    """The segments there are, in their order."""
-    names = (_NAME.fullmatch(path.name) for path in directory.iterdir()) if directory.is_dir() else ()
-    return sorted(int(name[1]) for name in names if name)
+    """The segments there are, in their order. Raises OSError where that cannot be seen: no segments would mean all is read."""
+    try:
+        entries = os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    return sorted(int(name[1]) for entry in entries if (name := _NAME.fullmatch(entry)))

@@ -1,0 +1,217 @@
+"""Each system call with which the store server reads a spool fails with each error: nothing is lost, and nothing loops hot."""
+
+import asyncio
+import contextlib
+import errno
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calls.derive import derive
+from calls.events import Gap, ReplayNoted
+from calls.redaction.redactor import Redactor
+from proxy.recording.recorder import Recorder
+from store.attribution.grouping import Kin
+from store.ingest import drain, ingester
+from store.ingest.batch_writer import Ingest, Kept, Stored
+from store.ingest.drain import Drain
+from store.ingest.ingester import Keeper
+from store.ingest.open_exchange_files import Parked
+from store.spool import Reader, Spool
+from tests.calls.secrets import KEY
+from tests.proxy.recorded_exchanges import JSON, URL
+from tests.store.failing_calls import CALLS, FailingCalls
+from tests.store.house import PROFILES
+from tests.store.test_spool_injection import clock
+
+ERRORS = (errno.EIO, errno.ENOSPC, errno.EMFILE, errno.EROFS)
+PATTERNS = ((1, 1), (2, 1), (3, 2), (5, 12))
+"""Of how many calls the first fails, and how many fail."""
+
+EXCHANGES = 12
+
+
+class MemoryIngest(Ingest):
+    """Stores in memory what Postgres would store, by the same ids."""
+
+    def __init__(self) -> None:
+        self.exchanges: dict[str, Kept] = {}
+        self.gaps: list[Gap] = []
+
+    database: Any = None
+    project = "default"
+
+    async def put(self, batch: Sequence[Kept], gaps: Sequence[Gap] = (), replays: Sequence[ReplayNoted] = ()) -> Stored:
+        self.exchanges |= {kept.exchange.id: kept for kept in batch}
+        self.gaps += gaps
+        return Stored(exchanges=len(batch), quarantined=())
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ingester, "REST", (0.001, 0.005))
+    monkeypatch.setattr(ingester, "LAST_LOOK", 0.1)
+    monkeypatch.setattr(ingester, "HELD", 400)
+    monkeypatch.setattr(drain, "BEHIND", 1)
+
+    async def joined(_: Kin, batch: Sequence[Kept]) -> Sequence[Kept]:
+        return batch
+
+    monkeypatch.setattr(Kin, "joined", joined)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A spool that a dead door left: several segments, one exchange open from the start, and a damaged part."""
+    directory = tmp_path_factory.mktemp("written") / "door-a"
+    asyncio.run(write(directory))
+    damaged = directory / "00000002.seg"
+    content = bytearray(damaged.read_bytes())
+    content[2000:2040] = b"?" * 40
+    damaged.write_bytes(content)
+    return directory
+
+
+async def write(directory: Path) -> None:
+    times = clock()
+    with Spool(directory, segment_bytes=4096) as spool:
+        recorder = Recorder(spool, Redactor(key=KEY), now=lambda: next(times))
+        early = recorder.begin(run="early", method="POST", url=URL, http_version="HTTP/1.1", headers=JSON)
+        early.data("request", b"{}", 1)
+        await early.kept()
+        for number in range(EXCHANGES):
+            one = recorder.begin(run=f"run-{number}", method="POST", url=URL, http_version="HTTP/1.1", headers=JSON)
+            one.asked(b"{}", 1)
+            await one.kept()
+            one.answered(2, 200, "OK", "HTTP/1.1", (), b"x" * 1000, over=True)
+            await one.kept()
+            if number == 3:
+                # An earlier store server has laid the open exchange aside, and died.
+                died = Drain(directory, now=lambda: 0)
+                died.gather(0)
+                died.reader.close()
+        early.ended("request", 2)
+        await early.kept()
+
+
+def is_drained(spools: Path, one: Keeper) -> bool:
+    # By lstat, which no test lets fail.
+    return not (os.path.lexists(spools / "door-a") or one.troubles)
+
+
+async def drained(spools: Path, *, seconds: float = 15) -> MemoryIngest:
+    """All that a store server stores of these spools, until none is left."""
+    ingest = MemoryIngest()
+    one = Keeper(spools, ingest, lambda exchange: derive(exchange, PROFILES))
+    async with asyncio.TaskGroup() as group:
+        group.create_task(one.run())
+        try:
+            async with asyncio.timeout(seconds):
+                while not is_drained(spools, one):  # noqa: ASYNC110 - a directory tells nobody
+                    await asyncio.sleep(0.01)
+        finally:
+            one.stop()
+    return ingest
+
+
+def reasons(gaps: Sequence[Gap]) -> set[str]:
+    return {gap.reason for gap in gaps}
+
+
+@pytest.mark.parametrize("call", [*CALLS, "write"])
+async def test_what_a_door_left_is_stored_whatever_call_fails(
+    tmp_path: Path, written: Path, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingester, "PATIENCE", (0.002, 0.005))
+    monkeypatch.setattr(ingester, "COMMIT_EVERY", 0.0)
+    shutil.copytree(written, tmp_path / "calm" / "spool" / "door-a")
+    calm = await drained(tmp_path / "calm" / "spool")
+    assert len(calm.exchanges) >= EXCHANGES
+    assert any("is damaged" in reason for reason in reasons(calm.gaps))
+
+    met = 0
+    for error in ERRORS:
+        for first, times in PATTERNS:
+            spools = tmp_path / f"{error}-{first}" / "spool"
+            shutil.copytree(written, spools / "door-a")
+            failing = FailingCalls(call, error, spools, first=first, times=times)
+            with failing.injected_into(monkeypatch):
+                found = await drained(spools)
+            met += failing.injected
+            about = (call, errno.errorcode[error], first, failing.injected)
+            assert found.exchanges.keys() == calm.exchanges.keys(), about
+            lacking = "; no copy of it could be kept: No space left on device"
+            assert {reason.replace(lacking, "") for reason in reasons(found.gaps)} == reasons(calm.gaps), about
+            kept = {path.name for path in (spools.parent / "damaged").rglob("*") if path.is_file()}
+            assert kept or lacking in "".join(reasons(found.gaps)), about
+    assert met
+
+
+@pytest.mark.parametrize("call", [call for call in (*CALLS, "write") if call not in ("close", "truncate")])
+@pytest.mark.parametrize("error", [errno.EIO, errno.EROFS])
+async def test_a_call_that_fails_for_ever_is_tried_seldom_and_said(
+    tmp_path: Path, written: Path, call: str, error: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spools = tmp_path / "spool"
+    shutil.copytree(written, spools / "door-a")
+    ingest = MemoryIngest()
+    one = Keeper(spools, ingest, lambda exchange: derive(exchange, PROFILES))
+    failing = FailingCalls(call, error, spools, first=1, times=1 << 40)
+    with failing.injected_into(monkeypatch):
+        async with asyncio.TaskGroup() as group:
+            group.create_task(one.run())
+            await asyncio.sleep(1.5)
+            if failing.injected:
+                assert one.troubles, (call, failing.injected)
+                assert os.strerror(error) in "".join(one.troubles.values())
+            one.stop()
+    # Looking whether there are spools at all is done a few times a second, and need not be quick to fail.
+    assert failing.injected < (1000 if call in ("scandir", "stat") else 60), (call, failing.injected)
+    assert len(ingest.gaps) < 20
+
+
+def test_a_parked_exchange_that_could_not_be_synced_is_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What fsync has refused once it says to have synced the next time, although it is not on the disk."""
+    parked = Parked(tmp_path / "open")
+    parked.append("a", [], Drain(tmp_path, now=lambda: 0).position)
+    before = parked.path("a").stat().st_ino
+    with FailingCalls("fsync", errno.EIO, tmp_path, first=1, times=1).injected_into(monkeypatch):
+        parked.sync()
+    assert parked.path("a").stat().st_ino != before
+    assert parked.path("a").read_bytes()
+
+
+@pytest.mark.parametrize("call", ["unlink", "rmdir"])
+async def test_a_spool_that_is_half_removed_does_not_look_damaged(
+    tmp_path: Path, written: Path, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for first in range(1, 8):
+        directory = tmp_path / str(first) / "door-a"
+        shutil.copytree(written, directory)
+        reader = Reader(directory)
+        while reader.read():
+            pass
+        before = [str(damage) for damage in reader.damaged()]
+        failing = FailingCalls(call, errno.EIO, directory, first=first, times=1 << 40)
+        with failing.injected_into(monkeypatch), contextlib.suppress(OSError):
+            reader.remove()
+        if not failing.injected:
+            break
+        again = Reader(directory)
+        while again.read():
+            pass
+        assert [str(damage) for damage in again.damaged() if str(damage) not in before] == []
+        again.close()
+
+
+@pytest.fixture(autouse=True)
+def _no_handle_is_left() -> Iterator[None]:
+    before = len(os.listdir("/proc/self/fd"))
+    yield
+    assert len(os.listdir("/proc/self/fd")) <= before + 4
