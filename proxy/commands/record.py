@@ -205,6 +205,9 @@ def summary(run: Mapping[str, Any], calls: Sequence[Mapping[str, Any]], lacking:
             f"playhead: {name} may lack calls as yet, {len(calls):,} are stored: {printable(lacking)}\n"
             f"          what was recorded waits in the spool; look again: {typed(f'show {name}')}"
         )
+    if not calls and run.get("isolation") == "captive":
+        # Nothing could go past us, whatever the command's clients think of proxies.
+        return f"playhead: recorded nothing under {name}: the command made no call"
     if not calls:
         return (
             f"playhead: recorded nothing under {name}: no call came through the proxy\n"

@@ -206,6 +206,7 @@ RUN = {"id": "r", "gaps": 0, "complete": True}
 
 def test_nothing_was_recorded_is_only_said_where_the_store_has_everything() -> None:
     assert "recorded nothing under r: no call came through" in summary(RUN, [])
+    assert summary(RUN | {"isolation": "captive"}, []).endswith("recorded nothing under r: the command made no call")
     late = summary(RUN, [], "No space left")
     assert "nothing" not in late
     assert "r may lack calls as yet, 0 are stored: No space left" in late
