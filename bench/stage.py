@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
 
+import msgspec
 import trustme
 
 from bench.load import DOMAIN, HOST, HOST_H2, NEW_HOST
@@ -174,7 +175,7 @@ class Stage:
 
     def ours(self, name: str, **differences: Any) -> Door:
         """Our own door, with a data directory of that name, told as the house tells it."""
-        config = self.house(name).door_config() | {"upstream_ca": self.ca} | differences
+        config = msgspec.to_builtins(self.house(name).door_config()) | {"upstream_ca": self.ca} | differences
         process, said = self.process("proxy.worker.process", config)
         return Door(name=name, ca=said["ca"], port=said["port"], process=process)
 

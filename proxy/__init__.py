@@ -5,6 +5,7 @@ errors             the exception that ends a command
 clock              wall time without jumps
 uuid7              ids in order of time
 run_names          what the name of a recording means
+worker_config      the configuration of a proxy worker
 recording_file     write a file that holds a recording
 wire               what both wire engines share
 lane               the fast wire engine

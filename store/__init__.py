@@ -1,6 +1,7 @@
 """Drain the spools of the workers, derive calls, store them in Postgres, and serve the REST API.
 
 __main__           the store server's process: `python -m store`
+server_config      the configuration of that process
 datadir            the paths of a data directory
 lock               file locks
 private_file       read and write files that hold secrets

@@ -43,6 +43,7 @@ from store.large.jobs import WorkerConfig
 from store.large.memory import return_freed_blocks
 from store.run_modes import Modes
 from store.run_tokens import is_claimed
+from store.server_config import StoreServerConfig
 
 log = logging.getLogger(__name__)
 
@@ -58,45 +59,6 @@ LAST_LOOK = 3.0
 """Seconds that a stopping keeper gives to what has just ended."""
 
 
-class Config(msgspec.Struct, frozen=True):
-    """What we are told. Sizes are bytes, times nanoseconds since the Unix epoch."""
-
-    data: str
-    database_url: str | None = None
-    listen: str = "127.0.0.1"
-    port: int = 0
-    mode: str = "record"
-    profiles_toml: str | None = None
-    redact_personal_data: bool = False
-    redact_names: tuple[str, ...] = ()
-    tokens: tuple[str, ...] = ()
-    """What the API accepts beside the token of the data directory."""
-
-    open_api: bool = False
-    """Answer whoever reaches the API on loopback, without a token."""
-
-    shared_runs: bool = False
-    """Let every client write into claimed runs."""
-
-    started: int = 0
-    checks: str | None = None
-    """Who tells whether a recording can be edited or forked as it is wished for: MODULE:FUNCTION of a room above ours."""
-
-    waits: bool = False
-    """Whether to serve, not ready, while a database that was given cannot be used; else we end."""
-
-    temporary: bool = False
-    """Whether a command started us for itself. Where it ends first, or is killed, we go on for others that use us."""
-
-    helper_memory: int = 512 << 20
-    """Bytes of private memory that each of the three helper processes may have."""
-
-    @property
-    def may_wait(self) -> bool:
-        """Whether the database may be prepared later: our own cannot be mended from outside."""
-        return self.waits and self.database_url is not None
-
-
 class CannotStart(Exception):
     """The keeper cannot be started; the message says why and what to do."""
 
@@ -106,7 +68,7 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     return_freed_blocks()
     try:
-        config = msgspec.json.decode(sys.stdin.buffer.readline(), type=Config)
+        config = msgspec.json.decode(sys.stdin.buffer.readline(), type=StoreServerConfig)
         with _port(config) as port:
             asyncio.run(_keep(config, port))
     except (CannotStart, BadProfile, DataDirError, DatabaseError, NoPostgres) as error:
@@ -118,7 +80,7 @@ def main() -> int:
     return 0
 
 
-async def _keep(config: Config, port: socket.socket) -> None:
+async def _keep(config: StoreServerConfig, port: socket.socket) -> None:
     stopped, abandoned = asyncio.Event(), asyncio.Event()
     await _until_told(stopped, abandoned if config.temporary else stopped)
     data = opened(Path(config.data))
@@ -239,11 +201,11 @@ class _Progress:
         _say({**ready, "prepared": self._prepared} | ({} if self._prepared else {"progress": words}))
 
 
-def _claims(config: Config, data: DataDir) -> Callable[[str], bool]:
+def _claims(config: StoreServerConfig, data: DataDir) -> Callable[[str], bool]:
     return (lambda _run: False) if config.shared_runs else partial(is_claimed, data.claims)
 
 
-def _tokens(config: Config, data: DataDir) -> tuple[str, ...]:
+def _tokens(config: StoreServerConfig, data: DataDir) -> tuple[str, ...]:
     return () if config.open_api else (data.api_token(), *config.tokens)
 
 
@@ -255,7 +217,7 @@ def _named(function: str | None) -> Unfit | None:
     return found
 
 
-def _helpers(config: Config, data: DataDir, database: Database) -> tuple[Helper, Helper, Helper]:
+def _helpers(config: StoreServerConfig, data: DataDir, database: Database) -> tuple[Helper, Helper, Helper]:
     """The processes for what is too large for this one: to store it, to read it, and to make generations of it."""
     worker = WorkerConfig(
         database_url=database.url,
@@ -287,7 +249,7 @@ async def _last_look(takes: Takes) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _database(config: Config, data: DataDir) -> AsyncIterator[tuple[Database, Server | None]]:
+async def _database(config: StoreServerConfig, data: DataDir) -> AsyncIterator[tuple[Database, Server | None]]:
     """The database that we were given, or one of our own."""
     server = None if config.database_url else await asyncio.to_thread(ensure, data.postgres)
     database = Database(config.database_url or (server.dsn if server else ""))
@@ -316,7 +278,7 @@ def _alone(data: DataDir) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _port(config: Config) -> Iterator[socket.socket]:
+def _port(config: StoreServerConfig) -> Iterator[socket.socket]:
     """The socket that the API listens on."""
     if config.open_api and not is_loopback(config.listen):
         raise CannotStart(f"the API would be open to other machines on {config.listen}: leave out open_api")

@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Awaitable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
+import msgspec
+
 from proxy.errors import Failure
 
 GRACE = 4.5
@@ -30,7 +32,7 @@ class Child:
         self._process = process
 
     @classmethod
-    async def start(cls, module: str, config: Mapping[str, Any] | Awaitable[Mapping[str, Any]], *, log: Path) -> Self:
+    async def start(cls, module: str, config: msgspec.Struct | Awaitable[msgspec.Struct], *, log: Path) -> Self:
         """Start `python -m MODULE` and wait until it is ready. Raises Failure with its own words where it says some.
 
         A configuration that is still being made is awaited while the process comes up, and ends it where it fails.
@@ -51,8 +53,8 @@ class Child:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            told = config if isinstance(config, Mapping) else await config
-            process.stdin.write(json.dumps(told).encode() + b"\n")
+            told = config if isinstance(config, msgspec.Struct) else await config
+            process.stdin.write(msgspec.json.encode(told) + b"\n")
             await process.stdin.drain()
             line = await process.stdout.readline()
         except ConnectionError:

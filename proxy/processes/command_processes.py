@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable
 from importlib.util import find_spec
 from typing import Any, Self
 
+import msgspec
+
 from proxy.capture.control_path import control_path
 from proxy.errors import Failure
 from proxy.processes import settings_match as agreement
@@ -19,7 +21,9 @@ from proxy.processes.child_process import Child
 from proxy.processes.ports import loopback
 from proxy.processes.store_client import Api
 from proxy.settings import Settings
+from proxy.worker_config import WorkerConfig
 from store.datadir import DataDir, DataDirError, opened
+from store.server_config import StoreServerConfig
 
 LOOPBACK = "127.0.0.1"
 
@@ -194,28 +198,28 @@ class House:
         self.data.announce("keeper", {"api": api, "settings": known, "config": config})
         return child
 
-    def _keeper_config(self, port: int, listen: str, *, lasting: bool) -> dict[str, Any]:
+    def _keeper_config(self, port: int, listen: str, *, lasting: bool) -> StoreServerConfig:
         url = self.settings.database_url
-        return {
-            "data": str(self.data.root),
-            "database_url": url.get_secret_value() if url else None,
-            "listen": listen,
-            "port": port,
-            "mode": self.settings.mode,
-            "profiles_toml": self.profiles_toml(),
-            "redact_personal_data": self.settings.redact_personal_data,
-            "redact_names": list(self.settings.redact_names),
+        return StoreServerConfig(
+            data=str(self.data.root),
+            database_url=url.get_secret_value() if url else None,
+            listen=listen,
+            port=port,
+            mode=self.settings.mode,
+            profiles_toml=self.profiles_toml(),
+            redact_personal_data=self.settings.redact_personal_data,
+            redact_names=tuple(self.settings.redact_names),
             # A bundle of a body takes some ten times its size while it is made.
-            "helper_memory": max(512 << 20, 12 * self.settings.body_limit),
-            "tokens": [own.get_secret_value()] if (own := self.settings.api_token) else [],
-            "open_api": self.settings.open_api,
-            "shared_runs": self.settings.shared_runs,
-            "started": self.started,
+            helper_memory=max(512 << 20, 12 * self.settings.body_limit),
+            tokens=(own.get_secret_value(),) if (own := self.settings.api_token) else (),
+            open_api=self.settings.open_api,
+            shared_runs=self.settings.shared_runs,
+            started=self.started,
             # A person who waits for a command wants to hear of it; an `up` goes on recording.
-            "waits": lasting,
-            "temporary": not lasting,
-            "checks": "replay.replay_options:unfit",
-        }
+            waits=lasting,
+            temporary=not lasting,
+            checks="replay.replay_options:unfit",
+        )
 
     def profiles_toml(self) -> str | None:
         """The user's own profiles, as the text they stand in, so that an error can name its line."""
@@ -228,58 +232,51 @@ class House:
             if asyncio.iscoroutine(later):
                 later.close()
             raise Failure("there is no wire engine here: install playhead[proxy] into this environment")
-        config = self.door_config() | differences
-        config["control"] = config["control"] or str(control_path(self.data.root, config["name"]))
+        config = msgspec.structs.replace(self.door_config(), **differences)
+        modes = config.modes
         # A door that records has nothing to answer from: there such a host is recorded like any other.
-        if config["mode"] in ("record", "passthrough"):
-            config["modes"] = {host: mode for host, mode in config["modes"].items() if mode not in ("replay", "auto")}
+        if config.mode in ("record", "passthrough"):
+            modes = {host: mode for host, mode in modes.items() if mode not in ("replay", "auto")}
+        control = config.control or str(control_path(self.data.root, config.name))
+        config = msgspec.structs.replace(config, modes=modes, control=control)
         told = config if later is None else _with(config, later)
-        child = await Child.start("proxy.worker.process", told, log=self.data.logs / f"{config['name']}.log")
+        child = await Child.start("proxy.worker.process", told, log=self.data.logs / f"{config.name}.log")
         self._doors.append(child)
         return child
 
-    def door_config(self) -> dict[str, Any]:
-        """What a door is told, in JSON's types. `proxy/worker/process.py` reads it."""
+    def door_config(self) -> WorkerConfig:
+        """The configuration of a worker for one command: on loopback, at a free port."""
         s = self.settings
-        return {
-            "name": f"door-{secrets.token_hex(4)}",
-            "data": str(self.data.root),
-            "started": self.started,
-            "mode": s.mode,
-            "engine": s.engine,
-            "listen": LOOPBACK,
-            "port": 0,
-            "reuse_port": False,
-            "reverse": s.reverse,
-            "token": self.token,
-            "api_token": own.get_secret_value() if (own := s.api_token) else None,
-            "shared_runs": s.shared_runs,
-            "durability": s.durability,
-            "on_record_failure": s.on_record_failure,
-            "body_limit": s.body_limit,
-            "spool_limit": s.spool_limit,
-            "upstreams": s.upstreams,
-            "modes": s.host_modes,
-            "tunnel": list(s.tunnel.hosts),
-            "upstream_proxy": s.upstream_proxy,
-            "upstream_ca": str(s.upstream_ca) if s.upstream_ca else None,
-            "connect_ports": list(s.connect_ports),
-            "allow_private": s.allow_private,
-            "profiles_toml": self.profiles_toml(),
-            "redact_personal_data": self.settings.redact_personal_data,
-            "redact_names": list(self.settings.redact_names),
-            "spooled": True,
-            "replay": list(s.replay),
-            "replay_options": {},
-            "api": None,
-            "own_addresses": [],
-            "control": None,
-            "transparent": None,
-        }
+        return WorkerConfig(
+            name=f"door-{secrets.token_hex(4)}",
+            data=str(self.data.root),
+            started=self.started,
+            mode=s.mode,
+            engine=s.engine,
+            reverse=s.reverse,
+            token=self.token,
+            api_token=own.get_secret_value() if (own := s.api_token) else None,
+            shared_runs=s.shared_runs,
+            durability=s.durability,
+            on_record_failure=s.on_record_failure,
+            body_limit=s.body_limit,
+            spool_limit=s.spool_limit,
+            upstreams=s.upstreams,
+            modes=s.host_modes,
+            tunnel=tuple(s.tunnel.hosts),
+            upstream_proxy=s.upstream_proxy,
+            upstream_ca=str(s.upstream_ca) if s.upstream_ca else None,
+            connect_ports=tuple(s.connect_ports),
+            allow_private=s.allow_private,
+            profiles_toml=self.profiles_toml(),
+            redact_personal_data=s.redact_personal_data,
+            redact_names=tuple(s.redact_names),
+            replay=tuple(s.replay),
+        )
 
 
-async def _with(config: dict[str, Any], later: Awaitable[dict[str, Any]]) -> dict[str, Any]:
-    return config | await later
+async def _with(config: WorkerConfig, later: Awaitable[dict[str, Any]]) -> WorkerConfig:
+    return msgspec.structs.replace(config, **await later)
 
 
 def reachable(listen: str) -> str:

@@ -16,6 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from calls.keys.profile import Profiles
 from calls.redaction.redactor import Redactor
 from proxy import lane, mitm
@@ -28,13 +30,12 @@ from proxy.wire.config import DoorConfig, loopback
 from proxy.worker.auto_sessions import Leading, Takes
 from proxy.worker.counters import Counting, keep, note
 from proxy.worker.replay_reports import Notes
+from proxy.worker_config import WorkerConfig
 from replay.replays import Replays
 from store.active_profiles import shipped
 from store.datadir import DataDir, DataDirError, opened
 from store.run_modes import Modes
 from store.spool import Spool, SpoolError
-
-type Told = Mapping[str, Any]
 
 REST_EACH = 60.0
 """Seconds between two looks for replays that nobody asks any more."""
@@ -42,7 +43,7 @@ REST_EACH = 60.0
 ENGINES = {"mitmproxy": mitm.run, "lane": lane.run}
 
 
-async def main(told: Told) -> None:
+async def main(told: WorkerConfig) -> None:
     """Serve until stdin ends or SIGTERM comes. Raises Failure where the door cannot open."""
     stdin = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
@@ -64,20 +65,25 @@ async def _until_end(stdin: asyncio.StreamReader, stop: asyncio.Event, orphaned:
     stop.set()
 
 
-async def _serve(told: Told, stop: asyncio.Event, orphaned: asyncio.Event) -> None:
-    data = opened(Path(told["data"]))
+async def _serve(told: WorkerConfig, stop: asyncio.Event, orphaned: asyncio.Event) -> None:
+    data = opened(Path(told.data))
     authority = ensure(data.keys)
-    profiles = shipped(told["profiles_toml"])
-    personal_data = told.get("redact_personal_data", False)
-    names = tuple(told.get("redact_names", ()))
-    redactor = Redactor(key=data.redaction_key(), profiles=profiles, personal_data=personal_data, names=names)
+    profiles = shipped(told.profiles_toml)
+    redactor = Redactor(
+        key=data.redaction_key(),
+        profiles=profiles,
+        personal_data=told.redact_personal_data,
+        names=told.redact_names,
+    )
     with _spool(told, data) as spool:
         recorder = _recorder(told, spool, redactor) if spool and {"record", "auto"} & _modes(told) else None
         notes = _notes(told, data, spool)
         config = _config(told, data, authority, stop)
-        takes = _takes(told, config, data, notes, profiles) if recorder and told["mode"] == "auto" else None
-        api_token = told["api_token"] or data.api_token()
-        replays = await _replays({**told, "api_token": api_token}, config, redactor, profiles, notes, takes)
+        takes = _takes(told, config, data, notes, profiles) if recorder and told.mode == "auto" else None
+        api_token = told.api_token or data.api_token()
+        replays = await _replays(
+            msgspec.structs.replace(told, api_token=api_token), config, redactor, profiles, notes, takes
+        )
         if recorder:
             recorder.counts, recorder.takes = config.counts, takes
         async with asyncio.TaskGroup() as group:
@@ -85,7 +91,7 @@ async def _serve(told: Told, stop: asyncio.Event, orphaned: asyncio.Event) -> No
             works += [takes.watch(replays)] if replays and takes else []
             works += [keep(config.counts, spool.directory)] if spool else []
             beside = [group.create_task(work) for work in works]
-            engine = ENGINES[told["engine"]]
+            engine = ENGINES[told.engine]
             answerer = replays and Counting(replays, config.counts)
             await engine(config, recorder, answerer, lambda port: _ready(port, config))
             for task in beside:
@@ -101,45 +107,45 @@ async def _serve(told: Told, stop: asyncio.Event, orphaned: asyncio.Event) -> No
             note(config.counts, spool.directory)
 
 
-def _modes(told: Told) -> set[str]:
+def _modes(told: WorkerConfig) -> set[str]:
     """Every mode that some host has here."""
-    return {told["mode"], *told["modes"].values()}
+    return {told.mode, *told.modes.values()}
 
 
 @contextmanager
-def _spool(told: Told, data: DataDir) -> Iterator[Spool | None]:
+def _spool(told: WorkerConfig, data: DataDir) -> Iterator[Spool | None]:
     """A spool of the door's own, where it has something to tell the keeper."""
-    if not told["spooled"]:
+    if not told.spooled:
         yield None
         return
-    limit, durability = told["spool_limit"], told["durability"]
+    limit, durability = told.spool_limit, told.durability
     try:
-        spool = Spool(data.spools / told["name"], max_bytes=limit, durability=durability)
+        spool = Spool(data.spools / told.name, max_bytes=limit, durability=durability)
     except SpoolError as error:
         raise Failure(f"{error}; make room or choose another data directory with --data DIR") from error
     with spool:
         yield spool
 
 
-def _recorder(told: Told, spool: Spool, redactor: Redactor) -> Leading:
-    limit, policy = told["body_limit"], told["on_record_failure"]
+def _recorder(told: WorkerConfig, spool: Spool, redactor: Redactor) -> Leading:
+    limit, policy = told.body_limit, told.on_record_failure
     recorder = Leading(spool, redactor, body_limit=limit, on_failure=policy, now=SteadyClock())
-    recorder.only_run = told["replay_options"].get("id")
+    recorder.only_run = told.replay_options.get("id")
     return recorder
 
 
-def _notes(told: Told, data: DataDir, spool: Spool | None) -> Notes:
-    file = told["replay_options"].get("report")
-    return Notes(file=Path(file) if file else None, spool=spool, place=data.replays, up=told["started"])
+def _notes(told: WorkerConfig, data: DataDir, spool: Spool | None) -> Notes:
+    file = told.replay_options.get("report")
+    return Notes(file=Path(file) if file else None, spool=spool, place=data.replays, up=told.started)
 
 
-def _takes(told: Told, config: DoorConfig, data: DataDir, notes: Notes, profiles: Profiles) -> Takes | None:
+def _takes(told: WorkerConfig, config: DoorConfig, data: DataDir, notes: Notes, profiles: Profiles) -> Takes | None:
     """The takes of a door that answers runs from the store. A command's own door settles what it recorded by itself."""
-    if told["replay_options"].get("id"):
+    if told.replay_options.get("id"):
         return None
     takes = Takes(
         place=data.replays,
-        up=f"{told['started']:x}",
+        up=f"{told.started:x}",
         notes=notes,
         profiles=profiles,
         own_mode=config.own_mode,
@@ -156,9 +162,9 @@ async def _resting(replays: Replays) -> None:
 
 
 async def _replays(
-    told: Told, config: DoorConfig, redactor: Redactor, profiles: Profiles, notes: Notes, takes: Takes | None
+    told: WorkerConfig, config: DoorConfig, redactor: Redactor, profiles: Profiles, notes: Notes, takes: Takes | None
 ) -> Replays | None:
-    if told["mode"] not in ("replay", "auto"):
+    if told.mode not in ("replay", "auto"):
         return None
     # A third of what a door imports, and one that only records has no use for it.
     from proxy.worker.replay_setup import replays
@@ -166,40 +172,40 @@ async def _replays(
     return await replays(told, config, redactor, profiles, notes, takes)
 
 
-def _config(told: Told, data: DataDir, authority: Authority, stop: asyncio.Event) -> DoorConfig:
+def _config(told: WorkerConfig, data: DataDir, authority: Authority, stop: asyncio.Event) -> DoorConfig:
     return DoorConfig(
         authority=authority,
-        mode=told["mode"],
-        host=told["listen"],
-        port=told["port"],
-        reuse_port=told["reuse_port"],
-        reverse=told["reverse"],
-        upstreams=told["upstreams"],
-        modes=told["modes"],
+        mode=told.mode,
+        host=told.listen,
+        port=told.port,
+        reuse_port=told.reuse_port,
+        reverse=told.reverse,
+        upstreams=told.upstreams,
+        modes=told.modes,
         # Only where all modes can be had; the doors of a single command have but one run.
-        run_mode=Modes(data.replays).of if told["mode"] == "auto" and told["api"] else _no_mode,
-        is_only_run=Modes(data.replays).is_only if told["api"] else _no_fork,
-        tunnel=tuple(told["tunnel"]),
-        upstream_proxy=told["upstream_proxy"],
-        upstream_ca=told["upstream_ca"],
+        run_mode=Modes(data.replays).of if told.mode == "auto" and told.api else _no_mode,
+        is_only_run=Modes(data.replays).is_only if told.api else _no_fork,
+        tunnel=told.tunnel,
+        upstream_proxy=told.upstream_proxy,
+        upstream_ca=told.upstream_ca,
         access=_access(told, data),
-        own_addresses=tuple((host, port) for host, port in told["own_addresses"]),
-        connect_ports=tuple(told["connect_ports"]),
-        allow_private=told["allow_private"],
-        owner=f"{told['started']:x}",
+        own_addresses=told.own_addresses,
+        connect_ports=told.connect_ports,
+        allow_private=told.allow_private,
+        owner=f"{told.started:x}",
         stop=stop,
-        control=Path(told["control"]) if told["control"] else None,
-        transparent=told["transparent"],
+        control=Path(told.control) if told.control else None,
+        transparent=told.transparent,
     )
 
 
-def _access(told: Told, data: DataDir) -> Access:
+def _access(told: WorkerConfig, data: DataDir) -> Access:
     """What clients of this door may do. The token that was made is asked for where other machines reach us, or one was set."""
-    made, asks = data.recording_token(), bool(told["token"]) or not loopback(told["listen"])
+    made, asks = data.recording_token(), bool(told.token) or not loopback(told.listen)
     return Access(
-        tokens=tuple(filter(None, (told["token"], made))) if asks else (),
-        run_tokens=None if told["shared_runs"] else data.run_tokens(),
-        only_run=told["replay_options"].get("id"),
+        tokens=tuple(filter(None, (told.token, made))) if asks else (),
+        run_tokens=None if told.shared_runs else data.run_tokens(),
+        only_run=told.replay_options.get("id"),
     )
 
 
@@ -216,12 +222,12 @@ def _ready(port: int, config: DoorConfig) -> None:
     _say({"ready": True, "port": port, "control": str(config.control) if config.control else None, **trust})
 
 
-def _loops(told: Told) -> Callable[[], asyncio.AbstractEventLoop] | None:
+def _loops(told: WorkerConfig) -> Callable[[], asyncio.AbstractEventLoop] | None:
     """What makes the event loop: the lane runs on uvloop, where there is one. None: asyncio's own.
 
     Below another proxy every connection is mitmproxy's, which was not made for it.
     """
-    if told["engine"] != "lane" or told["upstream_proxy"] or find_spec("uvloop") is None:
+    if told.engine != "lane" or told.upstream_proxy or find_spec("uvloop") is None:
         return None
     factory: Callable[[], asyncio.AbstractEventLoop] = importlib.import_module("uvloop").new_event_loop
     return factory
@@ -242,7 +248,7 @@ if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     all_files()
     try:
-        line: Told = json.loads(sys.stdin.buffer.readline())
+        line = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerConfig)
         asyncio.run(main(line), loop_factory=_loops(line))
     except* (Failure, DataDirError) as failures:
         _say({"failed": str(first(failures))})

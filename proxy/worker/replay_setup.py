@@ -1,10 +1,9 @@
 """What a door that replays answers from: the recordings that it was given, and those that it fetches when they are asked for."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from calls.keys.profile import Profiles
 from calls.redaction.redactor import Redactor
@@ -14,6 +13,7 @@ from proxy.wire.config import DoorConfig
 from proxy.worker.auto_sessions import Takes
 from proxy.worker.recordings import Fetch, from_file, from_keeper
 from proxy.worker.replay_reports import Notes
+from proxy.worker_config import WorkerConfig
 from replay.pacing import parse as pace
 from replay.replay_options import dressed, served
 from replay.replays import Load, Replays, Source, Unusable
@@ -22,7 +22,7 @@ from store.bundle.bundle import Bundle
 
 
 async def replays(
-    told: Mapping[str, Any],
+    told: WorkerConfig,
     config: DoorConfig,
     redactor: Redactor,
     profiles: Profiles,
@@ -30,8 +30,8 @@ async def replays(
     takes: Takes | None,
 ) -> Replays:
     """All that this door answers from. Raises Failure where it cannot."""
-    wishes, options = told["replay_options"], _options(told, config)
-    fetch = from_keeper(told["api"], told["api_token"]) if told["api"] else None
+    wishes, options = told.replay_options, _options(told, config)
+    fetch = from_keeper(told.api, told.api_token) if told.api else None
 
     if not wishes.get("report"):
         notes.inherit()
@@ -46,12 +46,12 @@ async def replays(
         now=asyncio.get_running_loop().time,
     )
     adopt = partial(from_file, redactor=redactor, profiles=profiles)
-    found = _different([await _source(name, wishes.get("id"), fetch, adopt) for name in told["replay"]])
+    found = _different([await _source(name, wishes.get("id"), fetch, adopt) for name in told.replay])
     _reached(options.from_step, found)
     if takes:
         # What the store has begins when it is asked for, and anew when it has ended: as the next generation, where it is one.
-        files = [file_of(name) is not None for name in told["replay"]]
-        made.given = tuple(name for name, file in zip(told["replay"], files, strict=True) if not file)
+        files = [file_of(name) is not None for name in told.replay]
+        made.given = tuple(name for name, file in zip(told.replay, files, strict=True) if not file)
         found = [source for source, file in zip(found, files, strict=True) if file]
         takes.all_of = made.given[0] if len(made.given) == 1 and not found else None
     try:
@@ -83,11 +83,11 @@ def _loading(fetch: Fetch, options: Options, redactor: Redactor, profiles: Profi
     return load
 
 
-def _options(told: Mapping[str, Any], config: DoorConfig) -> Options:
-    wishes = told["replay_options"]
+def _options(told: WorkerConfig, config: DoorConfig) -> Options:
+    wishes = told.replay_options
     return Options(
         pace=pace(wishes.get("pace", "instant")),
-        on_miss=wishes.get("on_miss", "live" if told["mode"] == "auto" else "fail"),
+        on_miss=wishes.get("on_miss", "live" if told.mode == "auto" else "fail"),
         after_last=wishes.get("after_last", "miss"),
         from_step=wishes.get("from_step") or 1,
         allow_unused=wishes.get("allow_unused", False),
