@@ -12,6 +12,7 @@ from calls.keys.divergence import Absent, Difference, same
 from calls.keys.key import keyed
 from calls.keys.profile import Profiles
 from calls.model import ChunkKind, Exchange, Json, Request
+from calls.placeholder import MARK
 from calls.redaction.declared import Unreadable
 from calls.redaction.redactor import Redactor
 from calls.websocket_messages import opening, value
@@ -235,13 +236,33 @@ def miss(asked: Asked, recorded: Recorded, where: Break) -> Miss:
     )
 
 
+_MARK: Final = MARK.decode()
+_PLACEHOLDER_END: Final = re.compile(r"[A-Z2-7]{2,}(?![a-z0189])")
 _BINARY: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 """Characters that no text has: what holds one are bytes that happen to be UTF-8."""
 
 
 def _readable(difference: Difference) -> Difference:
     """A difference as a person may read it: of bytes how many there are, and their digest."""
-    return replace(difference, recorded=_without_bytes(difference.recorded), now=_without_bytes(difference.now))
+    now = _without_piece_of_secret(difference.recorded, difference.now)
+    return replace(difference, recorded=_without_bytes(difference.recorded), now=_without_bytes(now))
+
+
+def _without_piece_of_secret(recorded: Json | Absent, now: Json | Absent) -> Json | Absent:
+    """What the client said, with asterisks where a placeholder begins or goes on in the recording.
+
+    A secret that a client sends in pieces is only known when all of them have come: of one piece nothing tells but the place.
+    """
+    if not isinstance(recorded, str) or not isinstance(now, str):
+        return now
+    if _PLACEHOLDER_END.match(recorded):
+        return "*" * len(now)
+    at = next((at for at in range(len(recorded)) if _begins_placeholder(recorded[at:])), len(recorded))
+    return now[:at] + "*" * len(now[at:]) if now[:at] == recorded[:at] else now
+
+
+def _begins_placeholder(text: str) -> bool:
+    return text.startswith((_MARK, "*")) or _MARK.startswith(text)
 
 
 def _without_bytes(value: Json | Absent) -> Json | Absent:

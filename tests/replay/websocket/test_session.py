@@ -14,6 +14,7 @@ from replay.answer import Answer, Frame
 from replay.recording import recording
 from replay.session import Options, Session
 from replay.websocket.session import CODE, redacting
+from tests.calls.positions import is_shown
 from tests.calls.sockets import ASKED, socket
 from tests.replay.strategies import PROFILES, run_of
 
@@ -207,6 +208,37 @@ async def test_a_secret_matches_its_placeholder() -> None:
     assert client.say(secret) == [{"said": "it"}]
     client.dialogue.left()
     assert counts(session) == (1, 0, 0, 0, "right")
+
+
+@pytest.mark.parametrize("size", [3, 10, 24, 40])
+@pytest.mark.parametrize("before", ["", "my key: "])
+async def test_a_secret_in_pieces_from_the_client_is_a_miss_that_does_not_show_it(size: int, before: str) -> None:
+    redactor = Redactor(key=b"k" * 32)
+    secret = "ghp_aB3dE6gH9jK2mN5pQ8rS1tU4vW7xY0zAaB3d"
+    text = before + secret
+    parts = [{"type": "input", "text": text[at : at + size]} for at in range(0, len(text), size)]
+    work = redactor.messages()
+    kept = [one.data for at, part in enumerate(parts) for one in work.feed(dumps(part), at, "text")]
+    kept += [one.data for one in work.finish()]
+    assert not is_shown(secret, iter(["".join(json.loads(one)["text"] for one in kept)]))
+    said = [pair for data in kept for pair in (("request", data), ("response", {"heard": len(data)}))]
+    session = session_of(one(1, ("request", {"hello": "you"}), ("response", {"hello": "me"}), *said))
+    request = Request(method="GET", url=ECHO, headers=ASKED)
+    answer = redacting(await session.answer(request), request, redactor)
+    assert answer is not None
+    client = Client(answer)
+
+    assert client.send({"hello": "you"}) == [{"hello": "me"}]
+    frames = [frame for part in parts for frame in client.send(part)]
+
+    if len(parts) == 1:  # it came whole, and its placeholder is the recorded one
+        assert counts(session)[1] == 0
+        return
+    assert frames[-1].data[2:].startswith(b"playhead: replay_miss: message")
+    assert frames[-1].data[2:].endswith(b"is not the recorded one differs at /text")
+    assert counts(session)[-1] == "diverged"
+    shown = json.dumps(session.report()) + str(frames)
+    assert not any(secret[at : at + 5] in shown for at in range(len(secret) - 4))
 
 
 async def test_a_client_that_leaves_before_it_has_said_all_makes_no_right_replay() -> None:
