@@ -20,8 +20,11 @@ from proxy.processes import settings_match as agreement
 from proxy.processes.child_process import Child
 from proxy.processes.command_processes import House, reachable
 from proxy.processes.ports import free, held
+from proxy.processes.store_client import Api
+from proxy.run_names import file_of
 from proxy.settings import Settings
 from proxy.wire.config import loopback
+from store.database.wait import PAUSES, REPEAT_EVERY
 from store.lock import Lock, Taken
 
 LONGEST_PAUSE = 5.0
@@ -99,11 +102,14 @@ async def _serve(house: House, port: int, api_port: int, stopped: asyncio.Event,
         part: [asyncio.Future() for _ in range(settings.workers if part == "doors" else 1)] for part in wanted
     }
     prepared = asyncio.Event()
-    if "keeper" in wanted and settings.replay:
+    is_fetching = any(file_of(name) is None for name in settings.replay)
+    if settings.replay and ("keeper" in wanted or is_fetching):
         starts["doors"] = _after(prepared, starts["doors"])
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(_stop(stopped, say))
+            if "keeper" not in wanted and is_fetching:
+                group.create_task(_wait_for_store(house.api_client(str(api)), say, prepared))
             for part, firsts in ready.items():
                 for slot, first in enumerate(firsts):
                     group.create_task(_kept_up(partial(starts[part], slot), first, say, prepared))
@@ -128,6 +134,24 @@ def _after(prepared: asyncio.Event, start: Callable[[int], Awaitable[Child]]) ->
         return await start(slot)
 
     return later
+
+
+async def _wait_for_store(api: Api, say: Callable[[str], None], prepared: asyncio.Event) -> None:
+    """Wait until runs can be fetched from a store server that others run, however long that takes."""
+    loop = asyncio.get_running_loop()
+    began, reported, last = loop.time(), -REPEAT_EVERY, ""
+    pause, longest = PAUSES
+    while (obstacle := await asyncio.to_thread(api.obstacle)) is not None:
+        if obstacle != last or loop.time() - reported >= REPEAT_EVERY:
+            say(
+                f"waiting for the keeper at {api.url}, which has the runs of --replay: {obstacle} It is tried again until it answers."
+            )
+            last, reported = obstacle, loop.time()
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, longest)
+    if last:
+        say(f"the keeper at {api.url} is ready, after {loop.time() - began:.0f} s")
+    prepared.set()
 
 
 def _announce(

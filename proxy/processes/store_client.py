@@ -95,6 +95,14 @@ class Api:
         with _sentences(self.url):
             return list(self._http.get("/readyz").json()["troubles"].values())
 
+    def obstacle(self) -> str | None:
+        """Why no recording can be fetched just now, within seconds; None where one can be."""
+        try:
+            troubles = self._http.get("/readyz", timeout=5.0).json()["troubles"]
+        except (httpx2.HTTPError, ValueError, KeyError, TypeError):
+            return f"nothing that answers /readyz listens at {self.url}."
+        return str(troubles["database"]) if "database" in troubles else None
+
     def healthy(self) -> bool:
         """Whether it answers at all."""
         try:

@@ -88,6 +88,10 @@ def from_keeper(api: str, token: str | None) -> Fetch:
                 raise Failure(
                     f"cannot fetch run {name}: the keeper at {api} cannot be reached ({error}); is it running?"
                 ) from error
+            if answer.status_code not in (200, 404):
+                raise Failure(
+                    f"cannot fetch run {name}: the keeper at {api} answered {answer.status_code}: {answer.text[:300]}"
+                )
             # Beside the loop: others are answered meanwhile.
             bundle = (
                 await asyncio.to_thread(undisturbed()(packed.read), answer.content)

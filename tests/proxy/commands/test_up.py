@@ -1,16 +1,24 @@
 """What `up` does with a process that will not live."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
-from typing import Any, cast
+from pathlib import Path
+from threading import Thread
+from typing import Any, ClassVar, cast
 
 import pytest
 
-from proxy.commands.up import LONGEST_PAUSE, _kept_up
+from proxy.commands.up import LONGEST_PAUSE, _kept_up, _wait_for_store
 from proxy.errors import Failure
 from proxy.processes.child_process import Child
+from proxy.processes.ports import free
+from proxy.processes.store_client import Api
+from tests.support.service import command, surroundings
 
 
 @dataclass
@@ -64,3 +72,81 @@ async def test_what_cannot_start_at_all_is_not_tried_again() -> None:
 
     with pytest.raises(Failure, match="the port is taken"):
         await _kept_up(start, asyncio.get_running_loop().create_future(), print, asyncio.Event())
+
+
+class StoreServer(BaseHTTPRequestHandler):
+    """Answers `/readyz` with what `troubles` says."""
+
+    troubles: ClassVar[dict[str, str]] = {}
+
+    def do_GET(self) -> None:
+        body = json.dumps({"troubles": self.troubles}).encode()
+        self.send_response(503 if self.troubles else 200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def serving(port: int) -> Iterator[None]:
+    with ThreadingHTTPServer(("127.0.0.1", port), StoreServer) as server:
+        Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        yield
+        server.shutdown()
+
+
+async def test_doors_wait_for_the_store_that_has_what_they_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.commands.up.PAUSES", (0.01, 0.02))
+    said: list[str] = []
+    prepared = asyncio.Event()
+    port = free("127.0.0.1", 0)
+    waiting = _wait_for_store(Api(f"http://127.0.0.1:{port}"), said.append, prepared)
+    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        group.create_task(waiting)
+        while not said:  # noqa: ASYNC110 - it says it to a list
+            await asyncio.sleep(0.01)
+        assert "nothing that answers" in said[0]
+        StoreServer.troubles = {"database": "Postgres is not available: away."}
+        with serving(port):
+            while len(said) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            assert "Postgres is not available: away." in said[1]
+            assert not prepared.is_set()
+            # Trouble with a spool keeps nobody from fetching what is stored.
+            StoreServer.troubles = {"door-a": "the spool door-a cannot be drained"}
+            await prepared.wait()
+    assert len(said) == 3
+    assert "is ready, after" in said[2]
+
+
+async def test_up_of_doors_alone_waits_unready_and_stops_on_a_signal(tmp_path: Path) -> None:
+    port = free("127.0.0.1", 0)
+    flags = (
+        "--part",
+        "doors",
+        "--mode",
+        "replay",
+        "--replay",
+        "night",
+        "--proxy-port",
+        "0",
+        "--data",
+        str(tmp_path / "d"),
+    )
+    process = await asyncio.create_subprocess_exec(
+        *command("up", *flags),
+        env={**surroundings(), "PLAYHEAD_KEEPER": f"http://127.0.0.1:{port}"},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    async with asyncio.timeout(30):
+        while b"waiting for the keeper" not in (line := await process.stderr.readline()):
+            assert line, "it has ended"
+        process.terminate()
+        out, _ = await process.communicate()
+    assert process.returncode == 0
+    assert out == b""
