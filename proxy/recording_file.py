@@ -18,6 +18,10 @@ from proxy.errors import Failure
 Identity = tuple[int, int, int] | None
 
 
+class Taken(Failure):
+    """Another command holds the file."""
+
+
 @dataclass(slots=True)
 class Claim:
     """The right to replace one file. Made by `claim`."""
@@ -30,6 +34,11 @@ class Claim:
         """Put these lines in the file's place. Raises Failure where something else changed it since the claim."""
         self.part.writelines(lines)
         self.finish()
+
+    def remove(self) -> None:
+        """Remove the file that is to be replaced, before there is another one. Raises OSError."""
+        self.path.unlink(missing_ok=True)
+        self.before = None
 
     def finish(self) -> None:
         """Put what was written to the part in the file's place."""
@@ -70,7 +79,7 @@ def _locked(path: Path) -> IO[bytes]:
             fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             part.close()
-            raise Failure(
+            raise Taken(
                 f"another command is writing the recording {path}: wait until it has ended, or give each a file of its own"
             ) from error
         # What we have opened may have become the file meanwhile, or be gone.

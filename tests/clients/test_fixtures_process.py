@@ -1,10 +1,12 @@
 """The process beside a suite, spoken to as any plugin might, and the parts of the plugin that need no suite."""
 
+import asyncio
 import json
 import signal
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from pytest_playhead.places import legal
 from calls.model import Body, Exchange, Request, Response
 from calls.redaction.redactor import Redactor
 from proxy.errors import Failure
+from proxy.fixtures.answerer import Desk, Wanted
 from proxy.fixtures.messages import Place, replayed
 from proxy.fixtures.write_recording import Press, new_run, run_id
 from proxy.recording.run_identity import RUN
@@ -109,6 +112,40 @@ def damaged(whole: bytes) -> Iterator[tuple[bytes, str]]:
     yield b"", "it is empty; record"
     yield b"\0" * 50, "it holds no recording: it is neither a bundle nor what another program writes"
     yield b"[1]\n", "it holds no recording: it is neither a bundle nor what another program writes"
+
+
+def test_a_recording_that_another_session_holds_is_waited_for_and_then_refused(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "made" / "a.jsonl"
+    with conversation(data) as (say, _):
+        assert say(begun(file, "once")) == {"done": {"how": "record"}}
+
+        async def begin(wait: float) -> dict[str, Any]:
+            monkeypatch.setattr("proxy.fixtures.answerer.LONGEST_WAIT", wait)
+            other = Desk(press=Press(profiles=shipped(None), redactor=Redactor(key=bytes(32))))
+            try:
+                return await other.begin(Wanted(name="t.py::a", file=str(file), mode="once"))
+            finally:
+                other.close()
+
+        with pytest.raises(Failure, match="another pytest session or xdist worker has been recording into"):
+            asyncio.run(begin(0.1))
+        with ThreadPoolExecutor() as threads:
+            waiting = threads.submit(lambda: asyncio.run(begin(30)))
+            assert say(b'{"end": {"passed": true}}')["done"]["right"]
+            # The other session has recorded it meanwhile: now it answers.
+            assert waiting.result() == {"how": "replay"}
+
+
+def test_of_a_test_that_does_not_pass_nothing_is_left(data: Path, tmp_path: Path) -> None:
+    file = tmp_path / "made" / "for" / "a.jsonl"
+    with conversation(data) as (say, _):
+        assert say(begun(file, "once")) == {"done": {"how": "record"}}
+        assert say(b'{"end": {"passed": false}}')["done"]["right"]
+        assert not (tmp_path / "made").exists()
+        assert say(begun(file, "once")) == {"done": {"how": "record"}}
+    assert not (tmp_path / "made").exists()
 
 
 def test_a_broken_file_of_another_program_is_never_written_over(data: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The plugin's record modes, as somebody would use them: pytest in a process of its own, real clients, a real upstream."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -182,6 +183,33 @@ def test_a_failed_answer_never_takes_the_place_of_a_good_one(recorded: Stage) ->
     assert recorded.pytest("--record-mode=all").counts == {"passed": 1}
     assert recorded.recording(FILE)[1]["response"]["status"] == 503
     assert recorded.pytest().counts == {"passed": 1}
+
+
+SHARED = """
+import os, time, pytest, requests
+
+@pytest.mark.playhead(file="recordings/shared.jsonl", allow_unused=True)
+def test_one_of_many():
+    requests.get("https://tickets.example.com/v2/" + os.environ["ASKED"], timeout=10)
+    time.sleep(1.5)
+"""
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_sessions_at_once_lose_nothing_of_a_recording(stage: Stage, is_there: bool) -> None:
+    stage.write("test_shared.py", SHARED)
+    if is_there:
+        assert stage.pytest("--record-mode=once", ASKED="first").counts == {"passed": 1}
+    with ThreadPoolExecutor() as threads:
+        sessions = [
+            threads.submit(stage.pytest, "--record-mode=new_episodes", ASKED=asked)
+            for asked in ("one", "other", "third")
+        ]
+    for session in sessions:
+        assert session.result().counts == {"passed": 1}, session.result().out
+    asked = {each["request"]["url"].rpartition("/")[2] for each in stage.recording("recordings/shared.jsonl")}
+    assert asked == {"one", "other", "third"} | ({"first"} if is_there else set())
+    assert [path.name for path in (stage.directory / "recordings").iterdir()] == ["shared.jsonl"]
 
 
 def test_rewrite_lets_the_old_one_go_first(recorded: Stage) -> None:
