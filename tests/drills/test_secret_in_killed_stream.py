@@ -1,0 +1,101 @@
+"""kill -9 of a worker that holds back the record of a streamed secret: nothing clear is stored, and what is lacking is a gap."""
+
+import asyncio
+import json
+import ssl
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.drills.house import Up, bundle, killed, spooled, until, up
+from tests.drills.leaks import files, leaked, tables
+from tests.drills.test_secrets import HOST, asked, chunk
+from tests.support.wire import Upstream, read_request, serving
+
+CANARY = "dandelion"
+SECRET = "ghp_" + "R7vKx2Qm9TzLw4Yc8NbJ1HfD6sGp3UaE5iOt"
+DELTA = 4
+BEFORE = (f"{CANARY} grows here. ", "It is yellow; ", "now the key: ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["lane", "mitmproxy"])
+@pytest.mark.parametrize("spelt", [3 * DELTA, 24, len(SECRET)], ids=["begun", "half", "whole"])
+async def test_of_a_secret_that_is_held_back_nothing_is_stored_when_its_worker_is_killed(
+    data: Path, database_url: str, engine: str, spelt: int
+) -> None:
+    said = [*BEFORE, *(SECRET[n : min(n + DELTA, spelt)] for n in range(0, spelt, DELTA))]
+    for_ever = asyncio.Event()
+
+    async def spelling(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
+        for delta in said:
+            writer.write(chunk(delta))
+            await writer.drain()
+            await asyncio.sleep(0.02)
+        await for_ever.wait()
+
+    upstream = Upstream()
+    async with serving(spelling, upstream=upstream):
+        config = f'engine = "{engine}"\n[upstreams]\n"{HOST}" = "http://127.0.0.1:{upstream.port}"\n'
+        async with up(data, "--database-url", database_url, config=config) as house:
+            received = await _received(house, len(b"".join(map(chunk, said))))
+            in_spool = spooled(data)
+            night = await bundle(house.api, "night")
+            stored = await tables(database_url)
+            everything = [*stored, ("spool", in_spool), *files(data)]
+        for_ever.set()
+
+    assert received == b"".join(map(chunk, said)), "the client gets all of it at once"
+    (exchange,) = night.exchanges
+    assert exchange.ended_at is None
+    assert [gap.exchange for gap in night.gaps] == [exchange.id]
+    assert "what passed after the last piece is not recorded" in night.gaps[0].reason
+    assert exchange.response is not None
+    assert exchange.response.body is not None
+    # All that came before is there, as it was, and of what came behind it nothing but what is no secret.
+    kept = exchange.response.body.data
+    assert kept.startswith(b"".join(map(chunk, BEFORE[:1])))
+    assert received.startswith(kept)
+    assert leaked({"canary": CANARY}, everything), "the scan is blind"
+    # Neither the text nor its deltas, one after the other as a reader would join them.
+    assert not leaked({"secret": SECRET[: max(spelt // 2, 12)]}, everything)
+    joined = "".join(_deltas(kept))
+    assert SECRET[:8] not in joined
+    assert not [
+        place for place, value in everything if SECRET[4:8].encode() in value and SECRET[8:12].encode() in value
+    ]
+
+
+async def _received(house: Up, size: int) -> bytes:
+    """What a client gets of the answer, until so much has come and the worker is killed."""
+    trust = ssl.create_default_context(cafile=house.ready["ca"])
+    received = b""
+    async with httpx.AsyncClient(
+        proxy=f"http://night:x@127.0.0.1:{house.port}", verify=trust, trust_env=False, timeout=30
+    ) as client:
+        request = asked("/v1/chat/completions/stream")
+        plain = {"json": {"model": "gpt-4o", "stream": True, "messages": []}, "url": request["url"]}
+        try:
+            async with client.stream("POST", **plain) as answer:  # type: ignore[arg-type] # built just above
+                async for piece in answer.aiter_raw():
+                    received += piece
+                    if len(received) >= size:
+                        await asyncio.sleep(0.2)  # the worker writes what it does not hold back
+                        await killed(house.doors[0])
+        except httpx.TransportError:
+            pass
+
+    async def stored() -> bool:
+        found = (await bundle(house.api, "night")).exchanges
+        return bool(found)
+
+    await until(stored)
+    return received
+
+
+def _deltas(body: bytes) -> list[str]:
+    events = [line[6:] for line in body.splitlines() if line.startswith(b"data: {")]
+    return [json.loads(event)["choices"][0]["delta"].get("content", "") for event in events]
