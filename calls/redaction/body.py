@@ -87,13 +87,14 @@ def _as_it_is(at: int, data: bytes) -> Piece:
 
 
 _FORM: Final = "application/x-www-form-urlencoded"
+_BINARY_IN_BASE64: Final = "application/grpc-web-text"
 
 
 @lru_cache(256)
 def is_plain(content_type: str | None, content_encoding: str | None) -> bool:
     """Whether a body of this kind is searched as the bytes that it is, from its first to its last."""
     essence, names = _kind(content_type, content_encoding)
-    return not names and essence != _FORM
+    return not names and essence != _FORM and not essence.startswith(_BINARY_IN_BASE64)
 
 
 def _is_json(essence: str) -> bool:
@@ -122,7 +123,13 @@ class PlainBody:
     def __init__(self, table: Table, key: bytes, essence: str = "") -> None:
         # The first field of a form has no separator before its name.
         form = essence == _FORM
-        self._scanner = LayeredScanner(table, key, before=b"&" if form else b"\n", is_json=_is_json(essence))
+        self._scanner = LayeredScanner(
+            table,
+            key,
+            before=b"&" if form else b"\n",
+            is_json=_is_json(essence),
+            is_binary=essence.startswith(_BINARY_IN_BASE64),
+        )
         self._mend = EventStream() if essence == EventStream.MEDIA else None
         self._waiting: list[tuple[int, bytes]] = []
         self._start = 0

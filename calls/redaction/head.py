@@ -13,7 +13,7 @@ from urllib.parse import unquote_plus
 
 from calls.redaction.rules.secret_names import BARE_NAMES, LIKELY_PARAMETERS, SECRET_NAMES, SECRET_PARAMETERS
 
-type Treatment = Literal["seen", "address", "scheme", "cookies", "set-cookie", "secret"]
+type Treatment = Literal["seen", "address", "scheme", "cookies", "set-cookie", "binary", "secret"]
 type Replace = Callable[[str, str], str]
 """The placeholder for a text, of a kind."""
 
@@ -141,7 +141,7 @@ def response_treatment(name: str) -> Treatment:
     name = name.lower()
     known = RESPONSE.get(name)
     if known is None:
-        known = "secret" if _LOOKS_SECRET.search(name) else "seen"
+        known = "secret" if _LOOKS_SECRET.search(name) else "binary" if name.endswith("-bin") else "seen"
     return known
 
 

@@ -233,7 +233,7 @@ class Redactor:
         new: list[tuple[str, str]] = []
         for name, value in headers:
             how = treatment(name)
-            if how in ("seen", "address"):
+            if how in ("seen", "address", "binary"):
                 seen.append(len(new))
             if how != "seen":
                 value, count = self._treat_remembered(how, value)
@@ -250,6 +250,8 @@ class Redactor:
     def _treat(self, treatment: Treatment, value: str) -> tuple[str, int]:
         """A header's value, and how many secrets it had."""
         tally = _Tally(self._key)
+        if treatment == "binary":  # gRPC's: base64 of a message
+            return self._replace_found(value, tally, is_binary=True), tally.count
         return _treat_value(treatment, value, tally.replace), tally.count
 
     def _searched_name(self, name: str) -> tuple[str, int]:
@@ -266,10 +268,11 @@ class Redactor:
         return self._remembered_clean(text) if len(text) <= LONGEST_REMEMBERED else self._clean(text)
 
     def _search(self, text: str, tally: "_Tally") -> str:
-        if self._is_clean(text):
-            return text
+        return text if self._is_clean(text) else self._replace_found(text, tally)
+
+    def _replace_found(self, text: str, tally: "_Tally", *, is_binary: bool = False) -> str:
         data, codec = _encode(text)
-        edits = LayeredScanner(self._table, self._key).feed(data, last=True)
+        edits = LayeredScanner(self._table, self._key, is_binary=is_binary).feed(data, last=True)
         tally.count += len(edits)
         return apply_edits(data, 0, edits).decode(codec) if edits else text
 
@@ -313,7 +316,7 @@ class _Tally:
 
 def _treat_value(treatment: Treatment, value: str, replace: Replace) -> str:
     match treatment:
-        case "seen":
+        case "seen" | "binary":
             return value
         case "secret":
             return replace(value, "H")

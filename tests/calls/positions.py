@@ -49,11 +49,20 @@ def _header(side: str, name: str, form: str, secret: str) -> Shown:
     yield str(REDACTOR.request_headers(headers)[0] if side == "request" else REDACTOR.response_headers(headers)[0])
 
 
+def _binary_header(secret: str) -> Shown:
+    """A trailer of gRPC, whose name says that it is a message in base64."""
+    value = base64.b64encode(b"\x08\x10\x12\x20it is %s ok" % secret.encode()).decode().rstrip("=")
+    ((_, new),) = REDACTOR.response_headers((("grpc-status-details-bin", value),))[0]
+    yield new
+    yield _plain_base64(new + "=" * (-len(new) % 4))
+
+
 def _heads() -> Iterator[Position]:
     urls = {
         "path of a URL": "https://x.example/a/%s/b",
         "query of a URL, under any name": "https://x.example/a?b=1&q=%s#c",
         "fragment of a URL": "https://x.example/#%s",
+        "parameter in the path of a URL": "https://x.example/a;v=%s/b",
     }
     for name, form in urls.items():
         yield Position(name, "token", partial(_url, form))
@@ -67,6 +76,7 @@ def _heads() -> Iterator[Position]:
         yield Position(f"{side} header's own name", "token", partial(_header, side, "X-%s", "a"))
         for name in ("X-Private-Key", "X-Api-Key", "X-Session-Token", "Authorization", "X-Client-Secret"):
             yield Position(f"{side} header, by its name", "value", partial(_header, side, name, "%s"))
+    yield Position("binary header or trailer of gRPC", "token", _binary_header)
     yield Position("cookie", "value", partial(_header, "request", "Cookie", "a=b; sid=%s"))
     yield Position("cookie", "value", partial(_header, "response", "Set-Cookie", "sid=%s; Path=/"))
     yield Position("authorization scheme", "value", partial(_header, "request", "Authorization", "Bearer %s"))
@@ -137,6 +147,11 @@ def _protobuf(secret: str) -> bytes:
     return b"\x0a\x03abc\x12" + (bytes([len(secret)]) if len(secret) < 128 else b"") + secret.encode() + b"\x18\x01"
 
 
+def _grpc_web_text(secret: str) -> bytes:
+    message = _protobuf(secret)
+    return base64.b64encode(b"\0" + len(message).to_bytes(4) + message)
+
+
 _FILE = '--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\nContent-Type: text/plain\r\n\r\n{}\r\n--x--\r\n'
 _MULTIPART = "multipart/form-data; boundary=x"
 
@@ -162,12 +177,14 @@ def _formats() -> Iterator[Format]:
     form = "application/x-www-form-urlencoded"
     yield Format("field of a form", form, lambda s: f"a=1&q={quote(s)}&b=2".encode())
     yield Format("field or file of a multipart form", _MULTIPART, lambda s: _FILE.format(s).encode())
+    yield Format("name of a file in a multipart form", _MULTIPART, lambda s: _FILE.replace('a"', s + '"').encode())
     yield Format("plain text, XML, YAML", "text/plain", lambda s: f"it is {s}, ok".encode())
     yield Format("plain text, XML, YAML", "application/xml", lambda s: f"<a><b>{s}</b></a>".encode())
     yield Format("plain text, XML, YAML", "application/yaml", lambda s: f"a:\n  b: {s}\n".encode())
     yield Format("MessagePack, CBOR, Protocol Buffers", "application/msgpack", partial(_messagepack, "a"))
     yield Format("MessagePack, CBOR, Protocol Buffers", "application/cbor", partial(_cbor, "a"))
     yield Format("MessagePack, CBOR, Protocol Buffers", "application/x-protobuf", _protobuf)
+    yield Format("gRPC-Web in base64", "application/grpc-web-text", _grpc_web_text, lambda d: _plain_base64(d.decode()))
     base = "base64 in JSON"
     for text in ("{}", "export KEY={}\nand more", "é: {} and more words of it"):
         yield Format(base, "application/json", partial(_in_base64, text), _from_base64)

@@ -155,13 +155,13 @@ def _is_exactly(shape: str) -> Real:
     return real
 
 
-# What base64 adds belongs to the word, so that a piece of base64 is none; but in a path a slash ends it.
+# What base64 adds belongs to the word, so that a piece of base64 is none; but in a path a slash ends it, and behind `q=` too.
 _BLOB_END = run("A-Za-z0-9+/=_\\-", 500)
 _PART_END = run("A-Za-z0-9+=_\\-", 500)
 
 
 def _exact_end(data: bytes, at: int) -> End:
-    return (_PART_END if data[at - 1 : at] == b"/" else _BLOB_END)(data, at)
+    return (_PART_END if data[at - 1 : at] in (b"/", b"=") else _BLOB_END)(data, at)
 
 
 def _exact_rules() -> Iterator[Rule]:

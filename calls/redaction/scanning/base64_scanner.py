@@ -36,6 +36,9 @@ _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _TAILS = rf"{START}[{CHARS}]{{1,{LONG - 1}}}|\\(?:[bfnrt]|u[0-9A-Fa-f]{{0,4}})?|%[0-9A-Fa-f]{{0,2}}|\[[0-9;]{{0,12}}m?"
 _open = compile_expression(rf"(?:{_TAILS})\z|{RUNS}")
 _last = compile_expression(RUNS)
+_any_run = rf"{START}[{CHARS}]{{{4 * TEXT}}}"
+_open_any = compile_expression(rf"(?:{_TAILS})\z|{_any_run}")
+_last_any = compile_expression(_any_run)
 _open_text = compile_expression(f"{TEXT_GROUP_BEGINNING}|{TEXT_RUN_BEGINNING}|{TEXT_RUN}")
 _begins_with_text = re.compile(f"(?:{GROUP}){{{TEXT}}}".encode()).match
 _start = re.compile(START.encode()).match
@@ -66,12 +69,17 @@ class Inner(Protocol):
 class Base64Scanner:
     """One stream. `feed` says what to change, `decided_to` up to which offset nothing will change any more."""
 
-    __slots__ = ("_at", "_before", "_inner", "_open", "_rest", "_run")
+    __slots__ = ("_at", "_before", "_inner", "_is_binary", "_last", "_open", "_rest", "_run")
 
-    def __init__(self, inner: Callable[[], Inner], *, is_spelled: bool = False) -> None:
-        """`is_spelled`: the stream is words, of which as few as can be are to wait; only a run of plain text is looked into."""
+    def __init__(self, inner: Callable[[], Inner], *, is_spelled: bool = False, is_binary: bool = False) -> None:
+        """`is_spelled`: the stream is words, of which as few as can be are to wait; only a run of plain text is looked into.
+
+        `is_binary`: all of the stream is base64, and what that says need not be text.
+        """
         self._inner = inner
-        self._open = _open_text if is_spelled else _open
+        self._is_binary = is_binary
+        self._open = _open_any if is_binary else _open_text if is_spelled else _open
+        self._last = _last_any if is_binary else _last
         self._rest = b""
         self._before = b"\n"
         self._run: _Run | None = None
@@ -116,22 +124,22 @@ class Base64Scanner:
     def _next(self, text: bytes, at: int, offset: int, *, last: bool) -> tuple[int, bool]:
         """Where the next run begins, or up to where surely none does."""
         # What stands before a run may have been decided already.
-        low, high = search(_last if last else self._open, text, max(0, at - 8))
+        low, high = search(self._last if last else self._open, text, max(0, at - 8))
         while low >= 0:
             found = _start(text, low)
             if found is None or (high == len(text) and not last and not self._is_sure(text, max(at, found.end()))):
                 return max(at, low), False
             if found.end() >= at:
-                inner = self._inner() if _is_text(text, found.end()) else None
+                inner = self._inner() if self._is_binary or _is_text(text, found.end()) else None
                 if inner is not None and text.startswith(_OBJECT, found.end()):
                     inner.is_json = True
                 self._run = _Run(inner, offset + found.end())
                 return found.end(), True
-            low, high = search(_last if last else self._open, text, low + 1)
+            low, high = search(self._last if last else self._open, text, low + 1)
         return len(text), False
 
     def _is_sure(self, text: bytes, at: int) -> bool:
-        return _begins_with_text(text, at) is not None or len(text) - at >= LONG
+        return self._is_binary or _begins_with_text(text, at) is not None or len(text) - at >= LONG
 
 
 _OBJECT = b"eyJ"

@@ -30,6 +30,7 @@ class LayeredScanner:
     __slots__ = (
         "_base64",
         "_held",
+        "_is_binary",
         "_is_spelled",
         "_places",
         "_rest",
@@ -50,14 +51,21 @@ class LayeredScanner:
         before: bytes = b"\n",
         is_json: bool = False,
         is_spelled: bool = False,
+        is_binary: bool = False,
         depth: int = DEPTH,
     ) -> None:
-        """`is_spelled`: the stream is a text that a model spells out, word by word, of which as little as can be may wait."""
+        """`is_spelled`: the stream is a text that a model spells out, word by word, of which as little as can be may wait.
+
+        `is_binary`: the stream is binary messages in base64.
+        """
         self._table = table
+        self._is_binary = is_binary
         self._is_spelled = is_spelled
         self._tokens = Scanner(table, key, before=before, is_json=is_json)
         self._base64 = (
-            Base64Scanner(lambda: self._inner_scanner(key, depth - 1), is_spelled=is_spelled) if depth else None
+            Base64Scanner(lambda: self._inner_scanner(key, depth - 1), is_spelled=is_spelled, is_binary=is_binary)
+            if depth
+            else None
         )
         self._held = b""
         """The end of a spelled text that may begin a run of base64."""
@@ -76,7 +84,7 @@ class LayeredScanner:
 
     def passes(self, data: bytes, *, last: bool = False) -> bool:
         """Take the next piece if it is decided at once that nothing of it changes, as with nearly all of a stream of events."""
-        if not self._is_idle:
+        if self._is_binary or not self._is_idle:
             return False
         text = self._tokens.with_context(data)
         if not (self._table.is_clean(text) if last else self._table.passes(text)):

@@ -91,7 +91,7 @@ class Table:
         self._rules = (*bounded, *free)
 
         def join(expression: Callable[[Rule], str]) -> str:
-            return "|".join([rf"(?:\b|{ESCAPE})(?:{'|'.join(map(expression, bounded))})", *map(expression, free)])
+            return "|".join([rf"(?:\b_{{0,2}}|{ESCAPE})(?:{'|'.join(map(expression, bounded))})", *map(expression, free)])
 
         starts = join(lambda rule: full(rule.lead + rule.begin))
         tails = join(lambda rule: beginnings(rule.lead + rule.begin))
@@ -156,7 +156,7 @@ class Table:
 
         bounded, free = ([rule for rule in self._rules if rule.bounded is is_bounded] for is_bounded in (True, False))
         return compile_expression(
-            "|".join([rf"(?:\b|{ESCAPE})(?:{'|'.join(map(part, bounded))})", *map(part, free)])
+            "|".join([rf"(?:\b_{{0,2}}|{ESCAPE})(?:{'|'.join(map(part, bounded))})", *map(part, free)])
         ).Match
 
     def which(self, data: bytes, at: int) -> _Found:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from base64 import b64encode, urlsafe_b64encode
+from base64 import b64decode, b64encode, urlsafe_b64encode
 from itertools import pairwise
 
 import pytest
@@ -175,3 +175,35 @@ def test_a_token_behind_the_beginning_of_another_is_not_shown(prefix: str, famil
         new = replaced((prefix + secret + behind).encode()).decode()
         kept = re.match(KEPT.get(family, ""), secret)
         assert not is_shown(secret[kept.end() if kept else 0 :], iter([new])), new
+
+
+# -- neighbours
+
+
+@pytest.mark.parametrize("text", ["{}", "it is {} ok", "a {} b {} c"])
+@pytest.mark.parametrize("frames", [1, 3])
+def test_messages_of_grpc_web_in_base64_are_redacted_once(text: str, frames: int) -> None:
+    secret = token("GitHub")
+    message = text.format(*[secret] * 2).encode()
+    message = b"\x0a" + bytes([len(message)]) + message
+    body = b64encode(b"\0" + len(message).to_bytes(4) + message) * frames
+
+    new = redact_twice(body, "application/grpc-web-text+proto")
+
+    size = len(body) // frames
+    for at in range(0, len(new), size):
+        said = b64decode(new[at : at + size])
+        assert said[:7] == b"\0" + len(message).to_bytes(4) + message[:2]
+        assert not is_shown(secret, iter([said.decode("latin-1")]))
+
+
+def test_a_binary_header_that_holds_no_secret_stays() -> None:
+    headers = (("grpc-status-details-bin", b64encode(b"\x08\x05\x12\x09not found").decode()), ("x-bin", "no base64"))
+    assert REDACTOR.response_headers(headers) == (headers, 0)
+
+
+@pytest.mark.parametrize("around", ["_", "__", "*", "**", "`", "~~", "|"])
+def test_a_token_that_markdown_sets_apart_is_replaced(around: str) -> None:
+    secret = token("GitHub")
+    new = redact_twice(f"it is {around}{secret}{around} and more".encode(), "text/markdown")
+    assert not is_shown(secret, iter([new.decode()]))
