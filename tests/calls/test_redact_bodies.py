@@ -83,6 +83,8 @@ def test_the_first_field_of_a_form_is_a_field() -> None:
     assert new == b"password=*******&grant_type=password&client_secret=***&assertion=*****"
 
 
+@example("P", 0, False)
+@example("PLAY", 1, True)
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), st.integers(0, 3), st.booleans())
 def test_json_stays_json_and_loses_the_secret(secret: str, depth: int, ascii_only: bool) -> None:
     value: object = {"n": 1, "api_key": secret, "after": ["x", {"y": secret[::-1]}]}

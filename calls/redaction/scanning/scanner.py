@@ -91,7 +91,9 @@ class Table:
         self._rules = (*bounded, *free)
 
         def join(expression: Callable[[Rule], str]) -> str:
-            return "|".join([rf"(?:\b_{{0,2}}|{ESCAPE})(?:{'|'.join(map(expression, bounded))})", *map(expression, free)])
+            return "|".join(
+                [rf"(?:\b_{{0,2}}|{ESCAPE})(?:{'|'.join(map(expression, bounded))})", *map(expression, free)]
+            )
 
         starts = join(lambda rule: full(rule.lead + rule.begin))
         tails = join(lambda rule: beginnings(rule.lead + rule.begin))
@@ -336,7 +338,7 @@ class Scanner:
         replaced = (
             is_placeholder(secret.rstrip(b"\\") if cut == len(text) else secret)
             or _follows_its_prefix(text, found.start, cut)
-            or _begins_one(secret)
+            or (self.is_stream and _begins_one(secret))
         )
         if not (self._inside or (replaced and cut == stop) or self._real(text, found, stop, offset)):
             # A shorter name may begin inside of the lead, and another family's token behind the prefix.
