@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import httpx2
+import pytest
 
 from calls.events import encode
 from calls.exchange_builder import events_of
@@ -13,6 +14,7 @@ from calls.model import Body, Chunk, Exchange
 from store.generations.auto_session_file import Take
 from store.spool import Spool
 from tests.store import exchanges as made
+from tests.store.samples import NOON, uuid7
 from tests.store.test_keeper_process import Process, data, keeper
 
 __all__ = ["data"]
@@ -32,6 +34,11 @@ def exchange() -> Exchange:
     answer = Body(data=body, chunks=(*chunks, Chunk(99, len(chunks) << 20, SIZE - (len(chunks) << 20))), size=SIZE)
     headers = (("content-type", "application/octet-stream"),)
     return replace(plain, response=replace(plain.response, headers=headers, body=answer))
+
+
+def reset_peak(one: Process) -> None:
+    """Have `VmHWM` begin again at what the process has now."""
+    Path(f"/proc/{one.process.pid}/clear_refs").write_text("5")
 
 
 def resident(one: Process, name: str) -> int:
@@ -77,3 +84,63 @@ async def test_it_opens_no_large_body_itself_whatever_is_asked_of_it(data: Path,
             note("judged")
             assert (await api.get("/v1/runs/copy:g2")).json()["exchanges"] == 2
     assert {what: size for what, size in growth.items() if size > ROOM} == {}
+
+
+def streamed_exchange(run: str, number: int, size: int) -> Exchange:
+    """A long answer that a model streams, of which each run has another end."""
+    (plain,) = made.conversation(1)
+    assert plain.response is not None
+    event = b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"%06d so it was, and so it is "}}]}\n\n'
+    body = b"".join(event % n for n in range(size // len(event % 0)))
+    body += b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"%s"}}]}\n\ndata: [DONE]\n\n' % run.encode()
+    step = 1 << 20
+    chunks = tuple(Chunk(n, at, min(step, len(body) - at)) for n, at in enumerate(range(0, len(body), step)))
+    answer = replace(
+        plain.response,
+        headers=(("content-type", "text/event-stream"),),
+        body=Body(data=body, chunks=chunks, size=len(body)),
+    )
+    at = NOON + number * 10**9
+    return replace(plain, id=uuid7(at, number), run=run, started_at=at, response=answer)
+
+
+@pytest.mark.slow
+async def test_it_compares_runs_of_large_streamed_answers_in_a_helper_process(data: Path, database_url: str) -> None:
+    """Two runs of two answers of 30 MB each: all that is asked over runs, calls and exchanges."""
+    sent = [streamed_exchange(run, number, 30_000_000) for number, run in enumerate(("one", "one", "other", "other"))]
+    growth: dict[str, int] = {}
+    statuses: dict[str, int] = {}
+    async with keeper(data, database_url=database_url, open_api=True) as one:
+        at_rest = resident(one, "VmRSS")
+        with Spool(data / "spool" / "worker") as spool:
+            for exchange in sent:
+                last = [spool.append(encode(event)) for event in events_of(exchange)][-1]
+                await spool.reached(last)
+        async with httpx2.AsyncClient(base_url=one.url, trust_env=False, timeout=200) as api:
+            for _ in range(20):  # each waits for up to 10 s
+                answer = await api.get("/v1/runs/other/calls?settled=true&limit=1")
+                if answer.status_code == 200 and answer.json()["settled"]:
+                    break
+            call = (await api.get("/v1/runs/one/calls")).json()["items"][0]["id"]
+            for path in (
+                "/runs",
+                "/runs/one",
+                "/calls",
+                "/runs/one/calls",
+                "/runs/one/diff/other",
+                "/drift",
+                f"/calls/{call}",
+                f"/calls/{call}/explain",
+                f"/exchanges/{sent[0].id}/chunks",
+                f"/exchanges/{sent[0].id}/response",
+            ):
+                reset_peak(one)
+                name = path.replace(call, "ID").replace(sent[0].id, "ID")
+                statuses[name] = (await api.get(f"/v1{path}")).status_code
+                growth[name] = resident(one, "VmHWM") - at_rest
+    print({name: f"{statuses[name]}, {size >> 20} MiB" for name, size in growth.items()}, at_rest >> 20)
+    # A comparison of answers that long is more than a helper process may take: it is refused, and nobody else notices.
+    allowed = {"/runs/one/diff/other": (200, 507)}
+    assert {name: status for name, status in statuses.items() if status not in allowed.get(name, (200,))} == {}
+    assert at_rest + max(growth.values()) < 300_000_000
+    assert {name: size for name, size in growth.items() if size > 4 * ROOM} == {}
