@@ -1,4 +1,4 @@
-"""In which form an answer is asked for, and in which one it came: whole, or as a stream, cut in one way or another.
+"""Determine the form of an answer: whole or streamed, and by which framing; the one requested and the one received.
 
 The form is not part of a request's key, because the answer is the same. Whoever answers from a record has to see to it.
 """

@@ -1,4 +1,4 @@
-"""An exchange to the call that it means. What is derived can be derived again, by a later version that knows more."""
+"""Derive the call of an exchange. A later version that knows more can derive it again."""
 
 from collections.abc import Mapping
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""What the live part of a fork may do to the world: asked of every request that is about to leave the record.
+"""Decide which requests of a fork may leave the record, by what they could change in the outside world.
 
 Models are asked and whatever only reads goes live. What may change something elsewhere, or replaces or deletes anywhere, is
 blocked unless somebody allows it: one cannot un-send an email. Rules go by host and method, the first that fits decides.

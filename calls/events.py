@@ -1,4 +1,4 @@
-"""What a wire engine tells: one event for each thing that happened to an exchange, with its time.
+"""The events that a wire engine reports: one for each thing that happened to an exchange, with its time.
 
 The spool holds exactly these events, after redaction, in the order in which they happened; an exchange is their fold
 (`fold`). Times are nanoseconds on a monotonic clock since the exchange began; only `RequestStarted` and `Gap`

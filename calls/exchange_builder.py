@@ -1,4 +1,4 @@
-"""Fold the events of one exchange, in their order, into the exchange.
+"""Build an exchange from its events, in their order.
 
 The life of an exchange is the table below: in a state, which words may come and where they lead. What the table does
 not allow (a second head, data after the end, anything after `Closed`) does not change the exchange; it is kept in

@@ -1,4 +1,4 @@
-"""Answers of MCP that come on another exchange than the one that asked.
+"""Match MCP answers that come on another exchange with the requests that they answer.
 
 The transport of 2024-11-05 answers a POST with 202 and sends what was asked for on a stream that the client had opened before
 by GET, whose first event names where to post. A streamable one may break off, and go on when the client asks by GET for

@@ -1,4 +1,4 @@
-"""The values the house speaks in: exchanges (what crossed the wire) and calls (what it meant).
+"""The types of the core: exchanges (what crossed the wire) and calls (what it meant).
 
 Everything here is immutable and has no behaviour beyond small look-ups. Header names and values are text
 in the isomorphic decoding of WHATWG Infra (one code point for each byte), so that no byte is lost or invented.

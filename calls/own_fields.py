@@ -1,4 +1,4 @@
-"""The names of Playhead's own response fields: what an upstream says under them could pass for what we say."""
+"""Name Playhead's own response fields: under these names an upstream could imitate what we say."""
 
 from functools import lru_cache
 

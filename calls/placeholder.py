@@ -1,4 +1,4 @@
-"""What stands in a record where a secret stood: ASCII, as long as the secret, and the same for the same secret.
+"""Make the replacement of a secret: ASCII, as long as the secret, and the same for the same secret.
 
 A placeholder is `PLAYHEAD_`, one letter that says how the secret was found, and an HMAC of the secret in base32,
 stretched to the secret's own byte length: sizes, offsets and chunk boundaries stay true, equal secrets stay equal, but for the

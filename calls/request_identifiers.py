@@ -1,5 +1,4 @@
-"""Whose call this is, as its body says it: the identifiers that agents and their frameworks put where a provider, a gateway
-or a cache is to find them.
+"""Read the identifiers that agents and frameworks put into bodies for a provider, a gateway or a cache.
 
 A body is known only after the door had to name a run, so what it says counts where nothing better did. What is read here was
 meant for others: a value that could not be an identifier is none, and a name that cannot be a run's becomes one by digest.

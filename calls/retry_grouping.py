@@ -1,4 +1,4 @@
-"""Several exchanges that are one call: tries of one request, and looks at work that goes on.
+"""Group the exchanges that are one call: retries of a request, and polls of work that continues.
 
 A try is repeated (same key, soon after) where an SDK would: after 408, 409, 429 or 5xx, or when the connection broke
 before the answer was whole. A look (`Call.polls`) belongs to the call whose answer left that work unfinished (`Call.pending`). What

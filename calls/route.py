@@ -1,4 +1,4 @@
-"""Which way a request goes: who is asked, in which dialect, for what. Its head tells, but for messages of JSON-RPC."""
+"""Find the provider, dialect and operation of a request by its head, and by its body for JSON-RPC."""
 
 import re
 from dataclasses import dataclass

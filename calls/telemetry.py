@@ -1,4 +1,4 @@
-"""What an agent only tells, and nobody's answer depends on: traces, metrics, errors, usage, by the services that take them."""
+"""Recognise requests to services that receive traces, metrics, errors and usage: no answer depends on them."""
 
 import re
 from typing import Final

@@ -1,4 +1,4 @@
-"""What was said over a WebSocket: its messages as values, where a stream of sound is one, however it was cut.
+"""Read the messages of a WebSocket as values; a stream of audio is one value, however it was divided.
 
 A client sends sound as it comes from a microphone: where it cuts it means nothing. So pieces that follow one another
 count by their bytes together; every other message counts by itself.

@@ -1,4 +1,4 @@
-"""What a replay tells the wire engine to send: one whole answer, in pieces with their times.
+"""The answer that a replay gives to the wire engine: one whole response, in pieces with their times.
 
 An engine sends the head, then each piece by itself at its time; it makes the hop-by-hop part (framing, connection)
 itself and leaves the other headers as they stand. Times are nanoseconds after the answer was given; 0 is at once.

@@ -1,4 +1,4 @@
-"""When each piece of a recorded body is sent: at once, at its recorded time, or at a multiple of it."""
+"""Decide when each piece of a recorded body is sent: at once, at its recorded time, or at a multiple of it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A recorded exchange as the answer that it was: the same head, the same bytes in the same pieces, the same end."""
+"""Give a recorded exchange as an answer: the same head, the same bytes in the same pieces, the same end."""
 
 from collections.abc import Callable
 from dataclasses import replace

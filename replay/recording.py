@@ -1,4 +1,4 @@
-"""A recorded run made ready to answer from: keyed under today's rules, indexed, shared by all its replays."""
+"""A recorded run that is ready to answer: keyed under today's rules, indexed, shared by its replays."""
 
 import gc
 import hashlib

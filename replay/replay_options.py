@@ -1,4 +1,4 @@
-"""What somebody wants of a replay beyond the record, in JSON: overrides, a fork. It comes by a file, over REST, or on a command line.
+"""The options of a replay beyond the record, in JSON (overrides, a fork): from a file, over REST, or from a command line.
 
     {"overrides": [{"step": 2, "text": "…"}, …], "fork": {"at": 3, "effects": ["block"], "allow": ["POST tickets.example.com"]}}
 

@@ -1,4 +1,4 @@
-"""Which recording answers a request, and the answer: what stands behind the door in place of every upstream.
+"""Choose the recording that answers a request, and answer it: what a worker uses instead of every upstream.
 
 A process that was started with one recording answers everything from it, whatever run is named. With several, and with
 none (then recordings come from the store), the run that our own credentials or header name selects; ids that an agent

@@ -1,4 +1,4 @@
-"""What a replay came to: the contract's report as JSON, and the same in a few lines for a person."""
+"""The report of a replay: as JSON, and in a few lines for a person."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

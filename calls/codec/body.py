@@ -1,4 +1,4 @@
-"""Read a request's body by what it is: JSON, JSON by lines, a form, multipart, text, or bytes that count by their digest.
+"""Read the body of a request by its content type: JSON, JSON lines, a form, multipart, text, or bytes by their digest.
 
 The bytes are believed before the label: curl sends JSON as a form unless it is told otherwise. A body that should be JSON
 and cannot be read without guessing counts by its raw bytes, with a warning: never by a guess, and never a crash.

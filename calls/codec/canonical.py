@@ -1,4 +1,4 @@
-"""One spelling for one value: RFC 8785 (JCS), extended to numbers that a double cannot hold.
+"""Write JSON canonically (RFC 8785), extended to numbers that a double cannot hold.
 
 RFC 8785 writes numbers as ECMAScript does, from the nearest double. Requests carry larger integers and longer
 decimals (ids, scores, vectors), and two requests that differ in the last digit are two requests. So the extension: an

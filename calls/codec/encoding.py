@@ -1,4 +1,4 @@
-"""Content codings (RFC 9110 8.4): gzip, deflate, br and zstd, piece by piece, and never more than a limit.
+"""Decode gzip, deflate, br and zstd (RFC 9110 8.4) in pieces, never beyond a limit.
 
 A decoder gives what there is: a body that breaks off decodes up to there, without an error, and is not `complete`. What
 is damaged, or opens to more than the limit, is `Undecodable`. An encoder flushes after each piece, so that pieces stay

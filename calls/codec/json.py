@@ -1,4 +1,4 @@
-"""JSON without loss: integers of any size, decimals as written, and a refusal where meaning would be guessed.
+"""Read JSON without loss: integers of any size, decimals as written; refuse what has no single meaning.
 
 `parse` refuses what parsers read differently (duplicate names, lone surrogates, NaN, nesting beyond `MAX_DEPTH`), so that
 a key is never made from a guess; `lenient` reads such a text as most clients do, for answers that people look at.

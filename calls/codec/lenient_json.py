@@ -1,4 +1,4 @@
-"""Read foreign JSON without trusting its shape: what is not what it should be is empty."""
+"""Read members of JSON whose shape is not trusted: a value of another type counts as empty."""
 
 from collections.abc import Mapping, Sequence
 from decimal import Decimal

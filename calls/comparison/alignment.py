@@ -1,4 +1,4 @@
-"""Which calls of two runs stand for each other, though some were added, left out, repeated or changed.
+"""Match the calls of two runs although some were added, left out, repeated or changed.
 
 Each call comes with marks, from the strictest to the loosest: its key, what its request brings that is new, where it
 goes. Calls are paired by the strictest mark first, in order; what stands between two pairs is then paired by the next

@@ -1,4 +1,4 @@
-"""What an answer says, without what every answer has anew: ids, times, counts. By it two answers are told to be the same."""
+"""Digest what an answer says without its ids, times and counts, to tell whether two answers are the same."""
 
 import json
 import re

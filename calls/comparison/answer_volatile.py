@@ -1,4 +1,4 @@
-"""Values in answers that are made anew for each answer: times, ids of requests, and what a profile's `answer.ignore` names.
+"""Find the values that are new in each answer: times, request ids, and what a profile's `answer.ignore` names.
 
 Two answers to the same request are compared without them. A time is only taken for one of these where it is as far from
 its own call as its counterpart is from the other: a due date is not.

@@ -1,4 +1,4 @@
-"""Two recordings of the same work: which calls are the same, what of their requests differs, and what that may count as.
+"""Compare two recordings of the same work: which fields of their requests differ, and which class each may have.
 
 Calls are aligned by where they go and what they say, not by their keys, because it is the keys that are in question. Only
 what would change a key is looked at. What is proposed is tried: the calls are keyed again under it.

@@ -1,4 +1,4 @@
-"""Unkeyed drift: how a request that hit differs from the recorded one outside its key.
+"""Report how a request that hit differs from the recorded one outside its key.
 
 A fix can make load-bearing what no rule calls so. Hence every hit compares the whole request, and what differs is shown.
 What differs in every sending (dates, traces, what belongs to the connection, nonces, secrets) is no drift.

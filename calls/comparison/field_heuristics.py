@@ -1,4 +1,4 @@
-"""What a value looks like that changes from one recording of the same work to the next, and so what it may count as.
+"""Guess the class of a field that differs between two recordings from the look of its values.
 
 A guess, with its reason in words, for a person to judge: it is never acted on without being asked for.
 """

@@ -1,4 +1,4 @@
-"""Findings as profiles, and profiles as lines of `playhead.toml`: what stands there, comments too, stays as it is.
+"""Turn findings into profiles, and write them into `playhead.toml` without changing what stands there.
 
 A profile that is proposed extends the one that ruled, and is known by its name (`…-calibrated/N`): found again, it is added
 to, and its number goes up, because its keys are others.

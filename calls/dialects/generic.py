@@ -1,4 +1,4 @@
-"""Any other HTTP API: JSON is read as JSON, text as text, an event stream and a WebSocket as the list of what came."""
+"""Any other HTTP API: JSON as JSON, text as text, event streams and WebSockets as lists of messages."""
 
 from typing import Final
 

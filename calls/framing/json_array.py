@@ -1,4 +1,4 @@
-"""The elements of one JSON array, each as soon as it is whole (Gemini's streams without `alt=sse`).
+"""Read the elements of a JSON array, each as soon as it is complete (Gemini's streams without `alt=sse`).
 
 Only brackets, commas and quotes are looked at: whether an element is JSON is for its reader to say.
 """

@@ -1,4 +1,4 @@
-"""JSON values one a line (Ollama, Cohere's first API, Elasticsearch), in whatever pieces they come."""
+"""Read JSON values, one a line (Ollama, Cohere's first API, Elasticsearch)."""
 
 import re
 from typing import Final

@@ -1,4 +1,4 @@
-"""JSON values, each closed by a byte of zeros: how vLLM's own small server streams."""
+"""Read JSON values that end with a zero byte, as vLLM's demonstration server streams them."""
 
 from typing import Final
 

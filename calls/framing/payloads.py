@@ -1,4 +1,4 @@
-"""SageMaker's event stream: its frames carry parts of another stream, cut wherever the bytes fell.
+"""Read SageMaker's event stream, whose frames carry parts of another stream, divided anywhere.
 
 What is carried is whatever the model's server sends: events, or JSON line by line.
 """

@@ -1,4 +1,4 @@
-"""Server-sent events, as WHATWG HTML 9.2.6 reads them, in whatever pieces they come.
+"""Read server-sent events (WHATWG HTML 9.2.6).
 
 The lines of a message's data are joined by newlines.
 """

@@ -1,4 +1,4 @@
-"""One side of a WebSocket, its messages one after another: each with its kind and its length before it.
+"""Read the messages of one side of a WebSocket as they are stored: kind, length, bytes.
 
 A WebSocket's body is kept as messages without anything between them, so that their bounds are those of its chunks. `framed`
 writes the bounds into the bytes, and from then on such a body is read as every other one: in any pieces.

@@ -1,4 +1,4 @@
-"""Where two JSON values part: pointers with what stands there on either side, few and short enough to read."""
+"""List where two JSON values differ: pointers with the values of both sides, few and short enough to read."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""How a key came about: what went in, what was left out, renamed or folded, and by which rule. For people, as a table."""
+"""Explain how a key was made: what went in, what was left out, renamed or normalized, and by which rule."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

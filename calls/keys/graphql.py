@@ -1,4 +1,4 @@
-"""GraphQL documents in one spelling: blanks, commas and comments mean nothing between its tokens (GraphQL spec, October 2021, 2.1.7)."""
+"""Normalize GraphQL documents: blanks, commas and comments between tokens do not count (GraphQL spec, October 2021, 2.1.7)."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""RFC 9535 paths in general, by python-jsonpath. Nearly all rules stand at plain ones, which `rules` reads itself."""
+"""Read RFC 9535 paths by python-jsonpath. Nearly all rules have plain paths, which `rules` reads itself."""
 
 from typing import Final
 

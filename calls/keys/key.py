@@ -1,4 +1,4 @@
-"""A request's key: the digest of what is load-bearing in it, under the rules of its profile.
+"""Make the key of a request: the digest of the fields that count, by the rules of its profile.
 
 The key is SHA-256 under the domain `key/1` of the canonical list [profile, dialect, operation, selected]. `selected` is
 all that went in: method, upstream, path, query, declared headers, and what the profile keeps of the body. Everything

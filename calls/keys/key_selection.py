@@ -1,4 +1,4 @@
-"""Take from a body what counts, and make equal what the API treats as equal, in one walk beside the rules.
+"""Select and normalize the key fields of a body in one pass over the profile's rule tree.
 
 The class of a value is the one given at the deepest place above it. What no rule classifies is unknown. Everything that is not
 taken as it came is noted, with the rule that says so.

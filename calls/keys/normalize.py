@@ -1,4 +1,4 @@
-"""One spelling for what an API reads in several: names in two cases, schemas, bytes in base64.
+"""Normalize values that an API reads in several spellings: names in two cases, schemas, bytes in base64.
 
 Every function here is a fold of a profile (`calls.keys.profile.Folds`), and total: what it cannot read it leaves as it came.
 """

@@ -1,4 +1,4 @@
-"""Profiles: the declared, versioned rules that say which part of a request makes its key.
+"""A profile: the declared, versioned rules for which parts of a request make its key.
 
 A fold is listed at the places where the API itself reads two spellings as one. How profiles are written: `profile_text`.
 """

@@ -1,4 +1,4 @@
-"""Profiles as people write them: `[[profile]]` tables of TOML, in `playhead.toml` and in `calls/profiles/` alike.
+"""Read profiles from `[[profile]]` tables in TOML: `playhead.toml`, and those in `calls/profiles/`.
 
 A profile may extend another one: then it takes over all that it does not speak of itself, and is a profile like any
 other, with the digest of the whole.

@@ -1,4 +1,4 @@
-"""A request as one JSON document, for whoever compares two of them by pointers."""
+"""Represent a request as one JSON document, so that two can be compared by pointers."""
 
 from calls.codec.body import pairs
 from calls.codec.lenient_json import elements, members, text

@@ -1,4 +1,4 @@
-"""Rules at places of a body, compiled into a tree that is walked beside it.
+"""Compile the rules of a profile into a tree that is walked together with a body.
 
 A rule stands at an RFC 9535 path. Paths of names, indexes, wildcards and types (`[?@.type == 'x']`: how most APIs tell their
 items apart) become a tree (`Node`), so that the walk is linear in the body and not in the rules. Paths with other filters,

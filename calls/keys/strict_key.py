@@ -1,4 +1,4 @@
-"""A request's strict key: all that it says, whatever a profile makes of it; only what is noise on the wire is left out.
+"""Digest all that a request says, whatever its profile ignores; only noise of the transport is left out.
 
 Equal raw digests have equal strict keys, and equal strict keys have equal keys under every profile. So a hit can say by
 which tier it matched: the same bytes, the same request, or the same in what its profile calls load-bearing.

@@ -1,4 +1,4 @@
-"""A client's messages over a WebSocket one by one, each as the key of them all counts it."""
+"""Digest a client's messages over a WebSocket one by one, each as the key of them all counts it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Override files, in TOML or JSON, with the line on which each override begins (docs/forks.md)."""
+"""Read override files in TOML or JSON, with the line on which each override begins (docs/forks.md)."""
 
 import json
 import re

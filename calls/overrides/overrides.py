@@ -1,4 +1,4 @@
-"""Overrides: what a replay or a fork is to answer in place of the record, as people write it down (docs/forks.md).
+"""Overrides: the answers that a replay or fork gives instead of the recorded ones (docs/forks.md).
 
 A file in TOML or JSON, or a list over REST. Each entry says where, by step or by what the request looks like, and one change:
 a whole answer, a text, an argument of a tool call, a JSON patch, a tool's result, or a fault. Here they are only read and checked;

@@ -1,4 +1,4 @@
-"""A body on its way into the record: its pieces, with what is secret in them replaced.
+"""Redact a body in pieces.
 
 A plain body is redacted as it comes, and leaves in the pieces and at the times in which it came. A compressed one, and
 one in which a profile declares secrets by path, has to be held until it can be opened; it leaves as it came when there is

@@ -1,4 +1,4 @@
-"""A call as it may be stored and shown: without the secrets that only its assembly puts together.
+"""Redact a call: secrets that only its assembled text shows.
 
 A model that is asked for a key spells it out over many events, and a secret that is in none of them is in the text that
 they make. The evidence stays as it passed; what is derived from it is searched again.

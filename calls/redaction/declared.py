@@ -1,4 +1,4 @@
-"""Secrets that a profile declares by path: found by parsing the body, where all other rules look at bytes.
+"""Redact secrets that a profile declares by path: the body is parsed, where all other rules search bytes.
 
 The paths are searched in the parsed document; what they name is then found again in the raw text, so that nothing else in
 it changes. Below a path everything is secret: strings get placeholders, numbers become as many nines.

@@ -1,4 +1,4 @@
-"""Headers and URLs on their way into the record: which values may be seen, and which stand for a credential.
+"""Redact headers and URLs: which values may be seen, and which are credentials.
 
 Of a request's headers only names that are known to be safe stay as they are, since a secret can be in any other. Of a
 response's, all but those that are known, or look by their name, to hold a secret: what a server sends back is what

@@ -1,4 +1,4 @@
-"""Nothing secret reaches a disk: what is recorded, and what is looked up in replay, passes through here first.
+"""Redact whatever is recorded, and whatever is looked up in replay, before anything reaches a disk.
 
 The same rules and the same key always give the same result, and what was redacted passes unchanged: so a recording, the
 request that asks for it again, and a secret that comes back as its placeholder all agree. See `placeholder` for what

@@ -1,4 +1,4 @@
-"""A fork: the first steps of a run from its record, and from there on a life of its own, as a run of its own.
+"""Fork a run: its first steps come from the record, then it goes on live as a run of its own.
 
 What the prefix does not answer leaves the record here and nowhere else: by the policy for side effects it is answered from
 what the parent did later, refused, or goes live.

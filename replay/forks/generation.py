@@ -1,4 +1,4 @@
-"""A new generation of a run, as a bundle."""
+"""Write the next generation of a run as a bundle."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Where a fork takes part in a replay: before a recorded answer is given, and where the recording has none.
+"""The two points at which a fork changes a replay: before a recorded answer is given, and where there is none.
 
 A replay without hooks answers from the record or misses. Overrides change what is given at a step (`Edits`); a fork decides
 what becomes of a request that its prefix does not answer (`Beyond`).

@@ -1,4 +1,4 @@
-"""Why a request is not answered from the recording: which reason it is, in which words, and what mends it."""
+"""Find why a request is not answered from the recording, and what would help."""
 
 import re
 from collections.abc import Iterable, Sequence

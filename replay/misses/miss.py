@@ -1,4 +1,4 @@
-"""A request that the recording does not answer, and how the agent is told: loudly, once, with what to do about it.
+"""Represent a request that the recording does not answer, and the response that tells the agent so.
 
 The body is an RFC 9457 problem that also has the `error` member in which the SDKs of the model providers look for a
 message. 424 and `x-should-retry: false` because 408, 409, 429 and every 5xx make those SDKs ask again.

@@ -1,4 +1,4 @@
-"""The recorded call that is most like a request that was not recorded.
+"""Find the recorded call that is most similar to a request that was not recorded.
 
 Comparing a request with each of a hundred thousand others would take minutes. So a few candidates are picked by what is
 cheap to know, and only those are compared in depth: calls to the same place that share rare pieces of text with the

@@ -1,4 +1,4 @@
-"""Why a replay was not right, for a person: each miss with the nearest recorded call side by side, and what would mend it."""
+"""Show a person why a replay was not right: each miss beside the nearest recorded call, and what would help."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from shlex import quote

@@ -1,4 +1,4 @@
-"""What an override makes of a recorded exchange: the same exchange with another answer, in the form in which it was recorded.
+"""Apply an override to a recorded exchange: the same exchange with another answer, in its recorded form.
 
 An edit works on the answer in the shape that it has when it is not streamed; where it was recorded as a stream it becomes a
 stream of its dialect again. What cannot be done is said here, when a replay is made ready, and never while it runs.

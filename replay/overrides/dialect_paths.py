@@ -1,4 +1,4 @@
-"""Where a model's answer has its text and its tool calls, for each dialect, in the shape that it has when it is not streamed."""
+"""Locate the text and tool calls in a model's whole answer, for each dialect."""
 
 from collections.abc import Iterator, Mapping, MutableMapping, MutableSequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Faults as a provider has them: a refusal in its own shape, silence, a cut, a broken body, a slow one."""
+"""Make the faults of a provider: an error in its own shape, silence, a cut, a broken body, a slow one."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""Overrides put to work: every edit is made when the replay is made ready, so that nothing can go wrong in its middle.
+"""Apply all overrides when a replay is prepared, so that none can fail in its middle.
 
 What changes a recorded answer becomes part of the recording. Faults come before it, and the answer stays for whoever asks
 again. An override that says by a match what is to be answered, and not where, also answers what was never recorded.

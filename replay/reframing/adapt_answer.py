@@ -1,4 +1,4 @@
-"""Fit a recorded answer to a request that has the same key but is not the same: as a stream or whole, with its drift."""
+"""Adapt a recorded answer to a request with the same key that differs otherwise: whole or streamed, with its drift."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

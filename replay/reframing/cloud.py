@@ -1,4 +1,4 @@
-"""Whole answers as the clouds stream them: Gemini's events and arrays, Bedrock's frames, the lines of Ollama and Cohere.
+"""Stream whole answers as Gemini, Bedrock, Ollama and Cohere do.
 
 Every function gives the pieces of a body. What a stream says of itself but a whole answer does not (latencies, paddings) is left out.
 """

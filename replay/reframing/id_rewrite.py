@@ -1,4 +1,4 @@
-"""Put the ids that a client mints now in the place of those that it minted when it was recorded."""
+"""Replace ids that the client made when it was recorded by those that it makes now."""
 
 from collections.abc import Mapping
 

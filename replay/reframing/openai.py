@@ -1,4 +1,4 @@
-"""Whole answers as OpenAI's other APIs stream them: responses, completions, pictures, transcripts. And vectors in the other spelling.
+"""Stream whole answers of OpenAI's other APIs: responses, completions, pictures, transcripts; re-encode vectors.
 
 A stream says in pieces what it says again whole, so one piece for each text is enough. What only a stream says of itself
 (paddings, sketches of a picture) is left out.

@@ -1,4 +1,4 @@
-"""A recorded answer of JSON-RPC addressed to the request that is answered now.
+"""Address a recorded answer of JSON-RPC to the request that it answers now.
 
 Clients count their requests, so that the same question may come under another id; an answer that bears the recorded one
 would wait for nobody. The same goes for the token under which progress is told. Nothing else is touched.

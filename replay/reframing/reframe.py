@@ -1,4 +1,4 @@
-"""A whole answer as the stream that its API would have sent, and a stream as the whole answer.
+"""Turn a whole answer into the stream that its API would have sent, and a stream into the whole answer.
 
 Whether a client asks for a stream is not part of a request's key: the answer is the same. So a recording of one serves the
 other, marked as reframed. The bytes are then ours and not the recorded ones.

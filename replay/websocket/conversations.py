@@ -1,4 +1,4 @@
-"""Several conversations over one WebSocket: each keeps its own order, because the client holds them at the same time.
+"""Keep the order of each of several conversations over one WebSocket.
 
 OpenAI's Responses name the conversation in `stream_id`. A client may call it otherwise each time: a name that was not recorded is
 that of the first conversation that begins so.

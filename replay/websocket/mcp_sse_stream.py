@@ -1,4 +1,4 @@
-"""The stream of MCP's older transport (HTTP+SSE), given again: an answer goes out when what it answers was asked.
+"""Replay the event stream of MCP's older transport (HTTP+SSE): an answer is sent once its request has come.
 
 The client opens the stream first and posts beside it, so what the server says there has no request of its own. An event with
 the id of a recorded POST waits for that POST; every other one for what had been posted last when it came. What need not wait

@@ -1,4 +1,4 @@
-"""A WebSocket of a recording as an answer, and what its client is told where it leaves the record."""
+"""Replay a WebSocket, and tell its client where it leaves the record."""
 
 import hashlib
 import re

@@ -1,4 +1,4 @@
-"""A recorded WebSocket, given again: what the server said is released once the client has said what it said before that.
+"""Decide when each recorded message of a server is sent: once the client has said what it said before it.
 
 Nothing here knows sockets or clocks: messages come in, and frames with their delays go out. Messages are compared as keys count
 them, one by one and in their order; sound by its bytes, however it is cut now. An id that the client minted anew is put

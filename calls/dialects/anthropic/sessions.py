@@ -1,4 +1,4 @@
-"""Anthropic's managed agents (beta): a session is told events, and answers on a stream of events, each whole.
+"""Anthropic's managed agents (beta): events are sent to a session, and whole events come back on a stream.
 
 The answer has the shape of the list of a session's events. A client that asks for it sees messages in pieces as well, before the
 whole ones: `event_start` and `event_delta` are previews, and stand only where nothing whole came after them.

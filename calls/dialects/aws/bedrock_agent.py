@@ -1,4 +1,4 @@
-"""Agents that run at AWS: asked in words, they answer in an event stream of traces and pieces of text.
+"""AWS Bedrock's agents: a question in text, answered by an event stream of traces and pieces of text.
 
 There is no whole answer in Bedrock's API; the one made here has the text, and all other events in their order.
 """

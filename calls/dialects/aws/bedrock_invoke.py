@@ -1,4 +1,4 @@
-"""AWS Bedrock's InvokeModel: each model's own body, whole or in pieces inside of an event stream.
+"""AWS Bedrock's InvokeModel: the body of each model, whole or in pieces within an event stream.
 
 It is a carrier: what it carries is an Anthropic message, a Converse turn (Nova), an OpenAI completion, a Cohere chat or one of the
 plain text models, and it reads them as those dialects do. Which one it is, the first chunk tells: a path may name no more than an

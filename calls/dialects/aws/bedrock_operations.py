@@ -1,4 +1,4 @@
-"""What else Bedrock asks its models: answers out of documents, guardrails, queries, prompts made better.
+"""AWS Bedrock's other operations: retrieval, guardrails, generated queries, optimized prompts.
 
 `RetrieveAndGenerate` answers with a text, and with what each part of it rests on; its stream brings pieces of the text and then the
 citations. The others say what they have to say in a text of their own.

@@ -1,4 +1,4 @@
-"""The plain text models behind Bedrock's invoke: each has its own names for a text, why it ended, and what it cost.
+"""The text models behind Bedrock's InvokeModel: the names that each has for text, stop reason and token counts.
 
 A `Family` says how its chunks become its whole answer, and what that says. Titan, Llama, Mistral and Cohere's Command stream; AI21's
 Jurassic answers whole.

@@ -1,4 +1,4 @@
-"""Models behind AWS SageMaker's endpoints: each is asked and answers as its own server has it, mostly TGI or one of OpenAI's shape.
+"""Models at AWS SageMaker's endpoints, whose bodies are those of their servers, mostly TGI or OpenAI's.
 
 A stream comes in Amazon's frames, whose payloads are the pieces of the server's own stream.
 """

@@ -1,4 +1,4 @@
-"""Google's Discovery Engine (Vertex AI Search, Agentspace): answers out of documents, conversations, assistants, checks of what is claimed.
+"""Google's Discovery Engine (Vertex AI Search, Agentspace): answers from documents, conversations, assistants, grounding checks.
 
 A stream is an array of answers so far, whose texts and lists are pieces; the one that says that it succeeded is the whole answer again.
 Its searches are with `vectors`, its ranking with `rerank`.

@@ -1,4 +1,4 @@
-"""Google's `generateContent` and its kin, on Gemini's own host and on Vertex.
+"""Google's `generateContent` and related methods, on Gemini and on Vertex.
 
 Every chunk of a stream is a whole response; the parts of its candidates follow one another. Text goes on in the part before it,
 unless one of the two is a thought and the other is not, or either carries a signature: a signature belongs to its part,

@@ -1,4 +1,4 @@
-"""Gemini as the Gemini CLI and its kin ask it, through Google's Code Assist: `generateContent` in an envelope.
+"""Google's Code Assist, which the Gemini CLI uses: `generateContent` in an envelope.
 
 It is a carrier: the envelope says which model and whose request it is; what it holds is Gemini's, and so is what the answer's holds.
 """

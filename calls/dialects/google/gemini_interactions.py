@@ -1,4 +1,4 @@
-"""Gemini's Interactions: a turn in steps (thoughts, calls of functions, what the model says), also in the background.
+"""Gemini's Interactions: a turn in steps (thoughts, function calls, text), also in the background.
 
 A stream tells of steps by index: `step.start` brings a frame, `step.delta` a piece, `interaction.completed` the interaction without
 its steps, and `[DONE]` ends it. Until the spring of 2026 an interaction had outputs in place of steps: contents, bare.

@@ -1,4 +1,4 @@
-"""OpenAI's Agents (beta): sessions of agents that OpenAI itself runs, `POST …/agents/sessions`.
+"""OpenAI's Agents (beta): sessions of agents that OpenAI runs, `POST …/agents/sessions`.
 
 A session is told again and again while its turns go on; between, a stream tells the turns and their items, each whole at its begin and at its
 end, texts in pieces between. A session does not hold what was said in it, so its answer is the session with what came beside it, as `turns` and

@@ -1,4 +1,4 @@
-"""OpenAI Assistants (beta): runs of threads, which are asked after until they are done, or streamed.
+"""OpenAI's Assistants (beta): runs of threads, polled until they are done, or streamed.
 
 A run is the call: it is started (`POST …/runs`), polled (`GET …/runs/ID`), and goes on when its tools have answered
 (`…/submit_tool_outputs`). What was said is not in the run but in messages of its thread; a stream tells both, so its answer is the run with the

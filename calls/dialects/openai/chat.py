@@ -1,4 +1,4 @@
-"""OpenAI Chat Completions, and what everybody else made of it.
+"""OpenAI's Chat Completions, and the variants of services that copy it.
 
 Azure, Groq, Mistral, DeepSeek, OpenRouter, Together, vLLM, Ollama, LiteLLM and many more answer in this shape, each with
 habits of its own (reference: wire B.1). The rules below hold for all of them:

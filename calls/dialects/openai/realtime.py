@@ -1,4 +1,4 @@
-"""OpenAI's Realtime and Live APIs over a WebSocket, and who speaks like them: Azure, Azure Voice Live, xAI.
+"""OpenAI's Realtime and Live APIs over a WebSocket, and those of Azure, Azure Voice Live and xAI.
 
 A session has many responses. Each is told whole by `response.done`; the pieces before it only stand in where the session was
 cut. Their sound is left out: `response.done` has none either. Names differ: `response.output_text.delta` was `response.text.delta`

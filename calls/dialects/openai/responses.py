@@ -1,4 +1,4 @@
-"""OpenAI Responses: `POST …/responses`, and `GET …/responses/ID` while one goes on in the background.
+"""OpenAI's Responses: `POST …/responses`, and `GET …/responses/ID` for one in the background.
 
 A stream tells the response again and again (created, in progress, …) and, between, its items in pieces. The last telling is the
 answer: the pieces only stand in for it where a stream was cut, or where the server leaves the items out of it. OpenAI names each event and

@@ -1,4 +1,4 @@
-"""OpenAI Responses over a WebSocket: a `response.create` for each response, answered by the events of its stream.
+"""OpenAI's Responses over a WebSocket: each `response.create` is answered by the events of its stream.
 
 Several conversations may share one socket: what belongs to one of them carries its `stream_id`. This is a carrier: it sorts the
 events, and `openai_responses` reads them.

@@ -1,4 +1,4 @@
-"""Bytes of a response body to its answer, whichever way the provider chose to send it.
+"""Read the bytes of a response body into its answer, whether it was sent whole or streamed.
 
 A request for a stream may be answered by a plain JSON error (labelled as a stream: Gemini's 400s), and a gateway may label
 a stream as anything, so the first bytes decide before the media type. A dialect brings an `Accumulator` for its stream, and the framings

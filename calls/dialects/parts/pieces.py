@@ -1,4 +1,4 @@
-"""Objects and lists that come in pieces: what streams have in common, for dialects to build on."""
+"""Join objects and lists that are streamed in pieces."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final

@@ -1,4 +1,4 @@
-"""A value that comes in pieces, each of which says by a path where it belongs: how Gemini streams the arguments of a function."""
+"""Join a value whose pieces each name their place by a path, as Gemini streams the arguments of a function."""
 
 import re
 from itertools import pairwise

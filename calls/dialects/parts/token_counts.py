@@ -1,4 +1,4 @@
-"""Token counts: told in headers, as by Bedrock and Hugging Face for models whose bodies may have none, and added up over a session."""
+"""Read token counts from headers (Bedrock, Hugging Face), and add up those of a session."""
 
 from collections.abc import Iterable
 from typing import Final

@@ -1,4 +1,4 @@
-"""Agent to Agent: one agent asks another, by JSON-RPC or REST, and gets a message or a task that goes on.
+"""Agent to Agent: a request by JSON-RPC or REST, answered by a message or by a task that continues.
 
 A stream tells of one task: the task itself, its states, and its artifacts in pieces. They are folded into the task as the same
 agent would have answered it whole. Versions 0.3 (`kind`, `final`) and 1.0 (one member names what it is) differ.

@@ -1,4 +1,4 @@
-"""GraphQL over HTTP, at any host: an operation, its variables, and data or errors. Weaviate's searches are asked in it."""
+"""GraphQL over HTTP at any host, Weaviate's searches among it: operation, variables, data or errors."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""JSON-RPC 2.0, which MCP and A2A are spoken in: who is meant stands in the body, whatever the path is."""
+"""JSON-RPC 2.0, on which MCP and A2A are built: the body names the method, whatever the path is."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final

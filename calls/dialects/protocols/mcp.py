@@ -1,4 +1,4 @@
-"""The Model Context Protocol over streamable HTTP: a message up, its answer as JSON or at the end of a stream.
+"""The Model Context Protocol over streamable HTTP: a message is answered as JSON or at the end of a stream.
 
 A stream brings what the server has to tell on the way (progress, logs, requests of its own) and the answer, once. Request ids and
 progress tokens are counted by the client and say nothing. A session is who is talking, not what is asked.

@@ -1,4 +1,4 @@
-"""Vercel's AI gateway in the AI SDK's own protocol: a call's options go out as they are, parts of its answer come back.
+"""Vercel's AI gateway in the AI SDK's own protocol: the options of a call as they are, parts of its answer.
 
 The model stands in a header, and the paths tell what it is asked for. Streamed parts are texts, reasoning and inputs of tools in
 pieces, whole tool calls, and `finish` with why it ended and what it cost. Its versions spell some of that differently: finish reasons and

@@ -1,4 +1,4 @@
-"""Alibaba's DashScope in its own shape (Qwen and others): chats and texts, embeddings, rerankers.
+"""Alibaba's DashScope in its own shape (Qwen and others): chat, text, embeddings, rerankers.
 
 Each event of a stream holds all that was said so far, or only what is new (`incremental_output`); the answer does not say which. It is
 what its texts are: as long as each begins with the one before, they are taken for all so far.

@@ -1,4 +1,4 @@
-"""Mistral's Conversations: agents whose turns are kept at Mistral's, started, gone on with, or restarted from an entry.
+"""Mistral's Conversations: agents whose turns Mistral keeps; they are started, continued or restarted from an entry.
 
 A turn has outputs: what the model says, runs of Mistral's own tools, handoffs, and calls of functions that somebody else answers. A stream
 tells of them by index, in pieces whose frame is said again with each, and ends with `conversation.response.done`.

@@ -1,4 +1,4 @@
-"""Replicate's predictions: made, then asked after until they are done, or listened to as a stream of plain text."""
+"""Replicate's predictions: created, then polled or read as a stream of plain text."""
 
 import re
 from typing import Final

@@ -1,4 +1,4 @@
-"""Models that are asked in a shape that only their own service has: speech, transcripts, pictures, Cloudflare's and Oracle's models.
+"""APIs that only one service has: speech, transcripts, pictures, the models of Cloudflare and Oracle.
 
 What they are asked and answer is read no further than who asks has to know: which operation it is, the text that came of it, and which work
 goes on after its answer.

@@ -1,4 +1,4 @@
-"""Vector stores and search engines: what was looked for, and the pieces that were found.
+"""Vector databases and search engines: the query, and what it found.
 
 Pinecone, Qdrant, Chroma, Milvus, Elasticsearch and OpenSearch, Azure AI Search, Marqo, Meilisearch and Typesense, Turbopuffer, Upstash,
 S3 Vectors, MongoDB's data API, Vertex and Bedrock. Each finds in a shape of its own; all of them come out as pieces with an id, a

@@ -1,4 +1,4 @@
-"""IBM watsonx: text generation whole or as events. Its chats are OpenAI's in all but their path (`openai_chat`)."""
+"""IBM watsonx: text generation, whole or as events. Its chats have OpenAI's shape (`openai.chat`)."""
 
 import re
 from collections.abc import Mapping

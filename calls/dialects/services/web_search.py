@@ -1,4 +1,4 @@
-"""Search services on the web, and those that fetch pages: what was looked for, and what was found.
+"""Web search and page fetching: the query, and what it found.
 
 Tavily, Exa, Serper, SerpAPI, Brave, Bing, Google, Firecrawl, Jina and others. Each has a name of its own for the list of what it found.
 Some let a model answer out of it, in pieces if they are asked so.

@@ -1,4 +1,4 @@
-"""What a credential looks like inside a body: the rules for tokens, private keys, webhooks and schemes, and the table of all.
+"""The rules for tokens, private keys, webhooks and schemes inside bodies, and the table of all rules.
 
 The rules are our own, made from what providers publish about their keys. They lean to recall, but know the ids and the
 prose that merely resemble a key. What only its name makes a secret is in `named_values`, the prefixes in `token_families`.

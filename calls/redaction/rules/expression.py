@@ -1,4 +1,4 @@
-"""RE2 expressions for bytes, called without the wrapper that costs more than a scan of 200 bytes."""
+"""Match RE2 expressions on bytes without re2's wrapper, which costs more than a scan of 200 bytes."""
 
 from typing import Any, Final
 

@@ -1,4 +1,4 @@
-"""Several values under one name: a list of keys, an object of them, cookies of a HAR file, the values of an SQL statement."""
+"""Find several secret values under one name: lists and objects of keys, cookies of HAR files, values of SQL statements."""
 
 import re
 from collections.abc import Iterator

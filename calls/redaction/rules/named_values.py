@@ -1,4 +1,4 @@
-"""Values that only their name makes secret: members, variables, columns, fields and elements.
+"""Find values that their name makes secret: members, variables, columns, fields and elements.
 
 What stands between a name and its value decides how much the value must look like a key: behind `"name":` anything is
 taken, in prose and code only what holds a digit, and in a list beside the name only what is neither a word nor a date.

@@ -1,4 +1,4 @@
-"""Values of command-line options, of parameters in a URL and of cookies, found by their names."""
+"""Find secret values of command-line options, URL parameters and cookies by their names."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Named values in binary formats: MessagePack and CBOR, in which a string's length stands before it."""
+"""Find named values in MessagePack and CBOR, where a string's length stands before it."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Regular expressions that know how they begin: what a scanner of a stream needs and no regex library tells.
+"""Regular expressions with known beginnings, which a scanner of streams needs.
 
 A pattern is a sequence of parts. Besides matching it whole, a scanner must see that the text so far may be its
 *beginning*, to hold that tail back until the next piece shows. From the same parts come both expressions.

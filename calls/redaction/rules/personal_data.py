@@ -1,4 +1,4 @@
-"""Personal data that can be told by its form: card numbers, bank accounts, e-mail addresses and telephone numbers.
+"""Find personal data by its form: card numbers, bank accounts, e-mail addresses, telephone numbers.
 
 Found only where the setting asks for it. A card and an account are taken by their check digits; names of people have no
 form: those that are listed are found by `personal_names`.

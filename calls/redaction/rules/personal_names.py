@@ -1,4 +1,4 @@
-"""Names of people that the setting lists, wherever they stand in a text.
+"""Find the names of people that the settings list.
 
 A name has no form: only who is listed is found, in upper or lower case, as whole words. What joins the words of a name may be
 blanks, or what joins words in an address (`ada.lovelace@`, `ada%20lovelace`). Letters beyond ASCII are found as UTF-8, in either

@@ -1,4 +1,4 @@
-"""Names of members, variables, options, columns and parameters that mean a secret."""
+"""Names of members, variables, options, columns and parameters whose values are secret."""
 
 from typing import Final
 

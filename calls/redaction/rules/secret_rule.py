@@ -1,4 +1,4 @@
-"""The form of a rule that finds secrets in bytes, and the tests and ends that several rules share.
+"""The form of a rule that finds secrets in bytes, with the tests and ends that several rules share.
 
 A rule has a `lead`, which stays; a bounded `begin`, which decides that a secret starts here; an `end`, which finds where
 it stops; and `real`, which has the last word.

@@ -1,4 +1,4 @@
-"""Which prefixes the tokens of known services have, which characters follow and how many.
+"""The tokens of known services: their prefixes, the characters that follow, and how many.
 
 The shapes are facts that providers document and that the rules of gitleaks and detect-secrets list; the table is our own.
 A family whose tokens have no prefix is found by the name of the member or variable that holds them.

@@ -1,4 +1,4 @@
-"""Find secrets in base64, as it comes: decode it, look into what it says, and encode what stands in a secret's place.
+"""Find secrets in base64: decode it, search the text, and encode the replacement in its place.
 
 A run of base64 is looked into where it decodes to text: from its first characters on, or, if it is long, where its first
 bytes are UTF-8. Lines may be broken, also by the escapes of JSON; both alphabets are read, with and without padding. What

@@ -1,4 +1,4 @@
-"""What encoded text looks like: escapes that nobody needs, and the beginnings of base64 that may hold text."""
+"""Recognise encoded text: unnecessary escapes, and the beginnings of base64 that may hold text."""
 
 from collections.abc import Callable
 from typing import Final

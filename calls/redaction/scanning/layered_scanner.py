@@ -1,6 +1,6 @@
-"""Search a stream as it would be read: escapes and base64 are decoded, and what is found in them is replaced where it stands.
+"""Search a stream through escapes and base64, and replace what is found where it stands.
 
-Three layers, each of which takes what the one before has decided: escapes that nobody needs (`sk\\u002dproj`, `sk%2Dproj`)
+Three layers, each of which takes what the one before has decided: escapes that nobody needs (`sk\u002dproj`, `sk%2Dproj`)
 are read as what they mean, base64 is decoded and searched in the same way, down to a bounded depth, and the rest is
 searched for credentials. Lengths never change.
 """

@@ -1,4 +1,4 @@
-"""Find credentials in a stream, however it is cut: the same result for any pieces, holding back as little as can be.
+"""Find secrets in a stream of bytes: the same result for any pieces, holding back as little as possible.
 
 One RE2 expression answers both questions in one pass: does a secret start here, and may the end of what we have be the
 beginning of one? Only such a tail waits. A secret that has begun is followed to its end, at most `LONGEST` bytes at a

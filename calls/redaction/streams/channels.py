@@ -1,4 +1,4 @@
-"""Texts that a stream carries in pieces: each is searched as one, and what is secret in it is replaced where its pieces stand.
+"""Search a text that a stream carries in pieces, and replace secrets in the pieces.
 
 A piece is the inside of a JSON string (or a line of plain text) as it is written in the stream. Put together such pieces are
 the inside of one JSON string, and it is searched as that: so a placeholder has the length of what it replaces in the bytes

@@ -1,4 +1,4 @@
-"""The strings, numbers and literals of a JSON text, with where each stands in its bytes.
+"""List the strings, numbers and literals of a JSON text with their positions.
 
 The values are not decoded: a secret is replaced in the bytes as they are, and a text that comes in pieces is, piece by piece,
 escaped exactly as it would be in one.

@@ -1,4 +1,4 @@
-"""Where messages begin and end in the bytes of a stream, for each framing.
+"""Find where messages begin and end in the bytes of a stream, for each framing.
 
 The decoders of `calls.framing` give a message's text; here it is needed where that text stands, so that it can be changed there.
 """

@@ -1,4 +1,4 @@
-"""Messages that differ only in what they carry, recognised by one expression instead of being read again.
+"""Recognise messages that differ only in their text by one expression, instead of parsing each.
 
 A stream's events are mostly alike: what is in them is found by the expression of the one that was read before, at a tenth of
 the price. What tells texts apart is written out in it, so that a message of another channel is of another shape.

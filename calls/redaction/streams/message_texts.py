@@ -1,4 +1,4 @@
-"""Which members of a message carry text that may go on in the next one, and to which channel each belongs.
+"""Find the members of a message that carry text which may continue in the next one, and their channels.
 
 No dialect is asked: any string may be a piece, but those whose names say that they are ids, types or opaque blobs. Pieces belong
 together when they stand under the same names, and the numbers and types around them are the same: `choices` 0 and 1 are two

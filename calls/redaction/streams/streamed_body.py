@@ -1,4 +1,4 @@
-"""A stream on its way into the record: held back until nothing that is spelled out over its messages can change any more.
+"""Redact a body that is a stream: hold it back until its secrets can no longer change.
 
 What it gives is searched once more as the bytes that it is, by the redactor behind it. Only the record waits; the wire does not.
 """

@@ -1,4 +1,4 @@
-"""One side of a WebSocket on its way into the record: its messages, held back while they may spell out a secret together."""
+"""Redact one side of a WebSocket: hold messages back while they may form a secret together."""
 
 import re
 from collections import deque

@@ -1,4 +1,4 @@
-"""The search for secrets that are spelled out over many messages of a stream, as a model does that is asked for one.
+"""Find secrets that are divided among many messages of a stream.
 
 It has the form of a `Scanner`: bytes go in as they come, and what is to be replaced comes out with how far it is decided. What
 it finds does not depend on how the bytes were cut. What it holds is bounded: a message of more than 64 KiB is not read, and a text
