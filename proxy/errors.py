@@ -1,4 +1,4 @@
-"""The one exception that ends a command: a sentence for the person who typed it."""
+"""The exception that ends a command, with a sentence for its user."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""What the name of a recording means, and which names no command could mean again.
+"""Find what the name of a recording means: a file, a run, or `last`.
 
 A name is that of a run in the store, that of a file, or `last`. Agents name their runs as they like, and are recorded all the
 same; whoever types a name is told at once that nothing could be done with it later.

@@ -1,4 +1,4 @@
-"""The keeper as a process: `python -m store`.
+"""The process of the store server: `python -m store`.
 
 Told by one JSON line on stdin what to do, it says on stdout that it is ready, or in one sentence why it cannot be; it stops
 cleanly on SIGTERM, or when stdin ends because whoever started it is gone.

@@ -1,4 +1,4 @@
-"""The profiles in force: the user's own, then the ones that come with Playhead, in the order of the dialects."""
+"""The profiles in force: the user's own, then the built-in ones in the order of the dialects."""
 
 from functools import lru_cache
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Where everything of one installation lives on disk: keys, spools, the embedded database, logs.
+"""The paths of a data directory: keys, spools, the embedded database, logs.
 
 The layout has a version of its own; a directory of another version is refused and left as it is.
 """

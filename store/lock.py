@@ -1,4 +1,4 @@
-"""A lock that a process holds for as long as it lives: the kernel lets go of it even when the process is killed."""
+"""File locks that the kernel releases when their process dies."""
 
 import fcntl
 import os

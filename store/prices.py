@@ -1,4 +1,4 @@
-"""What a call cost: its own usage at the prices of its day, by the tables that came with genai-prices.
+"""What a call cost: its usage at the prices of its day, by the tables of genai-prices.
 
 The tables are never fetched anew while we run: a figure that is kept names the version that made it. What cannot be known
 (a model or a service without a price, an answer that does not tell its usage) has no figure. Prices are list prices: no discount or

@@ -1,4 +1,4 @@
-"""Two counters beside a door's spool: how often a replay's report has changed, and how much of that is told in the spool.
+"""Two counters beside a spool: how often a replay's report has changed, and how much of that was written.
 
 A door notes reports a few times a second, not at each answer. So that whoever asks for one gets it whole, a door counts each
 change here before the client can see the answer. The file is mapped: counting is a store into memory, and needs no disk.

@@ -1,4 +1,4 @@
-"""Run tokens: who may write into a run that a command of ours has begun.
+"""Run tokens: who may write into a run that one of our commands has begun.
 
 `record`, `fork` and `resume` claim the run that they write, and give their command the token of that run. From then on a
 proxy worker takes requests for this run only with its token. A run that nobody has claimed is open to every client.

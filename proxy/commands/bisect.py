@@ -1,4 +1,4 @@
-"""`playhead bisect GOOD BAD -- CMD`: which answer of BAD, given in place of GOOD's, makes the command fail.
+"""`playhead bisect GOOD BAD -- CMD`: find the answer of BAD that makes the command fail.
 
 The command is replayed again and again from a recording mixed of both runs (`store.diff.mixed_recording`), each time with more or
 fewer of BAD's answers to the requests that both runs made; its exit code judges, as in `git bisect run`. A trial in which

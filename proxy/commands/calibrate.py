@@ -1,4 +1,4 @@
-"""`playhead calibrate RUN RUN`: what differs between two recordings of the same work, and the rules under which they agree.
+"""`playhead calibrate RUN RUN`: find what differs between two recordings of the same work, and rules for it.
 
 Nothing is written but `playhead.toml`, and that only on consent: whole or not at all, and only when it can be read again
 and the two recordings were keyed under it.

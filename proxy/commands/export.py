@@ -1,4 +1,4 @@
-"""A run on its way out of the house: fetched line by line, searched for secrets, written whole or not at all."""
+"""`playhead export RUN`: fetch a run, search it for secrets, and write it whole or not at all."""
 
 import shutil
 import sys

@@ -1,4 +1,4 @@
-"""`playhead fork RUN --from K -- CMD` and `playhead resume RUN -- CMD`: the first steps from the record, then a run of its own.
+"""`playhead fork RUN --from K -- CMD` and `playhead resume RUN -- CMD`: replay the first steps, then go on live as another run.
 
 The child holds all that its agent was answered, also what came from the record, so that it can be shown, compared and
 replayed like any other run, when its parent is long gone.

@@ -1,4 +1,4 @@
-"""A replay that records what is missing: a new generation of its run, which takes effect only when it is whole.
+"""Record what a replay is missing: a new generation of its run, which counts only when it is whole.
 
 What goes live is recorded as a run of its own. When the command has ended well and nothing of it failed or was cut, that
 and what answered from the record become the next generation, in one step: a bundle file is replaced, a run in the store

@@ -1,4 +1,4 @@
-"""An override file, read before anything is started for it."""
+"""Read an override file before anything is started for it."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""`playhead record -- CMD`: one command, one run."""
+"""`playhead record -- CMD`: run a command and record its calls as one run."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""`playhead replay RUN|BUNDLE -- CMD`: the same command, answered from the record, with nothing sent anywhere.
+"""`playhead replay RUN|BUNDLE -- CMD`: run a command and answer its calls from a recording.
 
 Replay needs no Postgres: a bundle file is replayed as it lies, and a run is first fetched as one.
 """

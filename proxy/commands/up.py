@@ -1,4 +1,4 @@
-"""`playhead up`: one keeper and the doors, for as long as the terminal or the service manager wants them.
+"""`playhead up`: run the store server and the proxy workers until it is stopped.
 
 A door or a keeper that dies is started again; its clients have seen a broken connection, so nothing passed unrecorded.
 """

@@ -1,4 +1,4 @@
-"""A support agent: the kind of program that Playhead is for, and that knows nothing of Playhead.
+"""A support agent, of the kind that Playhead is made for. It knows nothing of Playhead.
 
 It asks a model, runs the two tools that the model wants (one over `requests`, one over `httpx2`) and asks again. It
 prints the conversation and, last, a digest of every byte that it received. Its prompt is its argument.

@@ -1,4 +1,4 @@
-"""The demo: an agent is recorded at work, then works again with the network gone, and gets every byte as it was.
+"""Record an agent, replay it without a network, and show that it gets every byte again.
 
 Every command that it shows is the command that it runs. It leaves nothing running, and nothing outside its directory.
 """

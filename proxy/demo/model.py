@@ -1,4 +1,4 @@
-"""A model that is not there: what a chat completions API answers to a support agent, in words and on the wire.
+"""The stand-in for a model API: what chat completions answers to a support agent.
 
 What it says follows from what it is asked, so that a run can be told as a story. Its ids and times are new each
 time, as a real provider's are: only a recording can repeat them.

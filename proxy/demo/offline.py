@@ -1,4 +1,4 @@
-"""Run a command where there is no network at all: `python -m proxy.demo.offline COMMAND…`.
+"""Run a command without a network: `python -m proxy.demo.offline COMMAND…`.
 
 A namespace of its own (Linux): no interface but loopback, no route, no DNS, and nothing of this machine's own
 loopback either. Where the kernel or a container's rules forbid that, the exit status is 125 and the command has not run.

@@ -1,4 +1,4 @@
-"""What the demo puts on the terminal: few lines, aligned, coloured only where somebody sees it."""
+"""Print the demo: few lines, aligned, coloured only on a terminal."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""The two servers that the demo's agent asks: `python -m proxy.demo.servers`.
+"""The two servers that the demo's agent uses: `python -m proxy.demo.servers`.
 
 It prints one JSON line with the ports it took, and stops when its standard input closes, so that it cannot outlive
 whoever started it. Only the standard library: it has to answer within a blink.

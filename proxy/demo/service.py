@@ -1,4 +1,4 @@
-"""The demo's hands: commands typed as a user would type them, in the demo's own directory."""
+"""Run the demo's commands as a user would type them, in the demo's own directory."""
 
 import asyncio
 import codecs

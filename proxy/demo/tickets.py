@@ -1,4 +1,4 @@
-"""A help desk that is not there: a small REST API with something to read and something that changes."""
+"""The stand-in for a help desk: a small REST API with something to read and something that changes."""
 
 import secrets
 from datetime import UTC, datetime

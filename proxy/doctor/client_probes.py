@@ -1,4 +1,4 @@
-"""The clients that `doctor` tries, and how each one is made to ask one URL. To add one is to add a line."""
+"""The clients that `doctor` tries, and the program with which each requests one URL. A new client is one more line."""
 
 import re
 import shutil

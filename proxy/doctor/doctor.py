@@ -1,4 +1,4 @@
-"""Which clients on this machine would go through the door, distrust it, or escape it: each one tries, and we look.
+"""Find which clients of this machine go through the proxy, distrust its certificate, or escape it, by trying each.
 
 A recording is whole only when nothing goes past it, and no variable can promise that: so prove it, client by client.
 """

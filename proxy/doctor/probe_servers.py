@@ -1,4 +1,4 @@
-"""The two ends that see what a client did: a tap before the door, and a host behind it that nobody else can reach.
+"""The servers that see what a client did: one before the proxy worker, and a host behind it that nothing else can reach.
 
 A client that shows at neither end went past the door; one that shows at the tap alone did not trust us. So nothing has to
 be read from any client's words.

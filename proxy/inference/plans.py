@@ -1,4 +1,4 @@
-"""What a probe asks, and in which company: three published designs, and one that also finds what they do not.
+"""What a probe sends: three published designs, and one of ours that finds more.
 
 - thinking-machines: one prompt many times, greedily (He et al., "Defeating Nondeterminism in LLM Inference", 2025).
 - vllm: a needle at a random place in batches of random long prompts (vLLM, tests/v1/determinism/test_batch_invariance.py).

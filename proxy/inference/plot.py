@@ -1,4 +1,4 @@
-"""A plot of distinct answers against load, as an SVG that needs nothing to be drawn."""
+"""Plot distinct answers against load, as an SVG without any library."""
 
 from collections.abc import Mapping, Sequence
 from html import escape

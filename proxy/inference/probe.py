@@ -1,4 +1,4 @@
-"""Ask a server the same things again and again. Any that speaks OpenAI's API; nothing of ours need run there."""
+"""Send the same requests again and again to any server that speaks OpenAI's API, and compare the answers."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Ask again what was recorded, and compare to the bit: what a server that does not depend on its company makes possible.
+"""Send recorded requests again, and compare the answers to the bit.
 
 A recording of any other model can be replayed. One that was made against our own server can be derived again: the same build
 gives the same answer to the same request, whatever else it is doing, and whoever doubts a record can ask.

@@ -1,4 +1,4 @@
-"""Count what should have been one answer, and say no more than the counts allow."""
+"""Count distinct answers to the same request, and claim no more than the counts allow."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Who asks, and whom: what the lane takes. Everything else, refusals included, is the other engine's.
+"""Decide whether the lane can serve a request; resolve its target and run. The mitmproxy engine gets the others.
 
 Nothing here answers with a reason: where it returns None, the connection goes to mitmproxy with all its bytes, which
 either speaks what we do not, or says what is wrong with it.

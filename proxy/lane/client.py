@@ -1,4 +1,4 @@
-"""One client's connection of HTTP/1.1, plain or within a tunnel: one request after the other.
+"""One client's connection of HTTP/1.1, directly or in a tunnel: one request after the other.
 
 Whether a request is for the lane is decided when its head is there, before anything of it goes on. What is not, takes
 the whole connection with it, and the bytes that were read so far.

@@ -1,4 +1,4 @@
-"""One client's connection as its door sees it, whatever is spoken on it."""
+"""What all connections of clients have in common, whatever protocol they speak."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""What the lane does with every request: tell it, answer in the upstream's place where that is due, and end it."""
+"""Handle one request: report it to the recorder, relay or answer it, and end it."""
 
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Where a body ends, and what of it is payload. The bytes themselves go on as they came, framing and all.
+"""Find where a body of HTTP/1.1 ends, and which of its bytes are payload. All bytes pass as they came.
 
 What a chunked body says beside its payload goes on only where it may: extensions of chunks are for the next hop alone, and a
 recipient ignores those that it does not know (RFC 9112 7.1.1); some fields may not stand in trailers (`proxy/wire/trailers`).

@@ -1,4 +1,4 @@
-"""Heads that came before on a connection: a client says the same each time, but for the length of its body.
+"""Recognise heads that came before on a connection: a client sends the same ones, except for lengths.
 
 What such a head asks for was found out when it came first. It is known by all of its bytes but those digits.
 """

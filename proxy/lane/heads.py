@@ -1,4 +1,4 @@
-"""The head of a message: judged by llhttp, and kept as it came. What llhttp does not take is not the lane's to judge."""
+"""Read the head of a message with llhttp, and keep its bytes. What llhttp refuses goes to the mitmproxy engine."""
 
 import re
 from collections.abc import Sequence

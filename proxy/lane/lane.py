@@ -1,4 +1,4 @@
-"""What all connections of one lane share: listening, whom they may reach, what hands them over, and stopping in order."""
+"""What all connections of a lane share: the listener, upstreams, the hand-over to mitmproxy, the orderly stop."""
 
 import asyncio
 import importlib

@@ -1,4 +1,4 @@
-"""TLS over a connection that is already there: a protocol towards what carries it, a transport towards whom it serves.
+"""TLS over an existing connection: a protocol for the connection below, a transport for the one above.
 
 asyncio's own costs twice as much, and neither it nor uvloop's takes up a handshake of which somebody has read the
 beginning. Writes are passed down at once, so that backpressure is that of the connection below.

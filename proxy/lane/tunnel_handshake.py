@@ -1,4 +1,4 @@
-"""The first bytes in a tunnel: TLS, HTTP in the clear, or something that is not for us.
+"""Read the first bytes in a tunnel: TLS, plain HTTP, or another protocol.
 
 What a client is to speak is settled in its TLS handshake; where that depends on its upstream, the upstream is asked first.
 """

@@ -1,4 +1,4 @@
-"""Connections to upstreams: made, lent to one exchange after the other, and let go.
+"""Make connections to upstreams, lend each to one exchange after another, and close them.
 
 A connection belongs to the client that it was made for. When that client leaves, another may have it for a moment: not
 where somebody authenticates by connection (NTLM, Negotiate), and for a request that must not be sent twice only while it

@@ -1,4 +1,4 @@
-"""What carries a request to its upstream and the response back, whatever is spoken there; here: HTTP/1.1."""
+"""Send a request to an upstream in HTTP/1.1 and read its response, whatever the client speaks."""
 
 from collections.abc import Sequence
 from dataclasses import replace

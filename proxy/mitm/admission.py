@@ -1,4 +1,4 @@
-"""Whether a request may go on, who asks, and whom: everything that is decided before a byte is forwarded."""
+"""Decide before a byte is forwarded whether a request may go on, for which run, and to which upstream."""
 
 import ipaddress
 import re

@@ -1,4 +1,4 @@
-"""One client's connection: mitmproxy's connection handler with its faults mended, and what our layers need of it.
+"""One client's connection: mitmproxy's connection handler, with its defects mended.
 
 mitmproxy runs hooks as tasks whose errors nobody sees, logs a crash of its layers and goes on, allows five upstream
 connections per address, closes what is silent for ten minutes, and connects wherever it is asked to. Here a hook that

@@ -1,4 +1,4 @@
-"""What our layers tell each other, in mitmproxy's form: events go down to streams, commands go up to the sockets."""
+"""The events and commands between our layers, in mitmproxy's form: events go to streams, commands to sockets."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass

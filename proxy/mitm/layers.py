@@ -1,4 +1,4 @@
-"""Which of mitmproxy's layers a connection gets, and our answers to its hooks."""
+"""Choose mitmproxy's layers for a connection, and answer its hooks."""
 
 from mitmproxy import http
 from mitmproxy.connection import Client, Server

@@ -1,4 +1,4 @@
-"""One request and its response, relayed and recorded.
+"""Relay and record a request and its response.
 
 The request's head is kept before anything of it goes on; a short body goes with it, a long one piece by piece. Response
 pieces go on as they come. Only what completes a message waits until all that came before it is kept: for a body of

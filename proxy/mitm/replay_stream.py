@@ -1,4 +1,4 @@
-"""One request that is answered in the upstream's place, piece by piece and at its times, without any connection."""
+"""Answer a request from a recording, in its pieces and at its times, without any connection."""
 
 import time
 from collections import deque

@@ -1,4 +1,4 @@
-"""Listening, serving, and stopping in order."""
+"""Listen, serve, and stop in order."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""What every stream of ours does: look at the head, refuse, end, and let go.
+"""What every stream does: check the head, refuse, end, and release.
 
 It takes the place of mitmproxy's `HttpStream`, of which CONNECT and what follows a 101 are left as they are.
 """

@@ -1,4 +1,4 @@
-"""TLS on both sides: our leaf towards the client, full verification towards the upstream, and the same protocol on both."""
+"""TLS on both sides: our certificate for the client, full verification of the upstream, the same protocol on both."""
 
 import ipaddress
 from pathlib import Path

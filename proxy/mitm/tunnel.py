@@ -1,4 +1,4 @@
-"""Bytes that pass as they are: hosts on the tunnel list, and what we cannot read. Each is noted in its run."""
+"""Pass bytes as they are, for hosts on the tunnel list and unknown protocols, and note each connection in its run."""
 
 from mitmproxy.proxy import commands, events
 from mitmproxy.proxy.context import Context

@@ -1,4 +1,4 @@
-"""What follows a 101: raw bytes both ways and untouched; a WebSocket's messages are read beside it.
+"""Pass what follows a response of status 101, and read the messages of WebSockets beside it.
 
 Bytes go on at once, but for those that complete a message: they wait until all that was said is kept. mitmproxy would take
 WebSockets apart, hold each message until it is whole, and keep all of them for ever.

@@ -1,4 +1,4 @@
-"""A WebSocket that is answered from a recording: what is to be said to its client, and when."""
+"""Answer a WebSocket from a recording: what is sent to its client, and when."""
 
 import time
 from collections import deque

@@ -1,4 +1,4 @@
-"""Our processes: each is told its configuration as one JSON line on stdin and says when it is ready on stdout.
+"""Start one of our processes: its configuration is one JSON line on stdin, and its readiness one on stdout.
 
 Its stdin stays open for as long as it shall live, so that a killed parent leaves nothing running.
 """

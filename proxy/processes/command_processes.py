@@ -1,4 +1,4 @@
-"""The processes that a command needs, found running or started for as long as it lasts.
+"""Find the processes that a command needs, or start them for as long as it lasts.
 
 One keeper serves a data directory, whoever started it; doors are as many as there are commands. What a command starts,
 it stops.

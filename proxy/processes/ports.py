@@ -1,4 +1,4 @@
-"""Ports that we are about to listen on: free ones, one that is kept for doors that come and go, and loopback under them."""
+"""Choose ports: free ones, one that is kept for workers that come and go, and their loopback address."""
 
 import errno
 import random

@@ -1,4 +1,4 @@
-"""What commands beside a running `up` have to agree on with it: that goes by the settings it was started with.
+"""Compare the settings of a command with those of the running `up` beside it.
 
 What a command does not set, it leaves to those. Told to others are digests alone: among the values are passwords.
 """

@@ -1,4 +1,4 @@
-"""The keeper as the command line sees it: a few requests, and problems turned into sentences."""
+"""Send requests to the store server for a command, and turn its problems into sentences."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Run somebody's command as if we were not there: its terminal, its signals, its exit code."""
+"""Run the user's command as if we were not there: its terminal, its signals, its exit code."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""One exchange on its way to the spool: redacted, and turned into events.
+"""Record one exchange: redact it, and write its events to the spool.
 
 Nothing here raises for the world's faults: the wire goes on, and what could not be kept is a gap in the run, or, by
 policy, a request that `kept` refuses. Times are given, in nanoseconds since the exchange began.

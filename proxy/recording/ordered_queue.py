@@ -1,4 +1,4 @@
-"""What an exchange still has to tell, in its order, behind bodies that are being redacted on a thread."""
+"""Keep the events of an exchange in order behind a body that is being redacted on a thread."""
 
 import asyncio
 from collections import deque

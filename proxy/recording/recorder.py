@@ -1,4 +1,4 @@
-"""What an engine saw, redacted and turned into events, on its way to the spool: what all exchanges of a door share.
+"""What the recordings of one worker share: redaction, memory, ids, the spool.
 
 What becomes of one of them is in `recording`.
 """

@@ -1,4 +1,4 @@
-"""Whose call this is: the run, as the first of many places says it, and everything that was said, with where.
+"""Find the run, step and actor that a request names, in the documented order of places, with all the evidence.
 
 What the client tells us on purpose (credentials, our own headers) must be right; `refusal` says what is wrong with it.
 What it tells others (agents, gateways, tracers) is taken as it is found: a name that cannot be a run's becomes one by

@@ -1,4 +1,4 @@
-"""Puts records into the spool, and remembers what could not be put there, until it can.
+"""Write records to the spool, and report what could not be written once that is possible.
 
 While the spool refuses, bodies are lost, and a gap says so; what is small and needed to read the rest (heads, ends, gaps)
 is owed, and written in its order as soon as the spool takes records again.

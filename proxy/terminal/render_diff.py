@@ -1,4 +1,4 @@
-"""A diff of two runs for people: what is equal in a line, what parts side by side, with why."""
+"""Show a diff of two runs: equal steps in a line, different ones side by side, with the reason."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby

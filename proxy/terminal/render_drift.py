@@ -1,4 +1,4 @@
-"""What `playhead drift` shows a person: each change with when, how often, and what it did to the same requests."""
+"""Show the result of `playhead drift`: each change with its time, how often, and its effect on equal requests."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Text laid out for a terminal: as wide as it is, wide characters counted as two, in colour only where colour is seen.
+"""Lay out text for a terminal: its width, wide characters, colour only where it is seen.
 
 Everything that is laid out here came over the wire. It is shown, never obeyed: no character that a terminal would act
 on reaches it.

@@ -1,4 +1,4 @@
-"""Text for people: what came over the wire is hostile, and a terminal must not obey it."""
+"""Make text safe to print: what came over the wire is hostile, and a terminal must not obey it."""
 
 import json
 import os

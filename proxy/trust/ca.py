@@ -1,4 +1,4 @@
-"""Our own certificate authority: made once per data directory, guarded by its file permissions, and the leaves it signs.
+"""The certificate authority of a data directory, protected by file permissions, and the certificates it signs.
 
 `ca.key` never leaves the directory and nobody else may read it. `ca.pem` is what clients trust; `ca-bundle.pem` is the
 same beside the system's roots, for the many variables that replace all roots by one file; `ca-certificates` is the same as a

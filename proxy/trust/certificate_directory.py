@@ -1,4 +1,4 @@
-"""A directory in which OpenSSL finds a certificate authority by a hash of its name, so that a client reads only those it needs.
+"""A directory in which OpenSSL finds a certificate authority by the hash of its name, and reads only what it needs.
 
 To read all roots from one file takes a client 20 to 60 ms of CPU for each TLS context, and httpx makes one for each proxy.
 """

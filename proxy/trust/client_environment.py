@@ -1,4 +1,4 @@
-"""The environment that turns a program's whole traffic towards a door, and makes it trust the door's certificates.
+"""The environment variables that send a program's traffic to a worker and make it trust the worker's certificates.
 
 There is no one variable for it: each runtime reads its own. Nothing here reads the environment of this process; what
 the user has is handed in, and kept where it does not lead past the door.

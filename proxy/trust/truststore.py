@@ -1,4 +1,4 @@
-"""Java's own form of a CA bundle. A JVM takes roots from a PKCS #12 file and from nothing else that can be set from outside."""
+"""Write a CA bundle as a PKCS #12 file, the only form that a JVM takes from outside."""
 
 import re
 import warnings

@@ -1,4 +1,4 @@
-"""Which version of HTTP a client gets: the one there would be without us."""
+"""Choose the version of HTTP for a client: the one that it would get without us."""
 
 from typing import Final
 

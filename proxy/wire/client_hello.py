@@ -1,4 +1,4 @@
-"""What a client says before a TLS handshake: whom it wants, and what it speaks. Read without taking part in it."""
+"""Read the first message of a TLS handshake: the name and the protocols, without taking part in it."""
 
 from collections.abc import Iterator
 from typing import Final, NamedTuple

@@ -1,4 +1,4 @@
-"""What a door is told, and what it asks: the part of a wire engine that every engine shares.
+"""The configuration of a wire engine, and the interface of what answers in place of upstreams.
 
 A door stands between clients and upstreams. It reports what passes to a recorder, or takes answers from an answerer.
 """

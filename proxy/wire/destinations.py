@@ -1,4 +1,4 @@
-"""Whom agents may reach through the door, and the connecting itself: decided on the resolved address that is used.
+"""Decide which upstreams may be reached, by the resolved address that is used, and connect to them.
 
 A name is resolved once, here; what it resolves to is judged, and the connection goes to exactly that address. So a name
 that changes its mind (DNS rebinding) or an address in disguise (`0xA9FEA9FE`, `::ffff:127.0.0.1`) gains nothing.

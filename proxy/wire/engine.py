@@ -1,4 +1,4 @@
-"""What all connections of one door share: its configuration, the recorder or the answerer, whom it may reach and how."""
+"""What all connections of a worker share: configuration, recorder or answerer, reachable upstreams."""
 
 import base64
 from collections.abc import Callable, Mapping

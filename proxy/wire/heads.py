@@ -1,4 +1,4 @@
-"""What a message head may look like before anything of it goes on. mitmproxy itself lets all of this through."""
+"""Check the head of a message before anything of it goes on: mitmproxy itself lets much of this through."""
 
 import re
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Judge heads of HTTP/1, for both engines: what two readers could read differently is refused, never repaired."""
+"""Check heads of HTTP/1 for both engines: what two readers could read differently is refused, never repaired."""
 
 import re
 from typing import Final

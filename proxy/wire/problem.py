@@ -1,4 +1,4 @@
-"""Our own refusals: problem+json (RFC 9457) with an `error` member, so that every SDK shows what happened."""
+"""Our own refusals as problem+json (RFC 9457), with an `error` member that every SDK shows."""
 
 import json
 from dataclasses import dataclass

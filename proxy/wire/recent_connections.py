@@ -1,4 +1,4 @@
-"""The connections that a worker made a moment ago, so that it recognizes its own when netfilter sends them back to it."""
+"""Remember the connections that a worker made recently, to recognise its own when netfilter sends them back."""
 
 import time
 from collections import OrderedDict

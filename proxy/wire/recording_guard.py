@@ -1,4 +1,4 @@
-"""One exchange being told to the recorder, with a clock of its own.
+"""Report one exchange to the recorder, with a clock of its own, and keep its errors away from the wire.
 
 This is the guard between the wire and the recorder: whatever goes wrong behind it ends in a gap or in a refusal, by the
 recorder's policy, and never in a broken or a silent exchange.

@@ -1,4 +1,4 @@
-"""Which trailer fields a proxy passes on: those that mean nothing different from what they would mean in a head.
+"""Decide which trailer fields are passed on: those that would mean the same in a head.
 
 What stands here came too late to be obeyed where it belongs, and a recipient that merges it into the head would frame, route or
 authorize by it (RFC 9110 6.5.1, RFC 7230 4.1.2). It is recorded as it came, and dropped on the wire.

@@ -1,4 +1,4 @@
-"""A door's takes (store/generations/auto_session_file.py): what goes live in mode `auto` is recorded as a candidate until its run has ended."""
+"""Record in mode `auto`: what goes live is a candidate until its run has ended."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""What a door counts, on its way to the keeper, who serves `/metrics`: beside the spool, each second (store/worker_counters.py)."""
+"""Count connections and requests beside the spool, each second, for the store server's `/metrics`."""
 
 import asyncio
 from collections import Counter

@@ -1,4 +1,4 @@
-"""One door as a process: `python -m proxy.worker.process`, told its configuration on stdin (`children`), stopped by its end.
+"""The process of a proxy worker: `python -m proxy.worker.process`, configured on stdin, stopped by its end.
 
 Here the engine, the recorder with its spool, and the replays are put together; none of them knows the others' insides.
 """

@@ -1,4 +1,4 @@
-"""Where a door gets the recordings from that it replays: a file of any format, or the keeper, which makes a bundle."""
+"""Load the recordings that a worker replays: from a file of any format, or from the store server."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""Where the reports of replays are written, and what a killed door leaves of them.
+"""Write the reports of replays, and recover those of a killed worker.
 
 A door keeps the position of a replay in memory: who takes over from a killed one does not know which answers were given.
 So a replay that a door of `up` has begun leaves a file until the door ends cleanly. A door that finds one says of that

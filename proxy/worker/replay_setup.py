@@ -1,4 +1,4 @@
-"""What a door that replays answers from: the recordings that it was given, and those that it fetches when they are asked for."""
+"""Set up what a worker answers from: the recordings it was given, and those it fetches on demand."""
 
 import asyncio
 from collections.abc import Callable, Sequence

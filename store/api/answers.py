@@ -1,4 +1,4 @@
-"""Answers as bytes: JSON that keeps every digit, lists with a cursor, and raw bodies that no browser acts on."""
+"""Write responses: JSON that keeps every digit, lists with a cursor, and raw bodies that no browser executes."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

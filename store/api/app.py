@@ -1,4 +1,4 @@
-"""The app: every route behind the guard, which asks for the token."""
+"""The FastAPI application: every route behind the guard, which checks the token."""
 
 from collections.abc import Sequence
 from importlib.metadata import version

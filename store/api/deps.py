@@ -1,4 +1,4 @@
-"""What the routes work with, and how they get at it."""
+"""What the routes work with: the database, profiles and helper processes."""
 
 import time
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Who may ask: bearer tokens, and protection of a keeper without tokens from the web pages that its user visits.
+"""Check bearer tokens, and protect a server without tokens from web pages that its user visits.
 
 A browser can be made to send requests to our loopback port, by DNS rebinding (a foreign name in `Host`) or from a
 foreign page (`Origin`, `Sec-Fetch-Site`). These, and requests without a token, are refused before any route is looked up

@@ -1,4 +1,4 @@
-"""What a request may ask, checked before anything is looked up: names, filters, pages."""
+"""Read and check the parameters of a request before anything is looked up: names, filters, pages."""
 
 import contextlib
 import re

@@ -1,4 +1,4 @@
-"""Errors as RFC 9457 problem details: one sentence that says what happened, why, and what to do."""
+"""Write errors as RFC 9457 problem details: one sentence with what happened, why, and what to do."""
 
 from collections.abc import Mapping
 from http import HTTPStatus

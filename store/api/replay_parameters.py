@@ -1,4 +1,4 @@
-"""What can be wished for of a replay or a fork over REST, checked before anybody is answered.
+"""Read and check the options of a replay or fork that is made over REST.
 
 The door makes the edits, when the first request comes. Whether they can be made is tried here, by what `Desk.unfit` holds of the
 rooms above; a keeper without it checks what the wishes alone can tell.

@@ -1,4 +1,4 @@
-"""Uvicorn inside the keeper's own event loop, on a socket that is bound already."""
+"""Run uvicorn inside the store server's own event loop, on a socket that is already bound."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Answers that are larger than a small buffer wait in a file for their reader, so that slow readers take no memory.
+"""Keep large responses in files until their readers have taken them, so that slow readers take no memory.
 
 A route's work is over when its answer is made, however slowly that is read: then its memory, its connection to the
 database and its turn are free. Only so many routes that open exchanges work at once.

@@ -1,4 +1,4 @@
-"""Ids that tie an exchange to others, where nobody told us whose it is: those that its answer makes, those that it hands back.
+"""Connect exchanges without a run by ids: one answer makes an id, and a later request sends it.
 
 A tie counts among the exchanges of one owner only, so it is a digest of both: who hands back an id of another machine's call
 has another tie. Beside the ids stands what finds a tool call and whoever asked for it (`marks`). What our own credentials or

@@ -1,4 +1,4 @@
-"""Attribute the calls of a process that nobody named a run for: to the process while it does one thing, else to what it works on.
+"""Attribute the calls of a process that names no run: to the process while it does one thing, else to what it works on.
 
 One agent is one run: the calls of a process stay together in its own run, whatever conversations it has one after another. A
 process that has several at once (`conversations`) is divided: each conversation becomes a run, and a call besides goes to

@@ -1,4 +1,4 @@
-"""Whose an exchange is, where the door could not know: by its body, the ids that it hands back, what a model asked for, a trace.
+"""Assign an exchange to a run where the worker could not: by its body, its ids, the model that requested it, or a trace.
 
 A door names a run when a request begins, from its head. Where that named none, the exchange came in under the connection's
 owner; the keeper, who has all of it, files it under the run that its body names, else under that of the call whose ids it

@@ -1,4 +1,4 @@
-"""Runs that only ids hold together: who hands back what another's answer made goes on from there, and is of its run.
+"""Join runs that only ids connect: a request that sends an id of another run's answer continues that run.
 
 The run of a chain is named after its first exchange, so it is the same in whatever order they come: one that comes late and
 stands in front takes what had a name of its own into its run. An id that answers of several runs made names nobody: servers

@@ -1,4 +1,4 @@
-"""Whose a tool call is that nobody named a run for: of the model that asked for it, where only one run's did.
+"""Attribute a tool call without a run to the one run whose model requested it.
 
 A model asks (the asking), and the next call of its run brings what came of it (the telling). What was called in between with
 what was asked is of that run; what two runs could have asked for is of nobody. A session of MCP (its handshake, its lists,

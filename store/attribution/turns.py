@@ -1,4 +1,4 @@
-"""Read who said what in a conversation that is sent to a model, whatever its dialect, to tell which call goes on from which.
+"""Read who said what in a conversation, whatever its dialect, to tell which call continues which.
 
 A chat without tools has no ids. Its next request sends along what the user said and what the model answered: a digest of
 both is an id that the answer makes and the request hands back. Pure.

@@ -1,4 +1,4 @@
-"""What is remembered of the calls of one process, to tell which of its conversations a call belongs to. Pure.
+"""Remember the recent calls of one process, to tell which of its conversations a call belongs to. Pure.
 
 It forgets, and then knows that it did: what could belong to something forgotten is not attributed.
 """

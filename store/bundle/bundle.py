@@ -1,4 +1,4 @@
-"""A run as one file: JSON Lines that a person can review and anybody can check (docs/trace-format.md).
+"""Read and write bundles: a run as one file of JSON Lines that anybody can review and verify (docs/trace-format.md).
 
 The first line says what it is and which run; then comes one line for each exchange, in the order of their steps, and
 one for each gap; the last line counts them and digests all bytes before. Every line ends in a digest of itself, so that

@@ -1,4 +1,4 @@
-"""What a replay must know of an exchange before it is asked for it: all but the bodies, which take the most time to unpack."""
+"""What a replay needs of an exchange before it is requested: everything but the bodies."""
 
 from collections.abc import Callable
 from functools import partial

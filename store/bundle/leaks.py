@@ -1,4 +1,4 @@
-"""Secrets that are still in a recording which is about to leave the house: found by redacting it again.
+"""Find secrets in a recording that is about to be exported, by redacting it again.
 
 What was recorded under today's rules passes unchanged, so whatever changes now is a secret that those of its day did not
 know: of a profile that was written since, or in a recording that another machine made. Values are never told, only places.

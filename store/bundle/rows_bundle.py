@@ -1,4 +1,4 @@
-"""A run as its rows, for a replay on this machine: bodies stay packed as they are stored, and are unpacked when they are asked for.
+"""A run as its rows, for a replay on this machine: bodies stay compressed until they are needed.
 
 It is made (`packer`) and read in a fraction of a bundle's time. It is no format for keeping: only the version that wrote it reads it.
 

@@ -1,4 +1,4 @@
-"""What in a call ties it to others: the ids that its answer makes and its request hands back. Pure."""
+"""The ids that connect a call to others: those that its answer makes and those that its request sends. Pure."""
 
 from calls.codec.lenient_json import members, some
 from calls.model import Call

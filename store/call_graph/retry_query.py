@@ -1,4 +1,4 @@
-"""Which of a run's exchanges are one call (`calls.retry_grouping`), found by looking only at those that could be.
+"""Find which exchanges of a run are one call (`calls.retry_grouping`), looking only at those that could be.
 
 It is worked out when it is read: an exchange that comes in late may be the first try of one that was stored before.
 """

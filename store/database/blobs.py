@@ -1,4 +1,4 @@
-"""How bytes lie in Postgres: compressed, and what a conversation repeats only once.
+"""Store bytes in Postgres: compressed, and what a conversation repeats only once.
 
 A stored body is a *form*: one tag byte and its content.
 

@@ -1,4 +1,4 @@
-"""The way to Postgres: connections, migration, and the border at which foreign exceptions become ours.
+"""Connect to Postgres, migrate, and translate its exceptions into ours.
 
 `Unavailable` means: not now, try again; nothing is wrong with us. `Unusable` means: a person must change something.
 Anything else that comes out of here is our own mistake.

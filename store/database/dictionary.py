@@ -1,4 +1,4 @@
-"""What the traffic of agents has in common, for zstd to refer to: a raw-content dictionary.
+"""The zstd dictionary: what the traffic of agents has in common.
 
 Most of what is stored is small, and most of a small message is words that every message has. Frozen: what was written
 with it needs it to be read, to the byte. A better one gets a new form in `blobs` and stands beside it.

@@ -1,4 +1,4 @@
-"""An exchange as a row of its table, and back, bit for bit.
+"""Write an exchange as a row of its table, and read it back, bit for bit.
 
 What people filter and sum by are columns. The rest (headers, chunks, versions, trailers, what led to the run) is one
 packed `head`, because a column costs more on the way in than it gives back.

@@ -1,4 +1,4 @@
-"""Which tables this Playhead knows, for those who do not speak with Postgres themselves."""
+"""The version of the tables, for modules that do not import SQLAlchemy."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The tables, as SQLAlchemy Core sees them. `migrations/` makes them; a test holds the two equal.
+"""The tables for SQLAlchemy Core. The migrations make them; a test holds the two equal.
 
 Rules that let the same schema run on one machine, on managed Postgres and on Citus: ids are made by clients, no
 sequences; every table has `project` and every primary key begins with it, so that distributing a table by project

@@ -1,4 +1,4 @@
-"""Bring the tables of a database to our version, with alembic."""
+"""Migrate the tables of a database to our version with alembic."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Wait for a database that is away, refuses us or has newer tables when the store server starts.
+"""Wait for a database that is unavailable, refuses us or has newer tables when the store server starts.
 
 A person can mend each of these on the database's side, so none of them ends the server: it serves, is not ready and says why.
 """

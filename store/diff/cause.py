@@ -1,4 +1,4 @@
-"""Why two calls that stand for each other are not the same, as far as it shows in each of them."""
+"""Find why two matching calls differ, as far as each of them shows it."""
 
 from dataclasses import dataclass
 from typing import Final, Literal

@@ -1,4 +1,4 @@
-"""Two runs beside each other: where they part, why, and what follows from it. Shown by `GET /v1/runs/{a}/diff/{b}`.
+"""Compare two runs: where they differ, why, and what follows from it (`GET /v1/runs/{a}/diff/{b}`).
 
 First every exchange of both runs is read once and kept as a gist; the gists are aligned; then only the pairs that differ
 are looked at closely, for which their evidence is asked for again. So two runs of any length fit, and what is equal

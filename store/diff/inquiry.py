@@ -1,4 +1,4 @@
-"""What follows from what in a diff: a request that differs only by words that earlier answers brought follows from those.
+"""Find which differences follow from others: a request that differs only by what earlier answers said follows from them.
 
 All the words in which it differs from its counterpart must be words in which earlier answers, or requests, differ from
 theirs. What brings a word of its own was changed by somebody: the prompt, the code, the world.

@@ -1,4 +1,4 @@
-"""A recording made of two: every answer in it was given to the very request that it answers, in the one run or the other.
+"""Mix a recording from two runs: each answer in it was given to the request that it answers, in one of them.
 
 Where both runs asked the same and were told otherwise (a candidate) one of the two answers is taken; what only one of them
 asked is there from whoever asked it. So a program that is replayed from it goes the one way or the other by what it is

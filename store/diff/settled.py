@@ -1,4 +1,4 @@
-"""Two runs with the volatile values of their answers made equal, so that recordings can be mixed from them.
+"""Make the volatile values of two runs equal, so that recordings can be mixed from them.
 
 A time in each answer of a tool is part of every request that repeats the answer: with the one run's answer and the other
 run's next, an agent would ask what neither has asked. So each such value is replaced by its counterpart of the first run,

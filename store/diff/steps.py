@@ -1,4 +1,4 @@
-"""A run as the steps that a diff compares: of each exchange what must be known of all at once, without its bytes."""
+"""A run as the steps that a diff compares: what is needed of every exchange at once, without its bytes."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace

@@ -1,4 +1,4 @@
-"""Two texts beside each other by their words: what stayed, what went, what came; cut to what a person reads."""
+"""Compare two texts by words: what stayed, was removed, was added; shortened for a reader."""
 
 import re
 from collections.abc import Iterator, Sequence

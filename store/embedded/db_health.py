@@ -1,4 +1,4 @@
-"""Whether Postgres answers, said in time also where it does not."""
+"""Tell whether Postgres answers, within a time limit."""
 
 import asyncio
 from typing import Final

@@ -1,4 +1,4 @@
-"""A PostgreSQL of our own, for whoever has none: only the binaries are somebody else's, the lifecycle is ours.
+"""Create, start and stop a PostgreSQL of our own for users who have none. Only the binaries are a package's.
 
 `ensure(base)` makes the cluster when there is none, has it started when nobody has, and returns a `Server`. As long as
 any process holds one the server runs; when the last is closed or killed it shuts down (`store.embedded.postmaster`). Everything

@@ -1,4 +1,4 @@
-"""Keep one postmaster alive for as long as somebody uses it, and no longer.
+"""Keep one postmaster alive as long as somebody uses it.
 
 `store.embedded.postgres` runs this file as a program of its own, with nothing but the standard library. It forks: the parent
 waits until the server answers and exits; the child stays and owns the postmaster, so that it reaps it, starts it again

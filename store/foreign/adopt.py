@@ -1,4 +1,4 @@
-"""Foreign interactions on their way into a bundle: redacted as the recorder would have, in order, with ids of their own.
+"""Turn foreign interactions into a bundle: redacted as the recorder would have, in order, with ids of their own.
 
 Read twice, a file gives the same bundle. What it does not tell stays unknown: only that the exchanges came one after the
 other is made up, since a run has an order.

@@ -1,4 +1,4 @@
-"""What is cassetter's own in a cassette: bodies with a type, and the frames of WebSockets with their times."""
+"""Read what only cassetter writes into cassettes: typed bodies, and WebSocket frames with their times."""
 
 from collections.abc import Mapping
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""What a foreign file holds: interactions, and what of it could not be one."""
+"""What a foreign file holds: interactions, and what could not be read as one."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -1,4 +1,4 @@
-"""HTTP archives (HAR 1.2) as browsers, mitmproxy, Charles and Polly.js write them, read into interactions.
+"""Read HTTP archives (HAR 1.2) of browsers, mitmproxy, Charles and Polly.js.
 
 A HAR keeps bodies without their content-encoding, as text or base64. Entries are found first and parsed one by one, so
 that memory holds the file (as pages that the system can take back) and one entry.

@@ -1,4 +1,4 @@
-"""Traces of Go's httprr (golang.org/x/oscar, LangChainGo, ADK for Go): requests and responses as HTTP/1.1 writes them.
+"""Read traces of Go's httprr (golang.org/x/oscar, LangChainGo, ADK for Go): requests and responses in HTTP/1.1.
 
 A line that names the format; then for each exchange a line with the sizes of its halves, and both, byte for byte. The
 request's line holds the whole address. Lines may end without their carriage return, where a repository took it off.

@@ -1,4 +1,4 @@
-"""Fixtures of llm-fixture-replay: a line for each call of a function, by a digest of its arguments.
+"""Read fixtures of llm-fixture-replay: a line for each call of a function, with a digest of its arguments.
 
 A line holds `hash`, `args_repr`, `kwargs_repr` and `response_json`: the arguments as Python wrote them down, and what the
 function returned. That is no HTTP. Where the arguments are those of a model API's SDK and the answer is what that API

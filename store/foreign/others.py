@@ -1,4 +1,4 @@
-"""Interactions of recorders that mean the same as VCR and call it otherwise: ExVCR, ReqCassette, nock and llama-stack."""
+"""Read recordings that have VCR's structure under other names: ExVCR, ReqCassette, nock, llama-stack."""
 
 from base64 import b64decode
 from binascii import Error as NotBase64

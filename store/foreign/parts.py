@@ -1,4 +1,4 @@
-"""What all foreign formats have in common: addresses, versions, moments, bodies, and headers that must fit their body."""
+"""Read what all foreign formats have in common: addresses, versions, times, bodies, headers."""
 
 import re
 from collections.abc import Callable

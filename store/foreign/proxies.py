@@ -1,4 +1,4 @@
-"""What recording proxies write: Azure's test proxy (a session of any of its SDKs) and Hoverfly (a simulation).
+"""Read the recordings of Azure's test proxy and of Hoverfly.
 
 Azure's keeps a body as JSON where it was JSON, as lines where it was text, else as base64; Hoverfly as text, or as base64
 where it says so. Both keep bodies decompressed.

@@ -1,4 +1,4 @@
-"""Which format a file has, and its interactions: what a file says counts, not what it is called."""
+"""Find the format of a file by its content, and read its interactions."""
 
 import gzip
 import mmap

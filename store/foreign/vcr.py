@@ -1,4 +1,4 @@
-"""VCR cassettes as Python's VCR.py, its relatives and Ruby's VCR write them, read into interactions.
+"""Read VCR cassettes of Python's VCR.py, its relatives, and Ruby's VCR.
 
 What is read: YAML and JSON; `interactions`, `http_interactions`, split lists of `requests` and `responses`, and a single
 request with its response; bodies as text, `!!binary`, `{string}`, `{base64_string}`, `{encoding, string}`, pieces of an

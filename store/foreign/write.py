@@ -1,4 +1,4 @@
-"""Runs as files of other programs: VCR cassettes and HTTP archives, made exchange by exchange.
+"""Write runs as VCR cassettes or HTTP archives, one exchange at a time.
 
 Both formats know whole answers only: what broke off, or is no HTTP, is left out and named. Bodies are the recorded bytes.
 """

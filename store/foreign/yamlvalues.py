@@ -1,4 +1,4 @@
-"""YAML read item by item, as plain values: nothing in the file can make an object, a bomb or a crash.
+"""Read YAML item by item as plain values: a file cannot create objects or exhaust memory.
 
 PyYAML's loaders build the whole document first, and libyaml's composer overruns the stack where brackets nest deeply.
 So values are built from the parser's events here: at most so deep, at most so much when aliases are written out, and

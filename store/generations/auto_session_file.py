@@ -1,4 +1,4 @@
-"""A take as a file: what a door says of it to the keeper, as long as it lasts and when it is over (see `takes`).
+"""The file in which a worker describes an auto session to the store server.
 
 NAME.take     it lasts
 NAME.over     the keeper wants it to end (the run's wrapper says that the run has)

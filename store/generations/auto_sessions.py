@@ -1,4 +1,4 @@
-"""Takes: what a run's agent does, once, while its doors are in mode `auto`; what went live counts when the take has ended well.
+"""Auto sessions: what an agent does once in mode `auto`. What went live counts when the session has ended well.
 
 What went live is recorded as a run of its own, the candidate. If nothing of it failed or was cut, it and what answered from
 the record become the run's next generation; else the run stays as it was. A take that we die over is settled again, with

@@ -1,4 +1,4 @@
-"""A new generation of a recorded run: what answered a replay, and what was recorded live where nothing could.
+"""Build the next generation of a run: what answered a replay, and what was recorded live where nothing could.
 
 It takes effect as a whole or not at all. A recording that failed or was cut never takes the place of a good one: `flaw` says
 what is wrong with it, and the run stays as it was.

@@ -1,4 +1,4 @@
-"""Exchanges that are kept a second time, under another run: each gets an id of its own, always the same one."""
+"""Give exchanges that a fork copies an id of their own, always the same one."""
 
 import hashlib
 import re

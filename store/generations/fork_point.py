@@ -1,4 +1,4 @@
-"""Where a run can be left: after the last answer that came to its end."""
+"""Find where a run can be left: after the last complete answer."""
 
 from collections.abc import Callable, Iterable
 

@@ -1,4 +1,4 @@
-"""Judge what mode `auto` recorded live, and make the next generation of a run of it: exchange by exchange, none is held longer.
+"""Decide what becomes of an auto session, and write the next generation, one exchange at a time.
 
 It is done in the store server, or in a helper process where one of the exchanges is too large for that (`store.large`).
 """

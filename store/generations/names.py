@@ -1,4 +1,4 @@
-"""Which generation of a run is replayed in its place, and what the next one is called."""
+"""Name generations: which one is replayed for a run, and what the next one is called."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Write exchanges, calls, gaps and replay reports to Postgres: in batches, and as often as one likes with one result.
+"""Write exchanges, calls, gaps and replay reports to Postgres in batches; writing twice has one result.
 
 All ids are made before, every INSERT lets an existing row stand, so a batch that was sent twice (a killed keeper, a lost
 answer to COMMIT) is stored once. Whatever `put` returned from is committed. A row that Postgres will not take is found

@@ -1,4 +1,4 @@
-"""What each run has brought to Postgres already, so that only what is new goes there.
+"""Remember what a run has stored already, so that only new content is written.
 
 A cache: what it forgets is stored a second time, no more. What it holds must be true, so it learns only what is
 committed, and drops a run whose incarnation is another one than it remembers (the run was deleted, with its parts).

@@ -1,4 +1,4 @@
-"""From an exchange to its call, as the keeper stores and shows it."""
+"""Derive the call of an exchange as the store server stores and shows it."""
 
 from collections.abc import Callable
 

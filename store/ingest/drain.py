@@ -1,4 +1,4 @@
-"""One spool on its way to the database: events in, finished exchanges out, and how far the spool can be forgotten.
+"""Drain one spool: read events, store complete exchanges, and decide how much of the spool can be deleted.
 
 The cursor may pass an event only when its exchange is stored, or parked (`store.ingest.open_exchange_files`). So whatever dies, the events of
 every exchange that is not in the database are still on disk; reading some twice is harmless, because ids are the door's.

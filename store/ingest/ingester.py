@@ -1,4 +1,4 @@
-"""The keeper: drains every spool of a data directory into Postgres, without end and without loss.
+"""Drain every spool of a data directory into Postgres.
 
 One pass looks at each spool in turn: gather events, derive calls, store the batch, and only then let the spool forget
 it. While Postgres is away the batch in hand waits and the spools grow; doors notice nothing. A spool whose door is dead

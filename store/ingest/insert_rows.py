@@ -1,4 +1,4 @@
-"""What is stored of an exchange, of its call and of a gap, as rows of their tables; and the statements that insert them.
+"""Make the rows of an exchange, its call and a gap, and the statements that insert them.
 
 Text that Postgres cannot hold is cleaned where it is a name or a word for people; the evidence itself goes in as bytes.
 """

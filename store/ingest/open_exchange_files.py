@@ -1,4 +1,4 @@
-"""Open exchanges laid aside on disk: those that last so long, or grow so large, that they would hold up the rest.
+"""Keep open exchanges on disk that last long or grow large, so that they do not hold up the rest.
 
 An open exchange keeps its spool's segments from being deleted, and its bytes in memory. Parked, its events lie in a
 file of their own in the spool's directory; so the spool can be forgotten up to any point. Each append says up to which

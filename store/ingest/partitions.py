@@ -1,4 +1,4 @@
-"""A partition for each day of each big table: made a week ahead, and on demand for whatever comes late."""
+"""Create daily partitions of the large tables: a week ahead, and on demand for late exchanges."""
 
 import datetime as dt
 import uuid

@@ -1,4 +1,4 @@
-"""Start a helper process when there is a job for it, give it one job at a time, and end it when it has rested."""
+"""Start a helper process when there is a job, give it one job at a time, and end it when it was idle."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What the store server and its helper processes say to each other, one JSON line for each."""
+"""The messages between the store server and its helper processes, one JSON line each."""
 
 import msgspec
 

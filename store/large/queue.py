@@ -1,4 +1,4 @@
-"""Store large exchanges one after another, beside the drain, so that none of them holds up any other exchange.
+"""Store large exchanges one after another, beside the drain, so that none delays others.
 
 What cannot be derived within the limits is stored as evidence, under a call that says why. What cannot even be stored
 becomes a gap that says why, and the file of its events is moved to `damaged/`.

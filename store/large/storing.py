@@ -1,4 +1,4 @@
-"""Store one large exchange from the file of its events: fold, derive, find its run, and write it to Postgres."""
+"""Store one large exchange from the file of its events."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

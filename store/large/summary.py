@@ -1,4 +1,4 @@
-"""What is stored of the call of a large exchange, so that a list can show it without opening the exchange again."""
+"""The summary that is stored of a large call, so that a list can show it."""
 
 import hashlib
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""How much memory and time it takes to understand an exchange, and from where on that is left to a helper process.
+"""Estimate the memory that an exchange takes, and decide whether a helper process handles it.
 
 A JSON value takes far more memory parsed than as text, by the number of its values rather than by its length. So the
 weight of a body is its length, opened, and a surcharge for each separator in it.

@@ -1,4 +1,4 @@
-"""The words of an answer, to be searched: they are read from the evidence, and stored nowhere a second time.
+"""Search the words of answers. They are read from the evidence and stored nowhere else.
 
 A column with the words of every answer would be a quarter of all that is stored.
 """

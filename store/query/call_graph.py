@@ -1,4 +1,4 @@
-"""The links between a run's calls, put into the shapes of some of them (`threads` says what a link is).
+"""Add the connections between a run's calls to their REST shapes (`store.call_graph.call_graph`).
 
 The ids that make links are columns, so a page costs one look at those of its run; only to tell which call did what a model
 asked of a tool are the requests between looked at, of the rounds that the page touches.

@@ -1,4 +1,4 @@
-"""What a list shows of a call: a summary, or the fields that were asked for.
+"""What a list shows of a call: a summary, or the requested fields.
 
 A summary has all members of a call but those that are as large as its bodies. Its text and its tools' arguments are cut.
 """

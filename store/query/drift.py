@@ -1,4 +1,4 @@
-"""Whether providers changed what stands behind a model's name, as ordinary runs show it: no replay, no canary.
+"""Find changes of the model behind a name in ordinary runs, without replays or canaries.
 
 Three things are told. `changes`: under the same name another model, or another fingerprint, began to answer. `variants`:
 who answered when, all of them. `answers`: the very same request was asked again, and was answered alike or otherwise:

@@ -1,4 +1,4 @@
-"""Read what was recorded: exchanges as they crossed the wire, and the calls that they meant.
+"""Read exchanges as they crossed the wire, and the calls that they meant.
 
 The big parts of a call (request, answer, text, tools) are not stored a second time beside the evidence: they are derived
 again from it, which costs a millisecond, needs no column, and tells what the newest rules say.

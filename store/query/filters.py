@@ -1,4 +1,4 @@
-"""What lists can be narrowed by, and where their next page begins."""
+"""The filters of lists, and where their next page begins."""
 
 import base64
 import binascii

@@ -1,4 +1,4 @@
-"""Put the answers that came on another exchange into the calls that asked (`calls.mcp_late_answers`), when these are read."""
+"""Add answers that came on another exchange to the calls that asked (`calls.mcp_late_answers`)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Key the stored calls of a run again under the rules in force, and tell which of them meet or part by it.
+"""Key the stored calls of a run again under the rules in force, and report which keys join or separate.
 
 All keys are made first, then written in one transaction: a run has its old keys or its new ones, whenever we die. What is
 written twice is the same. Whoever leaves while it is done leaves the run as it was.

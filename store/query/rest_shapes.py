@@ -1,4 +1,4 @@
-"""Rows and values in the shapes of the contract: what `/v1` answers with. Pure."""
+"""Rows and values in the shapes of the REST API. Pure."""
 
 import datetime as dt
 import re

@@ -1,4 +1,4 @@
-"""The keeper's side of `packed`: a run's rows on their way to a replay."""
+"""Send a run's rows to a replay on this machine (`store.bundle.rows_bundle`)."""
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Runs: look them up, list them, name, label and pin them, end them, delete them."""
+"""Look up, list, name, label, pin, end and delete runs."""
 
 import uuid
 from collections import defaultdict

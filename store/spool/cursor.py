@@ -1,4 +1,4 @@
-"""How far the reader of a spool has come, in a file that is always whole: written aside, synced, renamed, synced."""
+"""Remember how far the reader of a spool has come, in a file that is always whole."""
 
 import json
 import os

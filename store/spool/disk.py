@@ -1,4 +1,4 @@
-"""The few things a spool asks of a disk, in one place, so that tests can let them fail as disks do."""
+"""The system calls of a spool in one place, so that tests can make them fail."""
 
 import errno
 import fcntl

@@ -1,4 +1,4 @@
-"""One client's connection of HTTP/2 in a tunnel: every stream is an exchange of its own."""
+"""One client's connection of HTTP/2 in a tunnel, and its streams, each of which is an exchange."""
 
 import asyncio
 import time

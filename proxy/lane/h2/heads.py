@@ -1,4 +1,4 @@
-"""Heads of HTTP/2: whether a request may go on and whom it is for, and the same head in HTTP/1.1 where the other side speaks that.
+"""Check the heads of HTTP/2 requests, and convert heads between HTTP/2 and HTTP/1.1.
 
 libnghttp2 has seen to it that pseudo-fields are there, names are lower-case tokens and nothing is connection-specific.
 """

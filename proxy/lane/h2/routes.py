@@ -1,4 +1,4 @@
-"""The way to an upstream that may speak either version: what it speaks is found out once, in the handshake.
+"""Connect to upstreams that may speak either version: the first handshake shows which.
 
 Connections of HTTP/2 are for all clients at once. It knows no authentication by connection; where a client shows NTLM or
 Negotiate all the same, it gets connections of its own.

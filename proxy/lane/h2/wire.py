@@ -1,4 +1,4 @@
-"""One end of an HTTP/2 connection: what comes becomes events, what is to go waits here while nobody takes it.
+"""One end of a connection of HTTP/2: received bytes become events, and what is sent waits until it is taken.
 
 On ngh2, which is libnghttp2 1.70, and not on h2: that is Python throughout, and one request costs it more on each side than
 all else that a lane does (measured: 160 µs against 7), a large Huffman-coded head even seconds. What libnghttp2 sees to,

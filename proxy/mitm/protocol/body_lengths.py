@@ -1,4 +1,4 @@
-"""Hold the bodies of HTTP/2 to what their heads say of their length (RFC 9113 8.1.1).
+"""Check the bodies of HTTP/2 against their content-length (RFC 9113 8.1.1).
 
 h2 counts data, but neither a head that ends its stream, nor a body that ends with trailers, nor what may have no body at all.
 """

@@ -1,4 +1,4 @@
-"""Notice a flood of HTTP/2 frames that carry nothing, before each of them is taken apart.
+"""Notice floods of empty HTTP/2 frames before each frame is parsed.
 
 mitmproxy's HTTP/2 is Python, and a frame costs it a tenth of a millisecond: 65,000 empty ones in a few reads of a socket
 would hold up everybody for seconds. Here only their heads are looked at (RFC 9113 4.1).

@@ -1,4 +1,4 @@
-"""HTTP/1 as mitmproxy speaks it, with what it lacks: trailers, 1xx, strict heads, bounded buffers, our own errors.
+"""HTTP/1 by mitmproxy, with what it lacks: trailers, 1xx, strict heads, bounded buffers, our own errors.
 
 Each method replaces one of `mitmproxy.proxy.layers.http._http1`; tests/proxy/mitm/test_pinned.py holds their names.
 """

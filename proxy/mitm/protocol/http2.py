@@ -1,4 +1,4 @@
-"""HTTP/2 as mitmproxy speaks it, with flow control: a slow reader slows its sender down instead of filling our memory.
+"""HTTP/2 by mitmproxy, with flow control: a slow reader slows its sender down instead of filling memory.
 
 mitmproxy announces windows of 2 GiB, acknowledges all it reads at once, and buffers without bound what the other side
 does not take. Here a stream's window is small, and while its reader's buffer is full nothing more is acknowledged.

@@ -1,4 +1,4 @@
-"""WebSockets on the wire: messages out of bytes, and the server's side of one that is answered from a recording.
+"""Read the messages of WebSockets, and be the server of one that is answered from a recording.
 
 Compression is negotiated anew: permessage-deflate where the recorded server accepted it and this client offers it. Pings are
 answered, and are nothing that anybody said. A message that came in fragments goes out in one frame.

@@ -1,4 +1,4 @@
-"""Read a WebSocket's frames (RFC 6455) as they pass: cheap for floods of small ones, and within limits for compressed ones."""
+"""Read the frames of WebSockets (RFC 6455) as they pass: cheaply for small ones, within limits for compressed ones."""
 
 import codecs
 import zlib

@@ -1,4 +1,4 @@
-"""`/v1/calls`: what was understood of the exchanges, and why a request has the key it has."""
+"""`/v1/calls`: calls, and how their keys were made."""
 
 import asyncio
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""The certificate that clients of the proxy must trust, for machines and containers that share no file with it."""
+"""`/ca.pem`: the certificate that clients of the proxy must trust, for machines and containers without its files."""
 
 import asyncio
 import re

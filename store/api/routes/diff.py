@@ -1,4 +1,4 @@
-"""`/v1/runs/{a}/diff/{b}`: two runs beside each other."""
+"""`/v1/runs/{a}/diff/{b}`: compare two runs."""
 
 import asyncio
 from collections.abc import Sequence

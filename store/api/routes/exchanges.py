@@ -1,4 +1,4 @@
-"""`/v1/exchanges`: the evidence, down to its bytes.
+"""`/v1/exchanges`: exchanges, down to their bytes.
 
 A stored body is somebody else's content and may be a web page with scripts. It is sent as opaque bytes to be saved, in a
 sandbox, and without its own type or coding in the headers that a client acts on: so every client, also one that undoes

@@ -1,4 +1,4 @@
-"""`/v1/runs/{run}/forks`: a run that begins as another one and goes its own way from a step on."""
+"""`/v1/runs/{run}/forks`: make a run that begins as another one and leaves it at a step."""
 
 import asyncio
 import json

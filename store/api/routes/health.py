@@ -1,4 +1,4 @@
-"""Whether the keeper lives, whether it can do its work, and its counters in the text format of Prometheus."""
+"""`/healthz`, `/readyz`, and `/metrics` in the text format of Prometheus."""
 
 import asyncio
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""`POST /v1/import`: a bundle becomes a run. Sent twice it is there once; a different run of that name is never touched."""
+"""`POST /v1/import`: store a bundle as a run. It may be sent twice; a different run of that name is never changed."""
 
 import asyncio
 import hashlib

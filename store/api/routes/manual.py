@@ -1,4 +1,4 @@
-"""The interface described by itself: OpenAPI for programs, and one page for people that loads nothing from anywhere."""
+"""The description of the API: OpenAPI for programs, and one page for people that loads nothing from elsewhere."""
 
 import base64
 import hashlib

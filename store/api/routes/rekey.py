@@ -1,4 +1,4 @@
-"""`POST /v1/rekey`: runs are keyed again under the rules in force. Told line by line, because it may take a while."""
+"""`POST /v1/rekey`: key stored runs again under the rules in force, with a line of progress for each."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing

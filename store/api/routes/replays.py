@@ -1,4 +1,4 @@
-"""`/v1/replays`: a replay with an id of its own, so that two replays of one recording do not share a position."""
+"""`/v1/replays`: make replays, each with an id and a position of its own."""
 
 import json
 import secrets
