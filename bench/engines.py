@@ -8,10 +8,10 @@ engines: direct              nothing in between
          nginx               a reverse proxy with TLS on both sides that records nothing
          lane-relay          our lane, passing on only
          lane-record         our lane as `playhead up` starts it: redaction, and every message's end waits for the spool
-         lane-record-stored  the same with its keeper and Postgres: CPU of all three, until every call is in its rows
+         lane-record-stored  the same with its store server and Postgres: CPU of all three, until every call is in its rows
          lane-replay         our lane answering from a recording
          mitmproxy-bare      the least mitmproxy that passes everything on and keeps nothing
-         mitmproxy-record, mitmproxy-replay   our doors on mitmproxy
+         mitmproxy-record, mitmproxy-replay   our workers on mitmproxy
          mitmdump            mitmproxy's own program with -w
          hoverfly            capturing, where it is on the PATH
          timefork            from PyPI, in an environment of its own; plain HTTP towards the client
@@ -25,7 +25,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from bench.doors import ENGINES, Engines, Sources
 from bench.figures import Row, machine
 from bench.peers import Absent
 from bench.plot import plot
@@ -33,6 +32,7 @@ from bench.results import Result, lagging, results
 from bench.stage import Stage, staged
 from bench.table import page
 from bench.wire import Broken
+from bench.workers import ENGINES, Engines, Sources
 from bench.workloads import OTHERS, QUICK, STORED, WORKLOADS
 
 OURS: Final = ("lane", "mitmproxy-r")
@@ -92,8 +92,8 @@ class Measured:
 def _row(name: str, workload: str, number: int, found: Mapping[str, Any]) -> Row:
     used, n, seconds = found["cpu"], found["n"], found["seconds"]
     unit = WORKLOADS[workload].unit
-    cpu = used["door"] / n * 1e6 if "door" in used and unit != "stream" else None
-    shares = {f"{part}_cores": used[part] / seconds for part in ("door", "load", "upstream") if part in used}
+    cpu = used["worker"] / n * 1e6 if "worker" in used and unit != "stream" else None
+    shares = {f"{part}_cores": used[part] / seconds for part in ("worker", "load", "upstream") if part in used}
     return Row(
         engine=name,
         workload=workload,

@@ -28,7 +28,7 @@ class Row:
     n: int
     per_s: float
     cpu_us: float | None = None
-    """User and system time of the door for each unit. None where there is no door."""
+    """User and system time of the worker for each unit. None where there is no worker."""
 
     mean_ms: float | None = None
     p50_ms: float | None = None

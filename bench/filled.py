@@ -1,4 +1,4 @@
-"""A spool as a door leaves it, made by the real recorder without a door, so that a keeper can be measured at full speed."""
+"""A spool as a worker leaves it, made by the real recorder without a worker, so that a store server can be measured at full speed."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator

@@ -1,6 +1,6 @@
 """What it costs to keep calls: `python -m bench.ingest [--quick] [--json] [--rounds N] [--calls N]`.
 
-A spool is filled first and given to a running keeper whole: calls that reach Postgres a second, CPU of the keeper and of
+A spool is filled first and given to a running store server whole: calls that reach Postgres a second, CPU of the store server and of
 Postgres for each, and what the tables, their toast and their indexes grew by. Small tool calls; conversations and agents of
 twenty turns, each of which repeats its history.
 """
@@ -40,16 +40,16 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind = 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """A running keeper and its Postgres."""
+    """A running store server and its Postgres."""
 
     data: DataDir
-    keeper: int
+    store_server: int
     postgres: int
     dsn: str
 
     def used(self) -> tuple[float, float]:
-        """Seconds of CPU: the keeper's, and those of Postgres with all its processes."""
-        return cpu(self.keeper), cpu_with_children(self.postgres)
+        """Seconds of CPU: the store server's, and those of Postgres with all its processes."""
+        return cpu(self.store_server), cpu_with_children(self.postgres)
 
     async def counted(self) -> tuple[int, int]:
         """How many exchanges there are, and how many bytes everything takes."""
@@ -62,16 +62,16 @@ class Kept:
 
 @contextmanager
 def keeping() -> Iterator[Kept]:
-    """A keeper with an embedded Postgres, in a directory that goes with it."""
+    """A store server with an embedded Postgres, in a directory that goes with it."""
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         data = opened(Path(name) / "data")
         # As root, Postgres runs as another user, who must be able to pass through.
         Path(name).chmod(0o711)
-        with Process("store", {"data": str(data.root)}) as keeper:
-            keeper.said()
+        with Process("store", {"data": str(data.root)}) as store_server:
+            store_server.said()
             with ensure(data.postgres) as server:
                 postgres = int((data.postgres / "data" / "postmaster.pid").read_text().split()[0])
-                yield Kept(data=data, keeper=keeper.pid, postgres=postgres, dsn=server.dsn)
+                yield Kept(data=data, store_server=store_server.pid, postgres=postgres, dsn=server.dsn)
 
 
 async def measure(kept: Kept, workload: str, number: int, calls: int) -> Row:
@@ -85,21 +85,21 @@ async def measure(kept: Kept, workload: str, number: int, calls: int) -> Row:
     now, grown = await kept.counted()
     if now - exchanges != count:
         raise Broken(f"of {count} calls {now - exchanges} reached Postgres")
-    keeper, postgres = ((late - early) / count * 1e6 for early, late in zip(before, after, strict=True))
+    store_server, postgres = ((late - early) / count * 1e6 for early, late in zip(before, after, strict=True))
     stored = (grown - size) / count
     return Row(
-        engine="keeper+postgres",
+        engine="store+postgres",
         workload=workload,
         unit="call",
         round=number,
         n=count,
         per_s=count / lasted,
-        cpu_us=keeper + postgres,
-        rss_mib=rss(kept.keeper),
+        cpu_us=store_server + postgres,
+        rss_mib=rss(kept.store_server),
         detail={
-            "keeper_us": keeper,
+            "store_server_us": store_server,
             "postgres_us": postgres,
-            "per_core_s": 1e6 / (keeper + postgres),
+            "per_core_s": 1e6 / (store_server + postgres),
             "stored_bytes": stored,
             "raw_bytes": raw / count,
             "stored_share": stored * count / raw,
@@ -108,11 +108,11 @@ async def measure(kept: Kept, workload: str, number: int, calls: int) -> Row:
 
 
 def _drained(spool: Path) -> float:
-    """Wait until the keeper has removed it; when."""
+    """Wait until the store server has removed it; when."""
     deadline = time.monotonic() + PATIENCE
     while spool.exists():
         if time.monotonic() > deadline:
-            raise Broken(f"the keeper did not drain {spool.name} within {PATIENCE:.0f} s")
+            raise Broken(f"the store server did not drain {spool.name} within {PATIENCE:.0f} s")
         time.sleep(0.02)
     return time.monotonic()
 

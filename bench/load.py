@@ -36,7 +36,7 @@ LEFT = re.compile(rb'"at":"(\d{19})"')
 
 
 class Load:
-    """Connections through a door, or past it, and the times that were measured on them."""
+    """Connections through a worker, or past it, and the times that were measured on them."""
 
     def __init__(self, told: Mapping[str, Any]) -> None:
         self.told = told
@@ -60,7 +60,7 @@ class Load:
             self._poll.register(connection, select.EPOLLIN)
 
     def connection(self, host: str) -> Connection:
-        """One to that host, as this door is reached."""
+        """One to that host, as this worker is reached."""
         told = self.told
         asked = told["authority"] or f"{host}:443"
         connection = through(told["proxy"], asked, host, told["upstream"], told["run"], self._trust)

@@ -60,12 +60,12 @@ async def main() -> None:
                 Path(directory),
                 MemoryRecorder(),
                 upstreams={"tools.example": f"http://127.0.0.1:{origin.port}"},
-            ) as door,
+            ) as worker,
         ):
-            await measure(door.port, CREDENTIALS, 160)
+            await measure(worker.port, CREDENTIALS, 160)
             for _ in range(2):
-                print("with credentials   ", await measure(door.port, CREDENTIALS))
-                print("without credentials", await measure(door.port, ""))
+                print("with credentials   ", await measure(worker.port, CREDENTIALS))
+                print("without credentials", await measure(worker.port, ""))
 
 
 if __name__ == "__main__":

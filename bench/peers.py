@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from bench.stage import Door, Stage
+from bench.stage import Stage, Worker
 from bench.wire import Broken
 
 NGINX: Final = """
@@ -47,7 +47,7 @@ class Absent(Broken):
 
 
 @contextmanager
-def nginx(stage: Stage, binary: str) -> Iterator[Door]:
+def nginx(stage: Stage, binary: str) -> Iterator[Worker]:
     """A reverse proxy with TLS on both sides that records nothing, as one process."""
     directory = stage.directory / "nginx"
     directory.mkdir()
@@ -55,11 +55,11 @@ def nginx(stage: Stage, binary: str) -> Iterator[Door]:
     told = {"upstream": stage.port, "port": port, "certificate": stage.certificate, "ca": stage.ca}
     config.write_text(NGINX.format(directory=directory, **told))
     with server([found(binary), "-c", str(config), "-p", str(directory)], port) as pid:
-        yield Door(name="nginx", ca=stage.ca, pid=pid, how={"upstream": port})
+        yield Worker(name="nginx", ca=stage.ca, pid=pid, how={"upstream": port})
 
 
 @contextmanager
-def mitmdump(stage: Stage, *more: str, name: str = "mitmdump") -> Iterator[Door]:
+def mitmdump(stage: Stage, *more: str, name: str = "mitmdump") -> Iterator[Worker]:
     """mitmproxy's own program, with `more` options. It contacts whom CONNECT names."""
     port, directory = free(), stage.directory
     line = [found(str(Path(sys.executable).parent / "mitmdump")), "-q", "--listen-host", "127.0.0.1", "-p", str(port)]
@@ -67,28 +67,28 @@ def mitmdump(stage: Stage, *more: str, name: str = "mitmdump") -> Iterator[Door]
     line += ["--set", f"ssl_verify_upstream_trusted_ca={stage.ca}", *more]
     with server(line, port) as pid:
         ca = str(directory / "mitmproxy-ca-cert.pem")
-        yield Door(name=name, ca=ca, port=port, pid=pid, how={"authority": f"localhost:{stage.port}"})
+        yield Worker(name=name, ca=ca, port=port, pid=pid, how={"authority": f"localhost:{stage.port}"})
 
 
 @contextmanager
-def hoverfly(stage: Stage) -> Iterator[Door]:
+def hoverfly(stage: Stage) -> Iterator[Worker]:
     """Hoverfly in capture mode. Its own CA is built into it; whether it is trusted changes nothing that is measured."""
     port = free()
     line = [found("hoverfly"), "-capture", "-pp", str(port), "-ap", str(free()), "-tls-verification=false"]
     with server(line, port) as pid:
         how = {"authority": f"localhost:{stage.port}", "verified": False}
-        yield Door(name="hoverfly", ca=stage.ca, port=port, pid=pid, how=how)
+        yield Worker(name="hoverfly", ca=stage.ca, port=port, pid=pid, how=how)
 
 
 @contextmanager
-def timefork(stage: Stage) -> Iterator[Door]:
+def timefork(stage: Stage) -> Iterator[Worker]:
     """timefork as a base URL over plain HTTP, which is what it speaks to clients; TLS to the upstream."""
     directory, port = stage.directory / "timefork", free()
     directory.mkdir()
     env = dict(os.environ) | {"TIMEFORK_UPSTREAM_OPENAI": f"https://localhost:{stage.port}", "SSL_CERT_FILE": stage.ca}
     with server([str(_timefork()), "up", "-p", str(port)], port, cwd=directory, env=env) as pid:
         how = {"upstream": port, "plain": True, "path": "/v1/chat/completions"}
-        yield Door(name="timefork", ca=stage.ca, pid=pid, how=how)
+        yield Worker(name="timefork", ca=stage.ca, pid=pid, how=how)
 
 
 def _timefork() -> Path:

@@ -14,10 +14,10 @@ from bench.workloads import CALLS
 
 def recorded(stage: Stage) -> Path:
     """A bundle with the first thousand calls."""
-    door = stage.ours("recorded")
-    _, api = stage.keeper("recorded")
+    worker = stage.ours("recorded")
+    _, api = stage.store_server("recorded")
     stage.first = 0
-    stage.ask(door, run="recorded", connections=4, calls=CALLS, seconds=120.0, warm=0.0)
+    stage.ask(worker, run="recorded", connections=4, calls=CALLS, seconds=120.0, warm=0.0)
     api.get("/runs/recorded/calls", settled="true", limit=1)
     found = api.get("/runs/recorded")["exchanges"]
     if found != CALLS:

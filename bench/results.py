@@ -177,7 +177,7 @@ DELAYS: Final = (
 COSTS: Final = (
     ("CPU µs of a replayed call that did not change", "lane-replay", "replay", "cpu_us", 40.0),
     (
-        "CPU µs of a small call recorded to its rows: door, keeper and Postgres",
+        "CPU µs of a small call recorded to its rows: worker, store server and Postgres",
         "lane-record-stored",
         "small",
         "cpu_us",

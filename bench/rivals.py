@@ -2,7 +2,7 @@
 
 The same distinct JSON calls, told apart by their bodies, are recorded by each and then asked once each, in order, by the same
 client (`requests`, one connection), with nobody behind it: VCR.py in the client's own process; mitmproxy's server replay;
-WireMock with `--wiremock JAR` (npm ships it: build/*.jar of the package `wiremock`), over plain HTTP; and our door, from a
+WireMock with `--wiremock JAR` (npm ships it: build/*.jar of the package `wiremock`), over plain HTTP; and our worker, from a
 bundle. Start: from nothing to ready to answer. `direct` is the upstream itself, and tells what the client costs.
 """
 
@@ -77,17 +77,17 @@ def vcr(cassette: Path, stage: Stage) -> Iterator[Ready]:
 @contextmanager
 def playhead(bundle: Path, stage: Stage, name: str) -> Iterator[Ready]:
     began = time.perf_counter()
-    door = stage.ours(name, mode="replay", replay=[str(bundle)])
+    worker = stage.ours(name, mode="replay", replay=[str(bundle)])
     started = (time.perf_counter() - began) * 1e3
-    assert door.process is not None
+    assert worker.process is not None
     try:
         yield Ready(
             started_ms=started,
-            told={"proxy": f"http://{name}:x@127.0.0.1:{door.port}", "ca": door.ca},
-            pid=door.process.pid,
+            told={"proxy": f"http://{name}:x@127.0.0.1:{worker.port}", "ca": worker.ca},
+            pid=worker.process.pid,
         )
     finally:
-        door.process.stop()
+        worker.process.stop()
 
 
 @contextmanager
@@ -110,9 +110,13 @@ def wiremock(mappings: Path, jar: Path) -> Iterator[Ready]:
 @contextmanager
 def _mitmdump(stage: Stage, *more: str) -> Iterator[Ready]:
     began = time.perf_counter()
-    with peers.mitmdump(stage, *more) as door:
-        told = {"url": f"https://localhost:{stage.port}/json", "proxy": f"http://127.0.0.1:{door.port}", "ca": door.ca}
-        yield Ready(started_ms=(time.perf_counter() - began) * 1e3, told=told, pid=door.pid)
+    with peers.mitmdump(stage, *more) as worker:
+        told = {
+            "url": f"https://localhost:{stage.port}/json",
+            "proxy": f"http://127.0.0.1:{worker.port}",
+            "ca": worker.ca,
+        }
+        yield Ready(started_ms=(time.perf_counter() - began) * 1e3, told=told, pid=worker.pid)
 
 
 # -- what each replays
@@ -176,16 +180,16 @@ def _mappings(calls: int, place: Path) -> Path:
 
 def _bundle(stage: Stage, calls: int) -> Path:
     name = f"recorded-{calls}"
-    door = stage.ours(name)
-    keeper, api = stage.keeper(name)
-    assert door.process is not None
-    asked(stage, calls, {"proxy": f"http://{name}:x@127.0.0.1:{door.port}", "ca": door.ca})
+    worker = stage.ours(name)
+    store_server, api = stage.store_server(name)
+    assert worker.process is not None
+    asked(stage, calls, {"proxy": f"http://{name}:x@127.0.0.1:{worker.port}", "ca": worker.ca})
     api.get(f"/runs/{name}/calls", settled="true", limit=1)
     bundle = stage.directory / f"{name}.jsonl"
     with bundle.open("wb") as file:
         file.writelines(api.raw(f"/runs/{name}/bundle"))
-    door.process.stop()
-    keeper.stop()
+    worker.process.stop()
+    store_server.stop()
     return bundle
 
 

@@ -1,4 +1,4 @@
-"""Many small calls through one recording door, and what memory it and the keeper take meanwhile: `python -m bench.soak`.
+"""Many small calls through one recording worker, and what memory it and the store server take meanwhile: `python -m bench.soak`.
 
 A fault that leaks a hundred bytes a call shows after 200,000 of them, which take some ten minutes. The calls come by CONNECT
 and TLS on a few connections at a time, each of which is closed after a hundred; what they ask is all different.
@@ -33,7 +33,7 @@ SETTLED = 0.25
 """The part of the calls after which memory should grow no more: caches and allocators are full by then."""
 
 ALLOWED = 8 << 20
-"""Bytes that a door may grow from there on."""
+"""Bytes that a worker may grow from there on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +42,8 @@ class Up:
 
     port: int
     ca: str
-    door: int
-    keeper: int
+    worker: int
+    store_server: int
 
 
 @contextmanager
@@ -63,7 +63,7 @@ def up(directory: Path, engine: str, upstream: int) -> Iterator[Up]:
             if _is(pid, module)
         }
         port = int(said["proxy"].rpartition(":")[2])
-        yield Up(port=port, ca=said["ca"], door=pids["proxy.worker.process"], keeper=pids["store"])
+        yield Up(port=port, ca=said["ca"], worker=pids["proxy.worker.process"], store_server=pids["store"])
         process.terminate()
 
 
@@ -144,16 +144,16 @@ class Crew:
 
 
 async def measured(house: Up, calls: int) -> list[tuple[int, int, int]]:
-    """Calls done, and the memory of door and keeper, in rows that are printed as they come."""
+    """Calls done, and the memory of worker and store server, in rows that are printed as they come."""
     crew, began, rows = Crew(house, calls), time.monotonic(), list[tuple[int, int, int]]()
     async with asyncio.TaskGroup() as group:
         asking = group.create_task(crew.ask_all())
         while len(rows) <= ROWS:
             while not asking.done() and crew.done < calls * len(rows) // ROWS:  # noqa: ASYNC110 - they are busy
                 await asyncio.sleep(0.05)
-            rows.append((crew.done, rss(house.door), rss(house.keeper)))
+            rows.append((crew.done, rss(house.worker), rss(house.store_server)))
             told = {"calls": crew.done, "seconds": round(time.monotonic() - began, 1)}
-            memory = {"door_mib": round(rows[-1][1] / 2**20, 1), "keeper_mib": round(rows[-1][2] / 2**20, 1)}
+            memory = {"worker_mib": round(rows[-1][1] / 2**20, 1), "store_server_mib": round(rows[-1][2] / 2**20, 1)}
             print(json.dumps(told | memory), flush=True)
     return rows
 
@@ -182,11 +182,11 @@ def main() -> None:
         Path(place).chmod(0o711)
         with upstream() as port, up(Path(place), asked.engine, port) as house:
             rows = asyncio.run(measured(house, asked.calls))
-    settled = next(door for done, door, _ in rows if done >= asked.calls * SETTLED)
+    settled = next(worker for done, worker, _ in rows if done >= asked.calls * SETTLED)
     grown = rows[-1][1] - settled
-    print(json.dumps({"engine": asked.engine, "door_grew_mib": round(grown / 2**20, 1)}))
+    print(json.dumps({"engine": asked.engine, "worker_grew_mib": round(grown / 2**20, 1)}))
     if grown > ALLOWED:
-        raise SystemExit(f"the door grew by {grown >> 10} KiB after the first quarter of the calls: something leaks")
+        raise SystemExit(f"the worker grew by {grown >> 10} KiB after the first quarter of the calls: something leaks")
 
 
 if __name__ == "__main__":

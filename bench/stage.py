@@ -1,4 +1,4 @@
-"""The processes that a benchmark needs: an upstream with a private CA, the doors that are compared, and who asks them."""
+"""The processes that a benchmark needs: an upstream with a private CA, the workers that are compared, and who asks them."""
 
 import json
 import shutil
@@ -34,7 +34,7 @@ NEW_HOSTS = 64
 """Hosts that nobody has asked before, each an upstream of its own."""
 
 SPOOL = 64 << 30
-"""Bytes that may wait where no keeper runs: a door that refuses would be measured refusing."""
+"""Bytes that may wait where no store server runs: a worker that refuses would be measured refusing."""
 
 
 class Process:
@@ -95,7 +95,7 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Door:
+class Worker:
     """What stands between who asks and the upstream. Without a port: nothing."""
 
     name: str
@@ -110,9 +110,9 @@ class Door:
 
     @property
     def pids(self) -> dict[str, int]:
-        """Whose CPU is the door's."""
+        """Whose CPU is the worker's."""
         pid = self.process.pid if self.process else self.pid
-        return {} if pid is None else {"door": pid}
+        return {} if pid is None else {"worker": pid}
 
 
 @dataclass(kw_only=True)
@@ -149,21 +149,21 @@ class Stage:
             stack.callback(shutil.rmtree, directory)
             yield replace(self, directory=directory, stack=stack, first=0)
 
-    def direct(self) -> Door:
-        """No door at all."""
-        return Door(name="direct", ca=self.ca)
+    def direct(self) -> Worker:
+        """No worker at all."""
+        return Worker(name="direct", ca=self.ca)
 
-    def bare(self, name: str = "bare") -> Door:
+    def bare(self, name: str = "bare") -> Worker:
         """The peer, with a directory of that name."""
         directory = self.directory / name
         directory.mkdir()
         upstreams = {HOST: self.port, HOST_H2: self.port_h2}
         told = {"directory": str(directory), "upstreams": upstreams, "upstream": self.port, "upstream_ca": self.ca}
         process, said = self.process("bench.bare", told)
-        return Door(name="mitmproxy-bare", ca=said["ca"], port=said["port"], process=process)
+        return Worker(name="mitmproxy-bare", ca=said["ca"], port=said["port"], process=process)
 
-    def keeper(self, name: str) -> tuple[Process, Api]:
-        """The keeper of that data directory, and its API."""
+    def store_server(self, name: str) -> tuple[Process, Api]:
+        """The store server of that data directory, and its API."""
         process, said = self.process("store", {"data": str(self.house(name).data.root)})
         return process, self.stack.enter_context(self.house(name).api_client(f"http://127.0.0.1:{said['port']}"))
 
@@ -173,20 +173,20 @@ class Stage:
         upstreams |= {HOST: f"https://localhost:{self.port}", HOST_H2: f"https://localhost:{self.port_h2}"}
         return House(load({"data": self.directory / name, "upstreams": upstreams, "spool_limit": SPOOL}, None))
 
-    def ours(self, name: str, **differences: Any) -> Door:
-        """Our own door, with a data directory of that name, told as the house tells it."""
-        config = msgspec.to_builtins(self.house(name).door_config()) | {"upstream_ca": self.ca} | differences
+    def ours(self, name: str, **differences: Any) -> Worker:
+        """Our own worker, with a data directory of that name, told as the house tells it."""
+        config = msgspec.to_builtins(self.house(name).worker_config()) | {"upstream_ca": self.ca} | differences
         process, said = self.process("proxy.worker.process", config)
-        return Door(name=name, ca=said["ca"], port=said["port"], process=process)
+        return Worker(name=name, ca=said["ca"], port=said["port"], process=process)
 
-    def ask(self, door: Door, *, pids: Mapping[str, int] = MappingProxyType({}), **what: Any) -> dict[str, Any]:
+    def ask(self, worker: Worker, *, pids: Mapping[str, int] = MappingProxyType({}), **what: Any) -> dict[str, Any]:
         """Have a process ask for as long as `what` says; what it found."""
         if self.upstream.ended:
             raise RuntimeError(f"the upstream has failed: {self.upstream.last_words()}")
-        watched = {"upstream": self.upstream.pid, **pids, **door.pids}
+        watched = {"upstream": self.upstream.pid, **pids, **worker.pids}
         upstream = self.port_h2 if what.get("h2") else self.port
-        told = {**DEFAULTS, "first": self.first, "proxy": door.port, "ca": door.ca, "upstream": upstream}
-        told |= {"run": f"bench-{self.first}", **what, **door.how, "pids": watched}
+        told = {**DEFAULTS, "first": self.first, "proxy": worker.port, "ca": worker.ca, "upstream": upstream}
+        told |= {"run": f"bench-{self.first}", **what, **worker.how, "pids": watched}
         with Process("bench.load", told) as load:
             found = load.said()
         self.first += int(found.get("asked", told["connections"]))

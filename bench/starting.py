@@ -1,8 +1,8 @@
 """How long a long recording takes until it answers, and until it explains: `python -m bench.replay --start N`.
 
 `store_wall_ms` and `bundle_wall_ms` are what a user waits: from `playhead replay` to the first line of the command, beyond the
-same for a recording of one call (the interpreter, the imports, the door). The rest is CPU of one part each: `store_ms` and
-`bundle_ms` of all processes of that command; `load_ms` and `index_ms` of reading a bundle; `rows_keeper_ms`, `rows_load_ms` and
+same for a recording of one call (the interpreter, the imports, the worker). The rest is CPU of one part each: `store_ms` and
+`bundle_ms` of all processes of that command; `load_ms` and `index_ms` of reading a bundle; `rows_store_server_ms`, `rows_load_ms` and
 `rows_index_ms` of the same from the store.
 """
 
@@ -65,16 +65,16 @@ def start(calls: int) -> None:
 
 
 def _stored(bundle: Path, single: Path, told: dict[str, float], profiles: Profiles) -> None:
-    """The same from the store: what the keeper has to do, how long that takes, and what the door makes of it."""
+    """The same from the store: what the store server has to do, how long that takes, and what the worker makes of it."""
     with staged() as stage:
-        process, api = stage.keeper("start")
+        process, api = stage.store_server("start")
         data = stage.house("start").data
-        data.announce("keeper", {"api": api.url})
+        data.announce("store", {"api": api.url})
         for file in (bundle, single):
             api.post("/import", content=file.read_bytes())
         used = cpu(process.pid)
         content = b"".join(api.raw("/runs/start/rows"))
-        told["rows_keeper_ms"] = round((cpu(process.pid) - used) * 1000, 2)
+        told["rows_store_server_ms"] = round((cpu(process.pid) - used) * 1000, 2)
         for name, long, short in (("store", "start", SINGLE), ("bundle", str(bundle), str(single))):
             rounds = [(_begun(data.root, long), _begun(data.root, short)) for _ in range(ROUNDS)]
             for place, what in enumerate(("wall_ms", "ms")):

@@ -87,11 +87,11 @@ def _delays(result: Result) -> str | None:
 
 def _stored(found: Sequence[Result]) -> str:
     """Where the CPU goes that a call costs until it is in its rows."""
-    parts = ("door_us", "keeper_us", "postgres_us", "cpu_us")
+    parts = ("worker_us", "store_server_us", "postgres_us", "cpu_us")
     for result in found:
         if result.engine == STORED and result.cpu_us is not None:
             lines = [["small", *(_cell(result.over(part)) or "" for part in parts)]]
-            return _markdown(["µs of CPU until a call is in its rows", "door", "keeper", "Postgres", "sum"], lines)
+            return _markdown(["µs of CPU until a call is in its rows", "worker", "store", "Postgres", "sum"], lines)
     return ""
 
 

@@ -79,7 +79,7 @@ class Upstream:
         try:
             connection = Connection(plain, self._contexts[newer], server_side=True)
         except OSError:
-            return  # a door that gave up: whoever waits for it will say so
+            return  # a worker that gave up: whoever waits for it will say so
         self._connections[connection.fileno()] = connection
         self._spoken[connection.fileno()] = Http2Asked() if newer else Http1Asked()
         self._poll.register(connection, select.EPOLLIN)
@@ -101,7 +101,7 @@ class Upstream:
         del self._spoken[number]
 
     def _send(self, number: int, data: bytes = b"") -> None:
-        """What can go at once; the rest when there is room: one slow door must not hold up the others' streams."""
+        """What can go at once; the rest when there is room: one slow worker must not hold up the others' streams."""
         connection = self._connections[number]
         waited = connection.waits
         connection.send(data)
@@ -128,7 +128,7 @@ class Upstream:
             due, number, interval, connection, stream = heapq.heappop(self._due)
             # A closed connection has no number.
             if connection.fileno() in self._connections and self._sent(connection.fileno(), stream):
-                # Who is late leaves events out: a heap of them at once would be cheaper for a door than events are.
+                # Who is late leaves events out: a heap of them at once would be cheaper for a worker than events are.
                 later = due + interval if due + interval > now else now + interval
                 heapq.heappush(self._due, (later, number, interval, connection, stream))
 

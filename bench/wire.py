@@ -1,6 +1,6 @@
 """TLS over non-blocking sockets with as little between them and the kernel as Python allows.
 
-On a small machine load generator and upstream share the cores with the door.
+On a small machine load generator and upstream share the cores with the worker.
 """
 
 import base64

@@ -19,7 +19,7 @@ CALLS: Final = 1000
 """Distinct calls that are replayed."""
 
 STORED_CALLS: Final = 4000
-"""Calls that are recorded to rows: the keeper is slower than the door, and all of them are waited for."""
+"""Calls that are recorded to rows: the store server is slower than the worker, and all of them are waited for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +114,7 @@ WORKLOADS: Final[Mapping[str, Workload]] = MappingProxyType(
         ),
         "memory": Workload(
             unit="stream",
-            says="memory that 200 open streams of one event a second add to a fresh door",
+            says="memory that 200 open streams of one event a second add to a fresh worker",
             engines=("nginx", *LANES, *MITMPROXIES),
             asks={"workload": "events", "connections": 200, "rate": 1, "warm": 1.0, "seconds": 2.0},
             at_most=2,

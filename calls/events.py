@@ -23,7 +23,7 @@ class Event(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class RequestStarted(Event, frozen=True, tag="req"):
-    """The request's head has arrived. `run` is what the door knows (credentials, our header, or the connection's owner)."""
+    """The request's head has arrived. `run` is what the worker knows (credentials, our header, or the connection's owner)."""
 
     run: str
     started_at: int
@@ -71,7 +71,7 @@ class Ended(Event, frozen=True, tag="end"):
 
 
 class Closed(Event, frozen=True, tag="closed"):
-    """The exchange is over; nothing follows. The only event that every exchange of a living door has last."""
+    """The exchange is over; nothing follows. The only event that every exchange of a living worker has last."""
 
     at: int
     outcome: Outcome
@@ -98,7 +98,7 @@ class ReplayNoted(msgspec.Struct, frozen=True, array_like=True, tag="replay"):
 
 type Record = RequestStarted | ResponseStarted | Data | Ended | Closed | Gap | ReplayNoted
 
-# Not wrapped: a door does this for every event of every stream.
+# Not wrapped: a worker does this for every event of every stream.
 encode: Final[Callable[[Record | Sequence[Record]], bytes]] = msgspec.msgpack.Encoder().encode
 """One record, or several that are kept together or not at all, as MessagePack."""
 

@@ -2,7 +2,7 @@
 
 The life of an exchange is the table below: in a state, which words may come and where they lead. What the table does
 not allow (a second head, data after the end, anything after `Closed`) does not change the exchange; it is kept in
-`ignored`, so that the keeper can say so and goes on. HTTP lets a server answer before the request is whole, hence the
+`ignored`, so that the store server can say so and goes on. HTTP lets a server answer before the request is whole, hence the
 two `early` states; a WebSocket's messages may come from both sides once the response head is there.
 """
 

@@ -98,7 +98,7 @@ class Exchange:
     """One HTTP request and its response as they crossed the wire, after redaction: the evidence."""
 
     id: str
-    """A uuidv7 made at the door."""
+    """A uuidv7 made at the worker."""
 
     run: str
     request: Request
@@ -107,13 +107,13 @@ class Exchange:
 
     outcome: Outcome
     started_at: int
-    """Nanoseconds since the Unix epoch, by the door's clock."""
+    """Nanoseconds since the Unix epoch, by the worker's clock."""
 
     first_byte_at: int | None
     """Nanoseconds since the exchange began, when the response head arrived. Monotonic, like all times but `started_at`."""
 
     ended_at: int | None
-    """Nanoseconds since the exchange began; None when the door died before the end."""
+    """Nanoseconds since the exchange began; None when the worker died before the end."""
 
     redactions: int = 0
     run_evidence: tuple[tuple[str, str], ...] = ()

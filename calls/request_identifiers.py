@@ -1,6 +1,6 @@
 """Read the identifiers that agents and frameworks put into bodies for a provider, a gateway or a cache.
 
-A body is known only after the door had to name a run, so what it says counts where nothing better did. What is read here was
+A body is known only after the worker had to name a run, so what it says counts where nothing better did. What is read here was
 meant for others: a value that could not be an identifier is none, and a name that cannot be a run's becomes one by digest.
 """
 

@@ -15,7 +15,7 @@ RETRY_WITHIN: Final = 90 * 1_000_000_000
 """Nanoseconds. SDKs wait at most a minute before they try again, if a server asks for so much."""
 
 SEEN_LATE: Final = 50 * 1_000_000
-"""Nanoseconds. A client may know of an end, and try again, a moment before the door has written it down."""
+"""Nanoseconds. A client may know of an end, and try again, a moment before the worker has written it down."""
 
 _TRANSIENT: Final = frozenset((408, 409, 429))
 _BROKEN: Final = frozenset(("client_closed", "server_closed", "timed_out"))

@@ -66,18 +66,18 @@ class Settings(BaseSettings):
         default_factory=lambda: default_data(), description="where recordings, keys and the database live"
     )
     listen: str = Field(
-        "127.0.0.1", description="address of the doors and the API; beyond loopback doors ask for a token"
+        "127.0.0.1", description="address of the workers and the API; beyond loopback workers ask for a token"
     )
     proxy_port: int = Field(8080, ge=0, le=65535, description="port of the proxy; 0 takes a free one")
     api_port: int = Field(8081, ge=0, le=65535, description="port of the REST API; 0 takes a free one")
     transparent: int | None = Field(
         None, ge=1, le=65535, description="port for connections that the kernel redirects (playhead rules); unset: none"
     )
-    workers: int = Field(1, ge=1, le=64, description="door processes that share the proxy port")
-    part: Literal["all", "keeper", "doors"] = Field("all", description="what `up` runs; the images run one part each")
-    keeper: str | None = Field(
+    workers: int = Field(1, ge=1, le=64, description="worker processes that share the proxy port")
+    part: Literal["all", "store", "proxy"] = Field("all", description="what `up` runs; the images run one part each")
+    store_url: str | None = Field(
         None,
-        description="where doors that run alone find their keeper, e.g. http://keeper:8081; else on `api_port` here",
+        description="where workers that run alone find their store server, e.g. http://store:8081; else on `api_port` here",
     )
     engine: Engine = Field("lane", description="the wire engine; the lane hands to mitmproxy what it does not speak")
     reverse: str | None = Field(None, description="serve this one origin in reverse mode, e.g. https://api.openai.com")
@@ -151,7 +151,7 @@ class Settings(BaseSettings):
     def _origins(cls, value: dict[str, str]) -> dict[str, str]:
         return {host.lower(): _origin(origin) for host, origin in value.items()}
 
-    @field_validator("reverse", "upstream_proxy", "keeper")
+    @field_validator("reverse", "upstream_proxy", "store_url")
     @classmethod
     def _one_origin(cls, value: str | None) -> str | None:
         return value if value is None else _origin(value)

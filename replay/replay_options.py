@@ -47,7 +47,7 @@ def dressed(
 
 
 def unfit(bundle: Bundle, wishes: Wishes, profiles: Profiles, clean: Callable[[str], str], name: str) -> str | None:
-    """Why a replay of this recording cannot be as it is wished for; None where it can. The keeper asks it
+    """Why a replay of this recording cannot be as it is wished for; None where it can. The store server asks it
     (`checks` in store/__main__.py) before anybody waits for an answer."""
     try:
         dressed(Source(replay=name, bundle=bundle), wishes, Options(), profiles, clean)

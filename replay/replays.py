@@ -51,7 +51,7 @@ class Unusable(ValueError):
 
 @dataclass(slots=True, kw_only=True)
 class Replays:
-    """The replays of one door. Answers instead of the network (`Answerer` in proxy/wire/config.py)."""
+    """The replays of one worker. Answers instead of the network (`Answerer` in proxy/wire/config.py)."""
 
     redactor: Redactor
     profiles: Profiles
@@ -67,7 +67,7 @@ class Replays:
     """Called with a replay's id after each change of its report: often, so it should do little."""
 
     begin: Callable[[str, dict[str, Json]], bool] = lambda _replay, _report: True
-    """Called with a replay's id before its first answer: whether it may begin, or another door had begun it."""
+    """Called with a replay's id before its first answer: whether it may begin, or another worker had begun it."""
 
     run_mode: Callable[[str], str | None] = lambda _run: None
     """The mode that a run was given: one in `replay` never goes live."""

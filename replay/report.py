@@ -174,7 +174,7 @@ def _first_refusal(refusals: Sequence[Mapping[str, Json]]) -> dict[str, Json] | 
 
 
 def interrupted(report: Mapping[str, Any]) -> dict[str, Any]:
-    """The report of a replay whose door ended in the middle: which of its answers arrived, and what else would have been asked
+    """The report of a replay whose worker ended in the middle: which of its answers arrived, and what else would have been asked
     for, nobody knows."""
     verdict = "diverged" if report["missed"] or report["live"] or report.get("refused") else "unknown"
     return {**report, "verdict": verdict, "interrupted": True}

@@ -90,7 +90,7 @@ class Session:
     """Called with the id after each change of the report."""
 
     interrupted: bool = False
-    """It was begun by a door that is gone, and with it the position: it answers nothing any more."""
+    """It was begun by a worker that is gone, and with it the position: it answers nothing any more."""
 
     asked_at: float = 0.0
     """When the last request came, by the clock of whoever asks."""

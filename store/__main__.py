@@ -37,7 +37,7 @@ from store.embedded.postgres import NoPostgres, Server, ensure
 from store.generations.auto_sessions import Takes
 from store.ingest.batch_writer import Ingest
 from store.ingest.derive_call import deriver
-from store.ingest.ingester import Keeper
+from store.ingest.ingester import Ingester
 from store.large.helper import Helper
 from store.large.jobs import WorkerConfig
 from store.large.memory import return_freed_blocks
@@ -56,11 +56,11 @@ LINGER = 0.2
 """Seconds between two looks at whether another command still uses us."""
 
 LAST_LOOK = 3.0
-"""Seconds that a stopping keeper gives to what has just ended."""
+"""Seconds that a stopping store server gives to what has just ended."""
 
 
 class CannotStart(Exception):
-    """The keeper cannot be started; the message says why and what to do."""
+    """The store server cannot be started; the message says why and what to do."""
 
 
 def main() -> int:
@@ -75,7 +75,7 @@ def main() -> int:
         _say({"failed": str(error)})
         return FAILED
     except msgspec.ValidationError as error:
-        _say({"failed": f"the keeper was told something it does not understand: {error}"})
+        _say({"failed": f"the store server was told something it does not understand: {error}"})
         return FAILED
     return 0
 
@@ -96,18 +96,20 @@ async def _keep(config: StoreServerConfig, port: socket.socket) -> None:
             revive = server.revive if server else None
             derive = deriver(profiles, clean)
             storing, rendering, judging = _helpers(config, data, database)
-            keeper = Keeper(data.spools, ingest, derive, large=storing, revive=revive, is_claimed=_claims(config, data))
+            store_server = Ingester(
+                data.spools, ingest, derive, large=storing, revive=revive, is_claimed=_claims(config, data)
+            )
             takes = Takes(
                 place=data.replays,
                 database=database,
                 ingest=Ingest(database, profile=profiles.digest),
                 derive=derive,
-                settled=keeper.settled,
+                settled=store_server.settled,
                 now=time.time_ns,
                 helper=judging,
             )
             desk = Desk(
-                keeper=keeper,
+                store_server=store_server,
                 database=database,
                 profiles=profiles,
                 clean=clean,
@@ -126,7 +128,7 @@ async def _keep(config: StoreServerConfig, port: socket.socket) -> None:
             async with asyncio.TaskGroup() as group:
                 preparing = group.create_task(_wait(prepare, database, progress))
                 lingering = group.create_task(_linger(data, abandoned, stopped))
-                kept, looking = group.create_task(keeper.run()), group.create_task(takes.run())
+                kept, looking = group.create_task(store_server.run()), group.create_task(takes.run())
                 async with serving(create(desk, _tokens(config, data), data.api_token_file), port):
                     await progress.first_try()
                     progress.begin({"ready": True, "port": port.getsockname()[1]})
@@ -135,7 +137,7 @@ async def _keep(config: StoreServerConfig, port: socket.socket) -> None:
                 preparing.cancel()
                 looking.cancel()
                 await _last_look(takes)
-                keeper.stop()
+                store_server.stop()
                 await kept
                 await rendering.close()
                 await judging.close()
@@ -242,7 +244,7 @@ def _emptied(place: Path) -> Path:
 
 
 async def _last_look(takes: Takes) -> None:
-    """Doors are stopped before us, and their takes have ended with them. What takes longer is done by the next keeper."""
+    """Workers are stopped before us, and their takes have ended with them. What takes longer is done by the next store server."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(LAST_LOOK):
             await takes.look()
@@ -263,14 +265,14 @@ async def _database(config: StoreServerConfig, data: DataDir) -> AsyncIterator[t
 
 @contextlib.contextmanager
 def _alone(data: DataDir) -> Iterator[None]:
-    """Hold the data directory against a second keeper. The kernel lets go of it even when we are killed."""
-    handle = os.open(data.root / "keeper.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    """Hold the data directory against a second store server. The kernel lets go of it even when we are killed."""
+    handle = os.open(data.root / "store.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise CannotStart(
-                f"another keeper runs on {data.root}; stop that `playhead`, or use another directory with --data DIR"
+                f"another store server runs on {data.root}; stop that `playhead`, or use another directory with --data DIR"
             ) from error
         yield
     finally:

@@ -33,7 +33,7 @@ class DataDir:
 
     @property
     def spools(self) -> Path:
-        """One directory below it for each door."""
+        """One directory below it for each worker."""
         return self.root / "spool"
 
     @property
@@ -63,18 +63,18 @@ class DataDir:
 
     @property
     def up_lock(self) -> Lock:
-        """Held by the running `up`, or by the one that runs the doors."""
+        """Held by the running `up`, or by the one that runs the workers."""
         return Lock(self.root / "up.lock")
 
     @property
-    def keeper_lock(self) -> Lock:
-        """Held by the keeper: there is one for a data directory."""
-        return Lock(self.root / "keeper.lock")
+    def store_lock(self) -> Lock:
+        """Held by the store server: there is one for a data directory."""
+        return Lock(self.root / "store.lock")
 
     @property
     def users_lock(self) -> Lock:
         """Shared by the commands that use a store server which another command started: it ends after the last of them."""
-        return Lock(self.root / "keeper.users")
+        return Lock(self.root / "store.users")
 
     def notice(self, name: str) -> dict[str, Any] | None:
         """What a running process wrote down about itself (`announce`), or None."""

@@ -198,7 +198,7 @@ def _sane(usd: Decimal) -> Decimal | None:
 
 @cache
 def _tables() -> "DataSnapshot":
-    # Not imported before something is to be priced: it takes a third of a second, and a keeper starts in one.
+    # Not imported before something is to be priced: it takes a third of a second, and a store server starts in one.
     from genai_prices.data import providers
     from genai_prices.data_snapshot import DataSnapshot
 

@@ -1,8 +1,8 @@
 """Two counters beside a spool: how often a replay's report has changed, and how much of that was written.
 
-A door notes reports a few times a second, not at each answer. So that whoever asks for one gets it whole, a door counts each
+A worker notes reports a few times a second, not at each answer. So that whoever asks for one gets it whole, a worker counts each
 change here before the client can see the answer. The file is mapped: counting is a store into memory, and needs no disk.
-Its end is that of the spool: of a dead door, what is in the spool is all that will ever be told.
+Its end is that of the spool: of a dead worker, what is in the spool is all that will ever be told.
 """
 
 import asyncio
@@ -15,14 +15,14 @@ from typing import Final
 NAME: Final = "news"
 
 LOOK: Final = 0.02
-"""Seconds between two looks whether a door has told."""
+"""Seconds between two looks whether a worker has told."""
 
 # Native, so that each counter is read and written in one piece.
 _COUNTERS: Final = Struct("@QQ")
 
 
 class News:
-    """The door's side."""
+    """The worker's side."""
 
     def __init__(self, spool: Path) -> None:
         handle = os.open(spool / NAME, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -1,4 +1,4 @@
-"""The mode of a run that was given one of its own, and the runs that are forks or replays: the keeper writes it, doors look at
+"""The mode of a run that was given one of its own, and the runs that are forks or replays: the store server writes it, workers look at
 each request.
 
 DIR/replays/DIGEST.mode  DIGEST.only
@@ -22,7 +22,7 @@ class Modes:
     place: Path
 
     def of(self, run: str) -> Mode | None:
-        """The run's own mode; None where it has that of its door."""
+        """The run's own mode; None where it has that of its worker."""
         try:
             told = self._file(run).read_text()
         except FileNotFoundError:

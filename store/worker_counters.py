@@ -1,7 +1,7 @@
-"""What doors have counted: each keeps a file of it beside its spool, and the keeper adds them up for `/metrics`.
+"""What workers have counted: each keeps a file of it beside its spool, and the store server adds them up for `/metrics`.
 
-A counter is named `metric/value`, after the one label that its metric has. What a killed door counted in its last second is
-lost; what the doors of spools that are gone have counted is kept while the keeper lives, so that no counter goes back.
+A counter is named `metric/value`, after the one label that its metric has. What a killed worker counted in its last second is
+lost; what the workers of spools that are gone have counted is kept while the store server lives, so that no counter goes back.
 """
 
 import json
@@ -32,19 +32,19 @@ METRICS: Final = {
     "handed_over": Metric("reason", "Connections that the lane has handed to mitmproxy, by why"),
     "exchanges": Metric("outcome", "Exchanges that were recorded, by how they ended", ("completed",)),
     "answers": Metric("standing", "Requests that a recording was asked for", ("replayed", "edited", "live", "miss")),
-    "errors": Metric("code", "Requests that a door answered with a problem of its own, by its code"),
+    "errors": Metric("code", "Requests that a worker answered with a problem of its own, by its code"),
 }
 
 
 def write(spool: Path, counts: Mapping[str, int]) -> None:
-    """Leave what a door has counted beside its spool, whole at any time. Raises OSError."""
+    """Leave what a worker has counted beside its spool, whole at any time. Raises OSError."""
     part = spool / f"{NAME}.part"
     part.write_text(json.dumps(counts))
     part.replace(spool / NAME)
 
 
 class Counted:
-    """All that the doors of a data directory have counted, since the keeper began."""
+    """All that the workers of a data directory have counted, since the store server began."""
 
     def __init__(self, spools: Path) -> None:
         self._spools = spools
@@ -52,7 +52,7 @@ class Counted:
         self._lock = threading.Lock()
 
     def ended(self, spool: Path) -> None:
-        """A door is gone, and its spool is about to be."""
+        """A worker is gone, and its spool is about to be."""
         with self._lock:
             self._ended += _read(spool / NAME)
             (spool / NAME).unlink(missing_ok=True)
@@ -75,7 +75,7 @@ def told(counts: Mapping[str, int]) -> list[str]:
     """Counters as lines of Prometheus's text format."""
     lines = []
     for name, metric in METRICS.items():
-        full = f"playhead_door_{name}_total"
+        full = f"playhead_proxy_{name}_total"
         known = dict.fromkeys(metric.values, 0)
         seen = {key.removeprefix(f"{name}/"): n for key, n in counts.items() if key.startswith(f"{name}/")}
         lines += [f"# HELP {full} {metric.help}.", f"# TYPE {full} counter"]

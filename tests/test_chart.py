@@ -40,11 +40,11 @@ def test_it_is_linted() -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_doors_and_keeper_share_the_spool_and_no_model_server_is_brought_unasked() -> None:
+def test_workers_and_store_server_share_the_spool_and_no_model_server_is_brought_unasked() -> None:
     found = rendered("secret=s")
     assert sorted(found) == ["Service r-playhead", "StatefulSet r-playhead"]
     containers = found["StatefulSet r-playhead"]["spec"]["template"]["spec"]["containers"]
-    assert [each["name"] for each in containers] == ["keeper", "proxy"]
+    assert [each["name"] for each in containers] == ["store", "proxy"]
     assert containers[0]["volumeMounts"] == containers[1]["volumeMounts"]
     assert "PLAYHEAD_UPSTREAMS" not in environment(containers[1])
     context = found["StatefulSet r-playhead"]["spec"]["template"]["spec"]["securityContext"]
@@ -59,7 +59,7 @@ def test_settings_reach_both_containers_and_all_that_are_named_are_settings() ->
         assert given["PLAYHEAD_DURABILITY"] == "fsync"
         assert {name.removeprefix("PLAYHEAD_").lower() for name in given} <= Settings.model_fields.keys()
         # Not /readyz: without its database the pod still records, and must stay in the Service.
-        if container["name"] == "keeper":
+        if container["name"] == "store":
             assert container["readinessProbe"]["httpGet"]["path"] == "/healthz"
 
 
@@ -68,8 +68,8 @@ def test_the_model_server_is_one_value_and_gets_what_was_meant_for_the_provider(
     server = found["Deployment r-playhead-inference"]["spec"]["template"]["spec"]
     assert server["volumes"][0] == {"name": "model", "persistentVolumeClaim": {"claimName": "weights"}}
     assert environment(server["containers"][0]) == {"OMP_NUM_THREADS": "2", "VLLM_CPU_KVCACHE_SPACE": "1"}
-    doors = found["StatefulSet r-playhead"]["spec"]["template"]["spec"]["containers"][1]
-    told = environment(doors)["PLAYHEAD_UPSTREAMS"]
+    workers = found["StatefulSet r-playhead"]["spec"]["template"]["spec"]["containers"][1]
+    told = environment(workers)["PLAYHEAD_UPSTREAMS"]
     assert json.loads(told or "") == {"api.openai.com": "http://r-playhead-inference:9000"}
     assert "Service r-playhead-inference" in found
     assert "NetworkPolicy r-playhead-inference" in found

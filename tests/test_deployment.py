@@ -47,7 +47,7 @@ def named() -> Iterator[tuple[str, str]]:
 def environments() -> dict[str, dict[str, Any]]:
     """What each of our services in the compose file is given."""
     services = yaml.safe_load(COMPOSE.read_text())["services"]
-    return {name: services[name]["environment"] for name in ("keeper", "proxy")}
+    return {name: services[name]["environment"] for name in ("store", "proxy")}
 
 
 def test_every_variable_that_is_named_is_a_setting() -> None:
@@ -56,17 +56,17 @@ def test_every_variable_that_is_named_is_a_setting() -> None:
     assert {one for one in found if one[1] not in SETTINGS | OTHERS} == set()
 
 
-@pytest.mark.parametrize("service", ["keeper", "proxy"])
+@pytest.mark.parametrize("service", ["store", "proxy"])
 def test_compose_passes_every_setting_on(service: str) -> None:
     given = set(environments()[service])
     assert given - SETTINGS == set()
-    lacking = SETTINGS - given - FIXED - ({"PLAYHEAD_KEEPER"} if service == "keeper" else set())
+    lacking = SETTINGS - given - FIXED - ({"PLAYHEAD_STORE_URL"} if service == "store" else set())
     assert lacking == set(), "set in a shell or .env, these would have no effect in the container"
 
 
 def test_images_have_the_settings_that_are_fixed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    for image, part in (("keeper", "keeper"), ("proxy", "doors")):
+    for image, part in (("store", "store"), ("proxy", "proxy")):
         for name in SETTINGS:
             monkeypatch.delenv(name, raising=False)
         line = next(

@@ -26,7 +26,7 @@ NOT_HERE = ("git ", "cd ", "./check", "./playhead demo", "docker ", "python -m b
 """What a test cannot or need not type: the checks run this test, and the demo has a test of its own."""
 
 ALONE = "README.md"
-"""The page whose commands find nothing that runs, as a newcomer's do. Those of the others share a keeper."""
+"""The page whose commands find nothing that runs, as a newcomer's do. Those of the others share a store server."""
 
 
 def commands(page: str) -> list[str]:

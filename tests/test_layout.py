@@ -1,4 +1,4 @@
-"""The price of plain top-level package names, paid here: nobody else may own them, and the rooms keep their doors shut."""
+"""The price of plain top-level package names, paid here: nobody else may own them, and the rooms keep their workers shut."""
 
 import ast
 import importlib

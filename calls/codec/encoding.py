@@ -12,7 +12,7 @@ import zstandard
 
 try:
     import brotli
-except ImportError:  # the keeper's image leaves it out with the rest of the wire
+except ImportError:  # the store server's image leaves it out with the rest of the wire
     brotli = None
 
 DEPTH: Final = 3

@@ -169,7 +169,7 @@ def _addresses(*urls: str) -> Iterator[tuple[str, int]]:
 
 
 def environment(work: Work) -> dict[str, str]:
-    """This process's environment with a command's whole traffic turned towards a door, under a run."""
+    """This process's environment with a command's whole traffic turned towards a worker, under a run."""
     place, base = work.place, without_system_file(os.environ)
     turned = variables(
         proxy=addressed(str(place["proxy"]), work.run, work.token),

@@ -28,7 +28,7 @@ FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 """What a disk says that takes no more."""
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
-    "up": ("up", "Run Playhead in the foreground: proxy, keeper, Postgres."),
+    "up": ("up", "Run Playhead in the foreground: proxy, store server, Postgres."),
     "record": ("record", "Run a command and record every call it makes."),
     "replay": ("replay", "Run a command with its calls answered from a recording."),
     "fork": ("fork", "Replay a run up to a step, then go on live as a run of its own."),

@@ -135,7 +135,7 @@ def settings(config: Path | None = None, **flags: Any) -> Settings:
 
 
 def asking[T](flags: dict[str, Any], question: Callable[[Api], T]) -> T:
-    """Ask the keeper: the running one, or one of our own for this moment."""
+    """Ask the store server: the running one, or one of our own for this moment."""
 
     async def ask() -> T:
         async with House(settings(**flags)) as house:
@@ -168,7 +168,7 @@ def pairs(labels: tuple[str, ...]) -> dict[str, str]:
 
 
 def moment(told: str | None) -> str | None:
-    """A time as the keeper takes it, also of one that was said as so long ago."""
+    """A time as the store server takes it, also of one that was said as so long ago."""
     if told is None:
         return None
     if ago := re.fullmatch(r"(\d{1,6})([smhdw])", told):
@@ -185,4 +185,4 @@ def moment(told: str | None) -> str | None:
 
 
 _DAY_AND_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d")
-"""The rest of it, with its offset, is the keeper's to judge."""
+"""The rest of it, with its offset, is the store server's to judge."""

@@ -90,7 +90,7 @@ async def compared(found: Settings, one: str, other: str) -> dict[str, Any]:
 
 
 def _reading(found: Settings) -> tuple[Reading, Redactor]:
-    """What is shown is searched for secrets as the keeper would. Nothing of it is kept, so any key does."""
+    """What is shown is searched for secrets as the store server would. Nothing of it is kept, so any key does."""
     redactor = Redactor(key=secrets.token_bytes(32))
     return Reading(profiles=user_profiles(found), clean=redactor.text), redactor
 

@@ -25,7 +25,7 @@ from store.foreign.adopt import Adoption, bundle_of
 from store.foreign.contents import FORMATS, Format, Found, NotReadable, Skipped
 
 LONG = 600.0
-"""Seconds that the keeper may take to store one file."""
+"""Seconds that the store server may take to store one file."""
 
 
 @click.command("export", short_help="Write a run as one file: a bundle, a VCR cassette or HAR.")
@@ -157,7 +157,7 @@ class _Imported:
 
 
 def _redactor(flags: Mapping[str, Any]) -> tuple[Redactor, Profiles]:
-    """What redacts here, as the doors of this data directory do."""
+    """What redacts here, as the workers of this data directory do."""
     found = settings(**flags)
     profiles = user_profiles(found)
     try:

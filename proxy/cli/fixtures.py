@@ -25,7 +25,7 @@ def fixtures_command(command: tuple[str, ...], directory: Path | None, **flags: 
 
     With a command (`playhead fixtures -- pytest …`) that is run captive, and the lines go over a socket which it inherits.
 
-    One door on loopback answers what a test asks from the recording beside it, or records it. No database, no keeper.
+    One worker on loopback answers what a test asks from the recording beside it, or records it. No database, no store server.
     pytest-playhead starts it; what is said is told in proxy/fixtures/process.py, for who writes a plugin for another runner.
     """
     started_in = Path.cwd()

@@ -201,7 +201,7 @@ def config_command(as_json: bool, **flags: Any) -> None:
 @click.option("--strict", is_flag=True, help="Exit with 1 for any client here that does not go through.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def doctor_command(command: tuple[str, ...], strict: bool, as_json: bool, **flags: Any) -> None:
-    """Let every client on this machine ask an invented host through a door of our own, and say what became of it.
+    """Let every client on this machine ask an invented host through a worker of our own, and say what became of it.
 
     With COMMAND, the clients are those of the Python or Node that COMMAND would use; COMMAND itself is not run, and a client
     that it tells to ignore the proxy is not found here. Exits with 1 where one of these would escape the recorder or does not
@@ -227,16 +227,16 @@ def doctor_command(command: tuple[str, ...], strict: bool, as_json: bool, **flag
 
 async def _examined(found: Settings, command: tuple[str, ...]) -> tuple[doctor.Finding, ...]:
     async with House(found) as house, echoing() as echo:
-        door = await house.door(mode="passthrough", spooled=False, upstreams={HOST: echo.origin})
-        place = doctor.Door(
-            proxy=f"http://127.0.0.1:{door.ready['port']}",
-            ca=door.ready["ca"],
-            ca_bundle=door.ready["ca_bundle"],
+        worker = await house.worker(mode="passthrough", spooled=False, upstreams={HOST: echo.origin})
+        place = doctor.Worker(
+            proxy=f"http://127.0.0.1:{worker.ready['port']}",
+            ca=worker.ready["ca"],
+            ca_bundle=worker.ready["ca_bundle"],
             echo=echo,
             token=house.token,
-            truststore=java_roots(door.ready["ca_bundle"]),
+            truststore=java_roots(worker.ready["ca_bundle"]),
         )
-        captive = {"proxy": place.proxy, **door.ready}
+        captive = {"proxy": place.proxy, **worker.ready}
         return (
             *await doctor.examine(place, os.environ, command),
             await doctor.examine_captive(captive, echo, house.token),

@@ -214,7 +214,7 @@ def _followed(api: Api, runs: tuple[str, ...] | None, wanted: dict[str, Any], qu
             else:
                 told.append(line)
     if not told or not told[-1].get("end"):
-        raise Failure("the keeper stopped before all was done; what it did is whole: run the command again")
+        raise Failure("the store server stopped before all was done; what it did is whole: run the command again")
     return told
 
 

@@ -11,7 +11,7 @@ from proxy.commands.up import say_on_stderr, up
 from proxy.errors import Failure
 
 
-@click.command("up", short_help="Run Playhead in the foreground: proxy, keeper, Postgres.")
+@click.command("up", short_help="Run Playhead in the foreground: proxy, store server, Postgres.")
 @with_settings
 @click.option("--mode", type=click.Choice(["record", "replay", "auto", "passthrough"]), help="Default: record.")
 @click.option("--proxy-port", type=int, help="Default: 8080; 0 takes a free one.")
@@ -24,20 +24,20 @@ from proxy.errors import Failure
     metavar="[PORT]",
     help=f"Also take connections that nftables or iptables redirect here (see playhead rules). Port: {TRANSPARENT_PORT}.",
 )
-@click.option("--workers", type=int, help="Door processes that share the proxy port. Default: 1.")
+@click.option("--workers", type=int, help="Worker processes that share the proxy port. Default: 1.")
 @click.option(
     "--listen", metavar="ADDR", help="Default: 127.0.0.1. Beyond loopback the proxy asks for its recording token."
 )
 @click.option("--reverse", metavar="ORIGIN", help="Serve this origin in reverse mode, for clients with a base_url.")
 @click.option("--replay", multiple=True, metavar="RUN|BUNDLE", help="What answers in replay mode. May be repeated.")
-@click.option("--part", type=click.Choice(["all", "keeper", "doors"]), help="Run one half alone, as the images do.")
+@click.option("--part", type=click.Choice(["all", "store", "proxy"]), help="Run one half alone, as the images do.")
 @click.option("--engine", type=click.Choice(["lane", "mitmproxy"]), help="The wire engine. Default: lane.")
 @click.option("--durability", type=click.Choice(["process", "fsync"]), help="What the end of an answer waits for.")
 @click.option(
     "--on-record-failure", type=click.Choice(["gap", "refuse"]), help="What happens to calls we cannot record."
 )
 def up_command(**flags: Any) -> None:
-    """Run Playhead in the foreground: the proxy, the keeper and, unless you name one, its Postgres.
+    """Run Playhead in the foreground: the proxy, the store server and, unless you name one, its Postgres.
 
     Prints one line on stdout once it answers: ready proxy=… api=… ca=… token=FILE. Then point an agent at it:
 

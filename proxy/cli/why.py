@@ -53,7 +53,7 @@ def _named(which: str | None) -> tuple[str | None, int | None]:
 
 
 def _report(flags: dict[str, Any], replay: str | None) -> dict[str, Any]:
-    """The report of a replay: of this command's, of a file, or of the keeper's. Raises Failure."""
+    """The report of a replay: of this command's, of a file, or of the store server's. Raises Failure."""
     try:
         place = opened(settings(**flags).data).replays
     except DataDirError as error:

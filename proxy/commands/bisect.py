@@ -143,9 +143,11 @@ class Bisection:
             with recording.open("wb") as file:
                 file.writelines(write(self._mixture.bundle(name, chosen)))
             options = {"id": name, "report": str(report), "allow_unused": True}
-            door = await self._house.door(mode="replay", spooled=False, replay=[str(recording)], replay_options=options)
-            place = {"proxy": f"http://127.0.0.1:{door.ready['port']}", **door.ready}
-            place["roots"] = replay_roots(door.ready, self._house.settings.tunnel.hosts, os.environ)
+            worker = await self._house.worker(
+                mode="replay", spooled=False, replay=[str(recording)], replay_options=options
+            )
+            place = {"proxy": f"http://127.0.0.1:{worker.ready['port']}", **worker.ready}
+            place["roots"] = replay_roots(worker.ready, self._house.settings.tunnel.hosts, os.environ)
             # What the command says is not what we say: it goes where our own progress goes.
             work = Work(
                 command=self._command,
@@ -159,7 +161,7 @@ class Bisection:
             try:
                 ran = await run_command(work)
             finally:
-                await self._house.close_doors()
+                await self._house.close_workers()
             for line in isolation_lines(ran, is_replay=True) if ran.escaped else ():
                 click.echo(f"playhead: {printable(line)}", err=True)
             return ran.code, _missed(report)

@@ -85,7 +85,9 @@ def exported(api: Api, run: str, form: str, search: Search, output: Path | None)
     export = Export()
     with _place(output) as file:
         if lacking := lacks(api, run):
-            raise Failure(f"run {run} is not whole in the store yet: {lacking}; wait, or see /readyz of the keeper")
+            raise Failure(
+                f"run {run} is not whole in the store yet: {lacking}; wait, or see /readyz of the store server"
+            )
         lines = _lines(api.raw(f"/runs/{segment(run)}/bundle"))
         match form:
             case "vcr":

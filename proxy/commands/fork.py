@@ -69,7 +69,7 @@ async def fork(settings: Settings, command: Sequence[str], wanted: Wanted) -> in
     async with House(settings) as house:
         port = free(LOOPBACK, 0)
         api = await house.api(port)
-        house.agreed(own_door=True)
+        house.agreed(own_worker=True)
         if not wanted.of_file:
             # Its child will be the last.
             wanted = replace(wanted, recording=meant(api, wanted.recording))
@@ -78,9 +78,9 @@ async def fork(settings: Settings, command: Sequence[str], wanted: Wanted) -> in
         bundle = await fetched(house, wanted.recording, house.data.replays / f"{name}.jsonl")
         report_file = house.data.replays / f"{name}.json"
         try:
-            door = await house.door(**_door(house, wanted, child, bundle, report_file, port))
+            worker = await house.worker(**_worker(house, wanted, child, bundle, report_file, port))
             api.put(f"/runs/{segment(child)}", _parentage(wanted))
-            place = {"proxy": f"http://{LOOPBACK}:{door.ready['port']}", **door.ready}
+            place = {"proxy": f"http://{LOOPBACK}:{worker.ready['port']}", **worker.ready}
             # Its first steps have had their effects already: what cannot be answered from the recording is not done again.
             ran = await run_command(
                 Work(
@@ -95,7 +95,7 @@ async def fork(settings: Settings, command: Sequence[str], wanted: Wanted) -> in
                 )
             )
         finally:
-            await house.close_doors()
+            await house.close_workers()
             if bundle.parent == house.data.replays:
                 bundle.unlink()
         report = _taken(report_file)
@@ -119,10 +119,10 @@ def _unused(api: Api, child: str) -> None:
     raise Failure(f"there is a run {child} already; name the fork otherwise with --run, or let it have a name of ours")
 
 
-def _door(
+def _worker(
     house: House, wanted: Wanted, child: str, bundle: Path, report_file: Path, api_port: int
 ) -> Mapping[str, Any]:
-    """What the door is told beside its settings."""
+    """What the worker is told beside its settings."""
     fork = {"at": wanted.at, "effects": list(wanted.effects), "allow": list(wanted.allow)}
     options = {
         **wanted.overrides,
@@ -146,7 +146,7 @@ def _door(
 
 
 def _parentage(wanted: Wanted) -> Mapping[str, Any]:
-    """What is known of the child before it begins: a file tells whose run it is only to the door."""
+    """What is known of the child before it begins: a file tells whose run it is only to the worker."""
     said: dict[str, Any] = {"labels": dict(wanted.labels)}
     if not wanted.of_file:
         said["parent"] = wanted.recording
@@ -156,7 +156,7 @@ def _parentage(wanted: Wanted) -> Mapping[str, Any]:
 
 
 def _taken(path: Path) -> dict[str, Any] | None:
-    """The report that the door has left."""
+    """The report that the worker has left."""
     try:
         report: dict[str, Any] = json.loads(path.read_bytes())
     except (OSError, ValueError):

@@ -76,7 +76,7 @@ class Generations:
         except OSError as error:
             raise Failure(f"{recording} could not be replaced: {error.strerror} ({error.filename})") from error
         api = await house.api()
-        house.agreed(own_door=True)
+        house.agreed(own_worker=True)
         if file is None:
             recording = meant(api, recording)
             stack.enter_context(_only_one(house, recording))
@@ -116,7 +116,7 @@ class Generations:
 
     async def _recorded(self) -> Bundle:
         """What went out, once all of it is in."""
-        # Its door has ended; the keeper may still be reading what it left.
+        # Its worker has ended; the store server may still be reading what it left.
         await asyncio.to_thread(self.api.get, f"/runs/{segment(self.candidate)}/calls", settled="true", limit=1)
         place = self.house.data.replays / f"{self.candidate}.live.jsonl"
         try:

@@ -9,7 +9,7 @@ from proxy.errors import Failure
 
 
 def overrides_of(path: Path | None) -> dict[str, Any]:
-    """What a door is to be told of an override file (`replay/replay_options.py`). Raises Failure with the line of a mistake."""
+    """What a worker is to be told of an override file (`replay/replay_options.py`). Raises Failure with the line of a mistake."""
     if path is None:
         return {}
     try:

@@ -27,7 +27,7 @@ PATIENCE = 5.0
 """Seconds that the store may take to open a run."""
 
 ASKED = 6
-"""How many times the keeper is asked whether all is stored: each time it takes ten seconds to say no."""
+"""How many times the store server is asked whether all is stored: each time it takes ten seconds to say no."""
 
 
 async def record(
@@ -46,7 +46,7 @@ async def record(
     async with House(settings) as house:
         port = free("127.0.0.1", 0)
         api, place = await _started(house, port)
-        house.agreed(own_door="mode" not in place)
+        house.agreed(own_worker="mode" not in place)
         if place.get("apart"):
             click.echo(f"playhead: {printable(place['apart'])}", err=True)
         if is_named and not append and place.get("mode") != "auto":
@@ -67,7 +67,7 @@ async def record(
             )
         )
         code = ran.code
-        await house.close_doors()
+        await house.close_workers()
         try:
             words = _ended(await house.api(), run, None if opened else labels, place, ran)
         except Away as away:
@@ -141,7 +141,7 @@ def _taken(api: Api, run: str) -> str | None:
 
 
 async def _started(house: House, port: int) -> tuple[Api, Mapping[str, Any]]:
-    """Keeper and door, side by side: each takes a second or two to start. Ends only when neither is starting any more."""
+    """Store server and worker, side by side: each takes a second or two to start. Ends only when neither is starting any more."""
     try:
         async with asyncio.TaskGroup() as group:
             api, place = group.create_task(house.api(port)), group.create_task(_place(house, port))
@@ -163,7 +163,7 @@ def new_run(now: float) -> str:
 
 
 async def _place(house: House, api_port: int) -> Mapping[str, Any]:
-    """Where the command's traffic goes: to the running `up`, when it records, or to a door of our own."""
+    """Where the command's traffic goes: to the running `up`, when it records, or to a worker of our own."""
     note = house.running_up()
     apart = ""
     if note is not None and note["mode"] in ("record", "auto"):
@@ -171,12 +171,12 @@ async def _place(house: House, api_port: int) -> Mapping[str, Any]:
         if not apart:
             return note
     above = house.settings.upstream_proxy or user_proxy(os.environ)
-    door = await house.door(mode="record", own_addresses=[("127.0.0.1", api_port)], upstream_proxy=above)
-    return {"proxy": f"http://127.0.0.1:{door.ready['port']}", "apart": apart, **door.ready}
+    worker = await house.worker(mode="record", own_addresses=[("127.0.0.1", api_port)], upstream_proxy=above)
+    return {"proxy": f"http://127.0.0.1:{worker.ready['port']}", "apart": apart, **worker.ready}
 
 
 def _apart(settings: Settings, up: Mapping[str, Any]) -> str:
-    """What is set here otherwise than for the running `up`, in words. Raises Failure where no other door can stand in for it."""
+    """What is set here otherwise than for the running `up`, in words. Raises Failure where no other worker can stand in for it."""
     names = others(settings, up.get("settings", {}))
     if not names:
         return ""
@@ -186,7 +186,7 @@ def _apart(settings: Settings, up: Mapping[str, Any]) -> str:
             f"{words}, which answers what it has recorded, by its own settings; start that again with these, or give this"
             " command a directory of its own with --data"
         )
-    return f"{words}; this command has a door of its own, which goes by the settings here"
+    return f"{words}; this command has a worker of its own, which goes by the settings here"
 
 
 def summary(run: Mapping[str, Any], calls: Sequence[Mapping[str, Any]], lacking: str | None = None) -> str:

@@ -106,7 +106,7 @@ async def _generations(house: House, identity: str, wanted: Wanted, stack: Async
 async def _answered(
     house: House, command: Sequence[str], wanted: Wanted, identity: str, place: Path, report_file: Path
 ) -> tuple[Ran, list[int]]:
-    """Run the command before a door that answers it; what came of it, and the door's exit status."""
+    """Run the command before a worker that answers it; what came of it, and the worker's exit status."""
     recording = wanted.on_miss == "record"
     options = {**wanted.options, "id": identity, "report": str(report_file), "called": wanted.recording}
     options |= {"on_miss": "live" if recording else wanted.on_miss, "listed": recording}
@@ -118,10 +118,10 @@ async def _answered(
         return {"replay": [str(await fetched(house, wanted.recording, place))]}
 
     # It comes up while the recording is fetched.
-    door = await house.door(found(), mode=mode, spooled=recording, replay_options=options, modes=modes)
-    reached = {"proxy": f"http://127.0.0.1:{door.ready['port']}", **door.ready}
+    worker = await house.worker(found(), mode=mode, spooled=recording, replay_options=options, modes=modes)
+    reached = {"proxy": f"http://127.0.0.1:{worker.ready['port']}", **worker.ready}
     if mode == "replay":
-        reached["roots"] = replay_roots(door.ready, house.settings.tunnel.hosts, os.environ)
+        reached["roots"] = replay_roots(worker.ready, house.settings.tunnel.hosts, os.environ)
     try:
         work = Work(
             command=command,
@@ -133,7 +133,7 @@ async def _answered(
         )
         ran = await run_command(work)
     finally:
-        ends = await house.close_doors()
+        ends = await house.close_workers()
     return ran, ends
 
 
@@ -171,7 +171,9 @@ async def fetched(house: House, recording: str, place: Path) -> Path:
     run = checked(meant(api, recording))
     try:
         if lacking := lacks(api, run):
-            raise Failure(f"run {run} is not whole in the store yet: {lacking}; wait, or see /readyz of the keeper")
+            raise Failure(
+                f"run {run} is not whole in the store yet: {lacking}; wait, or see /readyz of the store server"
+            )
         current = newest(run, api.get(f"/runs/{segment(run)}"))
         with place.open("wb") as rows:
             rows.writelines(api.raw(f"/runs/{segment(current)}/rows"))

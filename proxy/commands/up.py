@@ -1,6 +1,6 @@
 """`playhead up`: run the store server and the proxy workers until it is stopped.
 
-A door or a keeper that dies is started again; its clients have seen a broken connection, so nothing passed unrecorded.
+A worker or a store server that dies is started again; its clients have seen a broken connection, so nothing passed unrecorded.
 """
 
 import asyncio
@@ -52,12 +52,12 @@ async def up(settings: Settings, say: Callable[[str], None]) -> None:
 
 @contextmanager
 def reserved(settings: Settings) -> Iterator[tuple[int, int]]:
-    """The doors' port and the API's. Of one that the other part listens on, beside us or elsewhere, only the number is taken."""
+    """The workers' port and the API's. Of one that the other part listens on, beside us or elsewhere, only the number is taken."""
     with ExitStack() as kept:
         port, api_port = settings.proxy_port, settings.api_port
-        if settings.part != "keeper":
+        if settings.part != "store":
             port = kept.enter_context(held(settings.listen, port))
-        if settings.part != "doors":
+        if settings.part != "proxy":
             api_port = free(settings.listen, api_port)
         yield port, api_port
 
@@ -74,12 +74,12 @@ def _answerable(settings: Settings) -> None:
 async def _serve(house: House, port: int, api_port: int, stopped: asyncio.Event, say: Callable[[str], None]) -> None:
     settings = house.settings
     host = reachable(settings.listen)
-    api = settings.keeper if settings.part == "doors" and settings.keeper else f"http://{host}:{api_port}"
+    api = settings.store_url if settings.part == "proxy" and settings.store_url else f"http://{host}:{api_port}"
     own: dict[str, Any] = {"api": api, "own_addresses": [[settings.listen, api_port]]}
     controls = [str(control_path(house.data.root, f"up-{slot}")) for slot in range(settings.workers)]
     starts: dict[str, Callable[[int], Awaitable[Child]]] = {
-        "keeper": lambda _: house.keeper(api_port, settings.listen, lasting=True),
-        "doors": lambda slot: house.door(
+        "store": lambda _: house.store_server(api_port, settings.listen, lasting=True),
+        "proxy": lambda slot: house.worker(
             **own,
             listen=settings.listen,
             port=port,
@@ -88,7 +88,7 @@ async def _serve(house: House, port: int, api_port: int, stopped: asyncio.Event,
             transparent=settings.transparent,
         ),
     }
-    wanted = [settings.part] if settings.part != "all" else ["keeper", "doors"]
+    wanted = [settings.part] if settings.part != "all" else ["store", "proxy"]
     say(f"starting, mode {settings.mode}, data in {house.data.root}")
     if settings.open_api:
         say("open_api is set: every user of this machine can read and delete all recordings through the API")
@@ -99,16 +99,16 @@ async def _serve(house: House, port: int, api_port: int, stopped: asyncio.Event,
                 f" and name the run (playhead import {quote(file)}), or: playhead replay {quote(file)} --on-miss record -- CMD"
             )
     ready: dict[str, list[asyncio.Future[Mapping[str, Any]]]] = {
-        part: [asyncio.Future() for _ in range(settings.workers if part == "doors" else 1)] for part in wanted
+        part: [asyncio.Future() for _ in range(settings.workers if part == "proxy" else 1)] for part in wanted
     }
     prepared = asyncio.Event()
     is_fetching = any(file_of(name) is None for name in settings.replay)
-    if settings.replay and ("keeper" in wanted or is_fetching):
-        starts["doors"] = _after(prepared, starts["doors"])
+    if settings.replay and ("store" in wanted or is_fetching):
+        starts["proxy"] = _after(prepared, starts["proxy"])
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(_stop(stopped, say))
-            if "keeper" not in wanted and is_fetching:
+            if "store" not in wanted and is_fetching:
                 group.create_task(_wait_for_store(house.api_client(str(api)), say, prepared))
             for part, firsts in ready.items():
                 for slot, first in enumerate(firsts):
@@ -144,13 +144,13 @@ async def _wait_for_store(api: Api, say: Callable[[str], None], prepared: asynci
     while (obstacle := await asyncio.to_thread(api.obstacle)) is not None:
         if obstacle != last or loop.time() - reported >= REPEAT_EVERY:
             say(
-                f"waiting for the keeper at {api.url}, which has the runs of --replay: {obstacle} It is tried again until it answers."
+                f"waiting for the store server at {api.url}, which has the runs of --replay: {obstacle} It is tried again until it answers."
             )
             last, reported = obstacle, loop.time()
         await asyncio.sleep(pause)
         pause = min(pause * 2, longest)
     if last:
-        say(f"the keeper at {api.url} is ready, after {loop.time() - began:.0f} s")
+        say(f"the store server at {api.url} is ready, after {loop.time() - began:.0f} s")
     prepared.set()
 
 
@@ -159,15 +159,15 @@ def _announce(
 ) -> None:
     """Say where we listen: on stdout once, and in the data directory for other commands."""
     words = ["ready"]
-    if door := heard.get("doors"):
+    if worker := heard.get("proxy"):
         words += [f"proxy={proxy}"]
-    if "keeper" in heard:
+    if "store" in heard:
         words += [f"api={api}"]
-    token = [f"token={house.data.api_token_file}"] if "keeper" in heard else []
-    if door:
-        words += [f"ca={door['ca']}"]
-        trust = {"ca": door["ca"], "ca_bundle": door["ca_bundle"]}
-        known = agreement.facts(house.settings, agreement.DOORS)
+    token = [f"token={house.data.api_token_file}"] if "store" in heard else []
+    if worker:
+        words += [f"ca={worker['ca']}"]
+        trust = {"ca": worker["ca"], "ca_bundle": worker["ca_bundle"]}
+        known = agreement.facts(house.settings, agreement.WORKERS)
         facts = {
             "proxy": proxy,
             "listen": house.settings.listen,
@@ -185,8 +185,8 @@ def _announce(
 
 
 def _withdraw(house: House) -> None:
-    """Take back where the doors listen. Where we run the keeper alone, they are somebody else's."""
-    if house.settings.part != "keeper":
+    """Take back where the workers listen. Where we run the store server alone, they are somebody else's."""
+    if house.settings.part != "store":
         house.data.withdraw("up")
 
 
@@ -217,8 +217,8 @@ async def _kept_up(
 ) -> None:
     """Start a process, and again whenever it ends by itself.
 
-    Raises Failure where it cannot start at all. Once it has served, it is tried for as long as we run: while a keeper
-    cannot start, because its database is away, doors go on recording.
+    Raises Failure where it cannot start at all. Once it has served, it is tried for as long as we run: while a store server
+    cannot start, because its database is away, workers go on recording.
     """
 
     def report(message: Mapping[str, Any]) -> None:
@@ -250,7 +250,7 @@ async def _kept_up(
 def _only_one(house: House) -> Iterator[None]:
     """Hold the data directory against a second `up`."""
     part = house.settings.part
-    lock = Lock(house.data.root / "up-keeper.lock") if part == "keeper" else house.data.up_lock
+    lock = Lock(house.data.root / "up-store.lock") if part == "store" else house.data.up_lock
     try:
         with lock.taken():
             # One that was killed has left its note, and nobody is to go by that while we start.

@@ -44,8 +44,8 @@ WORDS: Mapping[Verdict, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Door:
-    """A running door that contacts `echo` in place of HOST (`[upstreams]`)."""
+class Worker:
+    """A running worker that contacts `echo` in place of HOST (`[upstreams]`)."""
 
     proxy: str
     ca: str | Path
@@ -82,15 +82,15 @@ class Tried:
 
 
 async def examine(
-    door: Door, base: Mapping[str, str], command: Sequence[str] = (), probes: Sequence[Probe] = PROBES
+    worker: Worker, base: Mapping[str, str], command: Sequence[str] = (), probes: Sequence[Probe] = PROBES
 ) -> tuple[Finding, ...]:
-    """Let every client that `command` could use (or that is on the PATH of `base`) try to reach HOST through the door."""
+    """Let every client that `command` could use (or that is on the PATH of `base`) try to reach HOST through the worker."""
     tools = tools_of(command, base)
     turns = asyncio.Semaphore(AT_ONCE)
 
     async def one(probe: Probe) -> Finding:
         async with turns:
-            return await _probed(probe, door, base, tools)
+            return await _probed(probe, worker, base, tools)
 
     return tuple(await asyncio.gather(*map(one, probes)))
 
@@ -161,20 +161,20 @@ def as_json(findings: Sequence[Finding]) -> list[dict[str, Any]]:
     return [asdict(finding) for finding in findings]
 
 
-async def _probed(probe: Probe, door: Door, base: Mapping[str, str], tools: Tools) -> Finding:
+async def _probed(probe: Probe, worker: Worker, base: Mapping[str, str], tools: Tools) -> Finding:
     token = secrets.token_hex(8)
     line = probe.command(tools, f"https://{HOST}/{token}")
     if line is None:
         return Finding(client=probe.client, verdict="missing")
-    async with tapping(door.proxy) as tap:
-        proxy = addressed(f"http://127.0.0.1:{tap.port}", RUN, door.token)
+    async with tapping(worker.proxy) as tap:
+        proxy = addressed(f"http://127.0.0.1:{tap.port}", RUN, worker.token)
         ours = variables(
-            proxy=proxy, ca=door.ca, ca_bundle=door.ca_bundle, base=base, run=RUN, truststore=door.truststore
+            proxy=proxy, ca=worker.ca, ca_bundle=worker.ca_bundle, base=base, run=RUN, truststore=worker.truststore
         )
         tried = await _tried(line, {**base, **ours})
     if probe.says_version and _version(tried.out) is None:
         tried = replace(tried, began=False)
-    verdict = judged(tried, at_door=bool(tap.users), refused=bool(tap.refused), behind=door.echo.saw(token))
+    verdict = judged(tried, at_worker=bool(tap.users), refused=bool(tap.refused), behind=worker.echo.saw(token))
     return Finding(
         client=probe.client,
         verdict=verdict,
@@ -185,13 +185,13 @@ async def _probed(probe: Probe, door: Door, base: Mapping[str, str], tools: Tool
     )
 
 
-def judged(tried: Tried, *, at_door: bool, refused: bool, behind: bool) -> Verdict:
+def judged(tried: Tried, *, at_worker: bool, refused: bool, behind: bool) -> Verdict:
     """The facts decide, not the client's words."""
     if tried.status == NOT_INSTALLED:
         return "missing"
     if behind:
         return "through" if tried.status == 0 else "unclear"
-    if at_door:
+    if at_worker:
         return "unclear" if refused else "untrusted"
     # Nobody else can have answered; and what broke before it asked says nothing about where it would have asked.
     return "escapes" if tried.status and tried.began else "unclear"
@@ -240,6 +240,6 @@ def _version(out: str) -> str | None:
 
 def _said(tried: Tried, refused: str | None) -> str | None:
     if refused:
-        return f"the door answered: {refused}"
+        return f"the worker answered: {refused}"
     lines = [line.strip() for line in tried.error.splitlines() if line.strip()]
     return lines[-1][:200] if lines else None

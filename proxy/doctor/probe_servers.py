@@ -1,6 +1,6 @@
 """The servers that see what a client did: one before the proxy worker, and a host behind it that nothing else can reach.
 
-A client that shows at neither end went past the door; one that shows at the tap alone did not trust us. So nothing has to
+A client that shows at neither end went past the worker; one that shows at the tap alone did not trust us. So nothing has to
 be read from any client's words.
 """
 
@@ -16,12 +16,12 @@ from urllib.parse import urlsplit
 type Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 HOST = "doctor.playhead.example"
-"""Resolves nowhere (RFC 6761 keeps `.example` out of the DNS): only a door with the override in `[upstreams]` answers."""
+"""Resolves nowhere (RFC 6761 keeps `.example` out of the DNS): only a worker with the override in `[upstreams]` answers."""
 
 
 @dataclass(slots=True)
 class Echo:
-    """The server behind the door; it knows every path that was asked."""
+    """The server behind the worker; it knows every path that was asked."""
 
     origin: str
     paths: list[str] = field(default_factory=list)
@@ -63,37 +63,37 @@ def _answer(path: str) -> bytes:
 
 @dataclass(slots=True)
 class Tap:
-    """Passes every connection on to the door, and knows with which credentials each one began."""
+    """Passes every connection on to the worker, and knows with which credentials each one began."""
 
     port: int = 0
     users: list[str | None] = field(default_factory=list)
     refused: str | None = None
-    """What the door said instead of 200."""
+    """What the worker said instead of 200."""
 
 
 @asynccontextmanager
-async def tapping(door: str) -> AsyncIterator[Tap]:
-    """Listen before the door at this URL."""
+async def tapping(worker: str) -> AsyncIterator[Tap]:
+    """Listen before the worker at this URL."""
     tap = Tap()
-    parts = urlsplit(door)
+    parts = urlsplit(worker)
 
     async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await _head(reader)
         if not head:
             return
         tap.users.append(_user(head))
-        door_reader, door_writer = await asyncio.open_connection(parts.hostname, parts.port)
+        worker_reader, worker_writer = await asyncio.open_connection(parts.hostname, parts.port)
         try:
-            door_writer.write(head)
-            said = await _head(door_reader)
+            worker_writer.write(head)
+            said = await _head(worker_reader)
             if b" 200 " not in said.partition(b"\r\n")[0]:
                 tap.refused = said.partition(b"\r\n")[0].decode("latin-1") or "nothing"
             writer.write(said)
             async with asyncio.TaskGroup() as both:
-                both.create_task(_pipe(reader, door_writer))
-                both.create_task(_pipe(door_reader, writer))
+                both.create_task(_pipe(reader, worker_writer))
+                both.create_task(_pipe(worker_reader, writer))
         finally:
-            door_writer.close()
+            worker_writer.close()
 
     async with _serving(forward) as port:
         tap.port = port

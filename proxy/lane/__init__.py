@@ -23,12 +23,12 @@ h2                  HTTP/2
 
 from collections.abc import Callable
 
-from proxy.wire.config import Answerer, DoorConfig
+from proxy.wire.config import Answerer, EngineConfig
 from proxy.wire.recording_guard import Recorder
 
 
 async def run(
-    config: DoorConfig, recorder: Recorder | None, answerer: Answerer | None, ready: Callable[[int], None]
+    config: EngineConfig, recorder: Recorder | None, answerer: Answerer | None, ready: Callable[[int], None]
 ) -> None:
     """Serve as `config` says until its `stop` is set; `ready` gets the port once we listen.
 

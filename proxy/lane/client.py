@@ -345,7 +345,7 @@ class Client(Visitor, asyncio.Protocol):
         else:
             self._transport.resume_reading()
 
-    # What the door wants
+    # What the worker wants
 
     def overdue(self, now: float) -> None:
         limits = self.engine.config.limits

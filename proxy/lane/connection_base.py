@@ -77,8 +77,8 @@ class Visitor:
         raise NotImplementedError
 
     def stop(self) -> None:
-        """Close at once: the door does."""
-        self.give_up("refused", "the door stopped before the exchange was over")
+        """Close at once: the worker does."""
+        self.give_up("refused", "the worker stopped before the exchange was over")
 
     def failed(self, fault: BaseException) -> None:
         """Something of ours has failed: end the connection rather than leave the client waiting."""

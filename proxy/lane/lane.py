@@ -16,7 +16,7 @@ from proxy.lane.receive_queue import ReceiveQueue
 from proxy.lane.tls import Leaves
 from proxy.lane.tunnel_handshake import Entrance
 from proxy.lane.upstream import Upstreams
-from proxy.wire.config import Answerer, DoorConfig
+from proxy.wire.config import Answerer, EngineConfig
 from proxy.wire.engine import Begun, Engine, trusted
 from proxy.wire.listener import Listener
 from proxy.wire.recording_guard import Recorder
@@ -31,9 +31,9 @@ LOOK: Final = 1.0
 
 
 class Lane:
-    """One listening door."""
+    """One listening worker."""
 
-    def __init__(self, config: DoorConfig, recorder: Recorder | None, answerer: Answerer | None) -> None:
+    def __init__(self, config: EngineConfig, recorder: Recorder | None, answerer: Answerer | None) -> None:
         if config.mode == "record" and recorder is None:
             raise ValueError("recording needs a recorder")
         if config.mode in ("replay", "auto") and answerer is None:
@@ -128,7 +128,7 @@ class Lane:
             self._empty.set()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Have this done, while the door is open. What need not wait for anything is done at once."""
+        """Have this done, while the worker is open. What need not wait for anything is done at once."""
         task = asyncio.Task(work, loop=self._loop, eager_start=True)
         if not task.done():
             self._tasks.add(task)

@@ -142,7 +142,7 @@ class Entrance(Visitor, asyncio.Protocol):
         self._depart()
         self.hand_over(self._transport, data, self._tunnel.begun(), why)
 
-    # What the door wants
+    # What the worker wants
 
     def overdue(self, now: float) -> None:
         if now - self.since > self.engine.config.limits.head:

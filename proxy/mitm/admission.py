@@ -80,7 +80,7 @@ def path_of_origin(request: http.Request) -> None:
 
 
 def authorize(given: Credentials | None, access: Access, *, reverse: bool = False) -> None:
-    """Raise Problem unless the client may use this door and names a run that can be one."""
+    """Raise Problem unless the client may use this worker and names a run that can be one."""
     if not access.admits(given):
         detail = (
             "this proxy asks for its recording token: use http://RUN:TOKEN@host:port as the proxy's URL;"

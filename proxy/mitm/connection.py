@@ -141,7 +141,7 @@ class Visit(LiveConnectionHandler):
         self._live.add(what)
 
     def end(self, what: UnderWay) -> None:
-        """This is over. A door that is stopping lets the connection go with the last one."""
+        """This is over. A worker that is stopping lets the connection go with the last one."""
         self._live.discard(what)
         if not self._live:
             self._awake.close()
@@ -157,7 +157,7 @@ class Visit(LiveConnectionHandler):
 
     def stop(self) -> None:
         """Close at once, whatever is under way."""
-        self._abandon("refused", "the door stopped before the exchange was over")
+        self._abandon("refused", "the worker stopped before the exchange was over")
         self._writer.transport.abort()
 
     def broken(self, fault: BaseException) -> None:

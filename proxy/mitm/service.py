@@ -12,16 +12,16 @@ from proxy.capture.intake import Intake
 from proxy.mitm import tls
 from proxy.mitm.connection import Guard, Visit
 from proxy.mitm.layers import Stack, install
-from proxy.wire.config import Answerer, DoorConfig
+from proxy.wire.config import Answerer, EngineConfig
 from proxy.wire.engine import Begun, Engine, trusted
 from proxy.wire.listener import Listener
 from proxy.wire.recording_guard import Recorder
 
 
 class Service:
-    """One listening door."""
+    """One listening worker."""
 
-    def __init__(self, config: DoorConfig, recorder: Recorder | None, answerer: Answerer | None) -> None:
+    def __init__(self, config: EngineConfig, recorder: Recorder | None, answerer: Answerer | None) -> None:
         if config.mode == "record" and recorder is None:
             raise ValueError("recording needs a recorder")
         if config.mode in ("replay", "auto") and answerer is None:
@@ -52,7 +52,7 @@ class Service:
 
 
 class Visits:
-    """The connections of one engine, which come from its own door or from another engine."""
+    """The connections of one engine, which come from its own worker or from another engine."""
 
     def __init__(self, engine: Engine) -> None:
         install()

@@ -16,7 +16,7 @@ import msgspec
 from proxy.errors import Failure
 
 GRACE = 4.5
-"""Seconds that a process may take to stop before it is killed: doors, then the keeper, within the contract's 10 s."""
+"""Seconds that a process may take to stop before it is killed: workers, then the store server, within the contract's 10 s."""
 
 STOP = b"stop\n"
 """What a process reads last where it is stopped on purpose. Without it, whoever started it was killed."""

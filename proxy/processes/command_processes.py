@@ -1,6 +1,6 @@
 """Find the processes that a command needs, or start them for as long as it lasts.
 
-One keeper serves a data directory, whoever started it; doors are as many as there are commands. What a command starts,
+One store server serves a data directory, whoever started it; workers are as many as there are commands. What a command starts,
 it stops.
 """
 
@@ -28,7 +28,7 @@ from store.server_config import StoreServerConfig
 LOOPBACK = "127.0.0.1"
 
 START_WITHIN = 60.0
-"""Seconds: how long another command's keeper may take to start or to stop."""
+"""Seconds: how long another command's store server may take to start or to stop."""
 
 
 class House:
@@ -41,13 +41,13 @@ class House:
         except DataDirError as error:
             raise Failure(str(error)) from error
         self.started = time.time_ns()
-        self._doors: list[Child] = []
-        self._keepers: list[Child] = []
+        self._workers: list[Child] = []
+        self._store_servers: list[Child] = []
         self._lasting = False
         self._use: int | None = None
         """Our part in the lock of those who use another command's store server."""
         self._other: dict[str, Any] = {}
-        """What the keeper that we have found running says about itself."""
+        """What the store server that we have found running says about itself."""
 
     async def __aenter__(self) -> Self:
         loopback()
@@ -65,40 +65,40 @@ class House:
 
     async def _stop(self) -> None:
         try:
-            # Doors first: the keeper then drains what they left in their spools.
-            await self.close_doors()
-            await self._stop_keepers()
+            # Workers first: the store server then drains what they left in their spools.
+            await self.close_workers()
+            await self._stop_store_servers()
         except asyncio.CancelledError:
             # Ctrl-C once more.
-            await asyncio.gather(*(child.killed() for child in (*self._doors, *self._keepers)))
+            await asyncio.gather(*(child.killed() for child in (*self._workers, *self._store_servers)))
             raise
 
-    async def _stop_keepers(self) -> None:
+    async def _stop_store_servers(self) -> None:
         """Stop what we have started, unless another command uses it: then it ends after the last of them."""
         if self._use is not None:
             os.close(self._use)
             self._use = None
-        if not self._keepers:
+        if not self._store_servers:
             return
         # Held until it has stopped: nobody begins to use it meanwhile.
         alone = self.data.users_lock.alone()
         try:
             if alone is None and not self._lasting:
-                for keeper in self._keepers:
-                    keeper.leave()
+                for store_server in self._store_servers:
+                    store_server.leave()
                 return
-            self.data.withdraw("keeper")
-            await asyncio.gather(*(keeper.stop() for keeper in self._keepers))
+            self.data.withdraw("store")
+            await asyncio.gather(*(store_server.stop() for store_server in self._store_servers))
         finally:
             if alone is not None:
                 os.close(alone)
 
-    async def close_doors(self) -> list[int]:
-        """Stop our doors; all that they acknowledged is in their spools. Their exit statuses: 0 where all was well."""
-        ends = await asyncio.gather(*(door.stop() for door in self._doors))
-        for door in self._doors:
-            door.forget()
-        self._doors.clear()
+    async def close_workers(self) -> list[int]:
+        """Stop our workers; all that they acknowledged is in their spools. Their exit statuses: 0 where all was well."""
+        ends = await asyncio.gather(*(worker.stop() for worker in self._workers))
+        for worker in self._workers:
+            worker.forget()
+        self._workers.clear()
         return ends
 
     @property
@@ -115,7 +115,7 @@ class House:
         return self.secret(lambda data: data.run_tokens().token(run))
 
     def api_client(self, url: str) -> Api:
-        """A client of the keeper of this data directory."""
+        """A client of the store server of this data directory."""
         return Api(url, self.secret(DataDir.api_token), self.data.api_token_file)
 
     def secret[T](self, read: Callable[[DataDir], T]) -> T:
@@ -140,28 +140,28 @@ class House:
             time.sleep(0.1)
 
     async def api(self, port: int = 0) -> Api:
-        """The running keeper of this data directory, or one of our own on `port`. Call it again when another's has gone."""
+        """The running store server of this data directory, or one of our own on `port`. Call it again when another's has gone."""
         end = time.monotonic() + START_WITHIN
         while True:
             if running := await self._found():
                 return running
-            # There is one keeper at a time, and another command's may be starting or stopping.
-            if not self.data.keeper_lock.held():
+            # There is one store server at a time, and another command's may be starting or stopping.
+            if not self.data.store_lock.held():
                 try:
-                    keeper = await self.keeper(port, LOOPBACK)
-                    return self.api_client(f"http://{LOOPBACK}:{keeper.ready['port']}")
+                    store_server = await self.store_server(port, LOOPBACK)
+                    return self.api_client(f"http://{LOOPBACK}:{store_server.ready['port']}")
                 except Failure:
-                    if not self.data.keeper_lock.held():
+                    if not self.data.store_lock.held():
                         raise
             if time.monotonic() > end:
                 raise Failure(
-                    f"another keeper holds {self.data.root} and does not answer; see {self.data.logs}/keeper.log"
+                    f"another store server holds {self.data.root} and does not answer; see {self.data.logs}/store.log"
                 )
             await asyncio.sleep(0.1)
 
     async def _found(self) -> Api | None:
-        # A killed keeper leaves its note behind, and its port to whoever wants it.
-        note = self.data.notice("keeper") if self.data.keeper_lock.held() else None
+        # A killed store server leaves its note behind, and its port to whoever wants it.
+        note = self.data.notice("store") if self.data.store_lock.held() else None
         if note is None or not self._used():
             return None
         api = self.api_client(note["api"])
@@ -178,27 +178,27 @@ class House:
             self._use = self.data.users_lock.shared()
         return self._use is not None
 
-    def agreed(self, *, own_door: bool) -> None:
-        """Raise Failure where the keeper we have found goes by other profiles than what is recorded here should."""
-        agreement.same_profiles(self.settings, self._other, own_door=own_door)
+    def agreed(self, *, own_worker: bool) -> None:
+        """Raise Failure where the store server we have found goes by other profiles than what is recorded here should."""
+        agreement.same_profiles(self.settings, self._other, own_worker=own_worker)
 
-    async def keeper(self, port: int, listen: str, *, lasting: bool = False) -> Child:
-        """Start the keeper; others find it by the data directory, and agree with it, on profiles where it is an `up`'s.
+    async def store_server(self, port: int, listen: str, *, lasting: bool = False) -> Child:
+        """Start the store server; others find it by the data directory, and agree with it, on profiles where it is an `up`'s.
         It is stopped with the house."""
-        if not self.data.keeper_lock.held():
-            self.data.withdraw("keeper")
+        if not self.data.store_lock.held():
+            self.data.withdraw("store")
         child = await Child.start(
-            "store", self._keeper_config(port, listen, lasting=lasting), log=self.data.logs / "keeper.log"
+            "store", self._store_server_config(port, listen, lasting=lasting), log=self.data.logs / "store.log"
         )
-        self._keepers.append(child)
+        self._store_servers.append(child)
         self._lasting = lasting
         known = agreement.facts(self.settings, ("database_url", "profile") if lasting else ("database_url",))
         config = str(self.settings.config.absolute()) if self.settings.config else None
         api = f"http://{reachable(listen)}:{child.ready['port']}"
-        self.data.announce("keeper", {"api": api, "settings": known, "config": config})
+        self.data.announce("store", {"api": api, "settings": known, "config": config})
         return child
 
-    def _keeper_config(self, port: int, listen: str, *, lasting: bool) -> StoreServerConfig:
+    def _store_server_config(self, port: int, listen: str, *, lasting: bool) -> StoreServerConfig:
         url = self.settings.database_url
         return StoreServerConfig(
             data=str(self.data.root),
@@ -225,30 +225,30 @@ class House:
         """The user's own profiles, as the text they stand in, so that an error can name its line."""
         return self.settings.config.read_text("utf-8") if self.settings.config and self.settings.profile else None
 
-    async def door(self, later: Awaitable[dict[str, Any]] | None = None, **differences: Any) -> Child:
-        """Start one door, on loopback and a free port where `differences` from its configuration say nothing else; `later`
-        are such as are only known after a while, in which the door comes up already."""
+    async def worker(self, later: Awaitable[dict[str, Any]] | None = None, **differences: Any) -> Child:
+        """Start one worker, on loopback and a free port where `differences` from its configuration say nothing else; `later`
+        are such as are only known after a while, in which the worker comes up already."""
         if find_spec("mitmproxy") is None:
             if asyncio.iscoroutine(later):
                 later.close()
             raise Failure("there is no wire engine here: install playhead[proxy] into this environment")
-        config = msgspec.structs.replace(self.door_config(), **differences)
+        config = msgspec.structs.replace(self.worker_config(), **differences)
         modes = config.modes
-        # A door that records has nothing to answer from: there such a host is recorded like any other.
+        # A worker that records has nothing to answer from: there such a host is recorded like any other.
         if config.mode in ("record", "passthrough"):
             modes = {host: mode for host, mode in modes.items() if mode not in ("replay", "auto")}
         control = config.control or str(control_path(self.data.root, config.name))
         config = msgspec.structs.replace(config, modes=modes, control=control)
         told = config if later is None else _with(config, later)
         child = await Child.start("proxy.worker.process", told, log=self.data.logs / f"{config.name}.log")
-        self._doors.append(child)
+        self._workers.append(child)
         return child
 
-    def door_config(self) -> WorkerConfig:
+    def worker_config(self) -> WorkerConfig:
         """The configuration of a worker for one command: on loopback, at a free port."""
         s = self.settings
         return WorkerConfig(
-            name=f"door-{secrets.token_hex(4)}",
+            name=f"worker-{secrets.token_hex(4)}",
             data=str(self.data.root),
             started=self.started,
             mode=s.mode,

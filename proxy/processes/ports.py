@@ -31,7 +31,7 @@ def loopback() -> None:
 
 @contextmanager
 def held(listen: str, port: int) -> Iterator[int]:
-    """Reserve the doors' port for as long as we run, so that nobody takes it while a door is started again.
+    """Reserve the workers' port for as long as we run, so that nobody takes it while a worker is started again.
 
     The socket is bound and never listens, so the kernel gives it no connections.
     """

@@ -11,7 +11,7 @@ from typing import Any, Final
 from proxy.errors import Failure
 from proxy.settings import Settings
 
-DOORS: Final = (
+WORKERS: Final = (
     *(
         "engine",
         "reverse",
@@ -26,7 +26,7 @@ DOORS: Final = (
     ),
     *("connect_ports", "allow_private", "upstreams", "modes", "allowed_hosts", "tunnel"),
 )
-"""What a door of one's own can go by; the database and the profiles are the keeper's, of which there is one."""
+"""What a worker of one's own can go by; the database and the profiles are the store server's, of which there is one."""
 
 
 def facts(settings: Settings, names: Iterable[str]) -> dict[str, str]:
@@ -34,7 +34,7 @@ def facts(settings: Settings, names: Iterable[str]) -> dict[str, str]:
     return {name: _digest(_value(settings, name)) for name in names}
 
 
-def others(settings: Settings, known: Mapping[str, str], names: Iterable[str] = DOORS) -> list[str]:
+def others(settings: Settings, known: Mapping[str, str], names: Iterable[str] = WORKERS) -> list[str]:
     """Which of these are set here, and set otherwise."""
     return [
         name
@@ -43,28 +43,28 @@ def others(settings: Settings, known: Mapping[str, str], names: Iterable[str] = 
     ]
 
 
-def same_database(settings: Settings, keeper: Mapping[str, Any]) -> None:
-    """Raise Failure where another database is named here than the one that this keeper serves."""
-    if others(settings, keeper.get("settings", {}), ["database_url"]):
+def same_database(settings: Settings, store_server: Mapping[str, Any]) -> None:
+    """Raise Failure where another database is named here than the one that this store server serves."""
+    if others(settings, store_server.get("settings", {}), ["database_url"]):
         raise Failure(
-            f"database_url names another database than the one that the keeper which runs on {settings.data} serves; leave it"
-            " out, stop that keeper first, or give this command a directory of its own with --data"
+            f"database_url names another database than the one that the store server which runs on {settings.data} serves; leave it"
+            " out, stop that store server first, or give this command a directory of its own with --data"
         )
 
 
-def same_profiles(settings: Settings, keeper: Mapping[str, Any], *, own_door: bool) -> None:
+def same_profiles(settings: Settings, store_server: Mapping[str, Any], *, own_worker: bool) -> None:
     """Raise Failure where what is recorded here would be keyed and redacted by other profiles than it should be.
 
-    A door of one's own redacts by the profiles here; those of an `up` by that one's, which are what is meant where none are
+    A worker of one's own redacts by the profiles here; those of an `up` by that one's, which are what is meant where none are
     here.
     """
-    known, own = keeper.get("settings", {}).get("profile"), _value(settings, "profile")
-    if known in (None, _digest(own)) or not (own or own_door):
+    known, own = store_server.get("settings", {}).get("profile"), _value(settings, "profile")
+    if known in (None, _digest(own)) or not (own or own_worker):
         return
     if not own:
         raise Failure(
             f"the `playhead up` that runs on {settings.data} goes by profiles of its own, and this command by none: say"
-            f" --config {keeper['config']}, so that the same is kept secret"
+            f" --config {store_server['config']}, so that the same is kept secret"
         )
     assert settings.config, "it holds the profiles"
     config = settings.config.absolute()

@@ -16,17 +16,17 @@ from proxy.errors import Failure
 from store.generations.names import remains
 
 DOTS: Final = (".", "..")
-"""What no path of the keeper can end in: clients take it for the directory."""
+"""What no path of the store server can end in: clients take it for the directory."""
 
 
 NOBODY: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-"""Trusts no certificate: keepers speak plain HTTP, and to read the world's roots takes a tenth of a second for each client."""
+"""Trusts no certificate: store servers speak plain HTTP, and to read the world's roots takes a tenth of a second for each client."""
 
 LONGEST_INT: Final = 4000
 
 
 class NotFound(Failure):
-    """The keeper does not know what was asked for."""
+    """The store server does not know what was asked for."""
 
 
 class Away(Failure):
@@ -34,13 +34,13 @@ class Away(Failure):
 
 
 class Api:
-    """A client of the keeper's REST interface. As a context manager it closes its connections."""
+    """A client of the store server's REST interface. As a context manager it closes its connections."""
 
     def __init__(self, url: str, token: str | None = None, token_file: Path | None = None) -> None:
         self.url = url
         self._token_file = token_file
         headers = {"authorization": f"Bearer {token}"} if token else {}
-        # The environment's proxies are not for us: the keeper is our own.
+        # The environment's proxies are not for us: the store server is our own.
         self._http = httpx2.Client(base_url=url, headers=headers, timeout=30.0, trust_env=False, verify=NOBODY)
 
     def get(self, path: str, **query: Any) -> Any:
@@ -120,14 +120,14 @@ class Api:
     def _failure(self, answer: httpx2.Response) -> Failure:
         if answer.status_code == 401:
             return Failure(
-                f"the keeper at {self.url} does not accept the API token in {self._token_file}; it was started on another"
+                f"the store server at {self.url} does not accept the API token in {self._token_file}; it was started on another"
                 " data directory, or the file was changed since: name that directory with --data, or start `playhead up` again"
             )
         try:
             problem = answer.json()
             words = str(problem.get("detail") or problem.get("title"))
         except (ValueError, AttributeError):
-            words = f"the keeper answered {answer.status_code}"
+            words = f"the store server answered {answer.status_code}"
         return {404: NotFound, 503: Away}.get(answer.status_code, Failure)(words)
 
     def close(self) -> None:
@@ -147,13 +147,15 @@ def _sentences(url: str) -> Iterator[None]:
     try:
         yield
     except httpx2.TimeoutException as error:
-        raise Away(f"the keeper at {url} took too long to answer; look at /readyz there") from error
+        raise Away(f"the store server at {url} took too long to answer; look at /readyz there") from error
     except httpx2.HTTPError as error:
-        raise Failure(f"the keeper at {url} cannot be reached ({error}); is `playhead up` still running?") from error
+        raise Failure(
+            f"the store server at {url} cannot be reached ({error}); is `playhead up` still running?"
+        ) from error
 
 
 def read_json(text: bytes | str) -> Any:
-    """What the keeper tells, which holds what anybody answered: a number that Python makes no int or float of is a Decimal."""
+    """What the store server tells, which holds what anybody answered: a number that Python makes no int or float of is a Decimal."""
     return json.loads(text, parse_int=_integer, parse_float=_float)
 
 
@@ -182,7 +184,7 @@ def lacks(api: Api, run: str, times: int = 1) -> str | None:
             return None
         if troubles := api.troubles():
             return "; ".join(troubles)
-    return "the keeper has not come to the end of it"
+    return "the store server has not come to the end of it"
 
 
 def meant(api: Api, run: str) -> str:

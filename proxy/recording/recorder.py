@@ -31,7 +31,7 @@ type Evidence = tuple[tuple[str, str], ...]
 
 
 class Recorder:
-    """The recorder of one door, for one event loop's thread."""
+    """The recorder of one worker, for one event loop's thread."""
 
     def __init__(
         self,

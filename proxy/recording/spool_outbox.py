@@ -45,7 +45,7 @@ class Journal(Protocol):
 
 
 class Ledger:
-    """What a door has told its spool, and what it still has to tell."""
+    """What a worker has told its spool, and what it still has to tell."""
 
     def __init__(self, spool: Journal, now: Callable[[], int]) -> None:
         self._spool = spool

@@ -126,7 +126,7 @@ def merged(own: Iterable[Path]) -> bytes:
 
 
 def roots_file(authority: Authority, own: Iterable[Path]) -> Path:
-    """What `merged` gives as a file, since OpenSSL wants one. It is named by its content and stays: doors share it.
+    """What `merged` gives as a file, since OpenSSL wants one. It is named by its content and stays: workers share it.
 
     Raises Failure where one of these files holds no certificate.
     """
@@ -149,7 +149,7 @@ def _roots() -> Iterator[Path]:
 
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """Several doors start at once; one of them makes the CA."""
+    """Several workers start at once; one of them makes the CA."""
     handle = os.open(directory / "ca.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)

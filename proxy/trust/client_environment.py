@@ -1,7 +1,7 @@
 """The environment variables that send a program's traffic to a worker and make it trust the worker's certificates.
 
 There is no one variable for it: each runtime reads its own. Nothing here reads the environment of this process; what
-the user has is handed in, and kept where it does not lead past the door.
+the user has is handed in, and kept where it does not lead past the worker.
 """
 
 import json
@@ -21,7 +21,7 @@ from proxy.trust import certificate_directory
 type Form = Literal["sh", "fish", "json", "dotenv"]
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-"""What goes past the door: Go bypasses loopback whatever it is told, so nobody must come to rely on the contrary."""
+"""What goes past the worker: Go bypasses loopback whatever it is told, so nobody must come to rely on the contrary."""
 
 PRELOAD = Path(__file__).parents[1] / "clients" / "preload.cjs"
 
@@ -79,11 +79,11 @@ class NoProxy:
 
     value: str
     left_out: tuple[str, ...] = ()
-    """The user's entries that would have sent model APIs past the door."""
+    """The user's entries that would have sent model APIs past the worker."""
 
 
 def addressed(proxy: str, run: str, token: str | None) -> str:
-    """The door's URL with a run as its credentials. A run id may hold colons, which no user's name may: aiohttp refuses them
+    """The worker's URL with a run as its credentials. A run id may hold colons, which no user's name may: aiohttp refuses them
     (RFC 7617, 2), so they come to us escaped twice (`identity.credentials`)."""
     return proxy.replace("://", f"://{quote(quote(run, safe=''))}:{quote(token or 'x', safe='')}@", 1)
 
@@ -112,7 +112,7 @@ def variables(
         **both,
         **{name.lower(): value for name, value in both.items()},
         **_root_variables(ca, ca_bundle, base),
-        # Without it git sends the credentials, and so the run, only after a 407 that no door on loopback gives.
+        # Without it git sends the credentials, and so the run, only after a 407 that no worker on loopback gives.
         "GIT_HTTP_PROXY_AUTHMETHOD": "basic",
         # aiohttp itself looks at no variable; litellm, which rides on it, looks at this one.
         "AIOHTTP_TRUST_ENV": "True",
@@ -250,9 +250,9 @@ def _network_covers(name: str, host: str) -> bool:
 
 
 def user_proxy(base: Mapping[str, str]) -> str | None:
-    """The proxy that the user's own environment names (a company's), for the door to go through in its turn."""
+    """The proxy that the user's own environment names (a company's), for the worker to go through in its turn."""
     if "PLAYHEAD_RUN" in base or "PLAYHEAD_PROXY" in base:
-        return None  # a door of ours, around this one
+        return None  # a worker of ours, around this one
     return _either_case(base, "HTTPS_PROXY") or _either_case(base, "ALL_PROXY") or None
 
 

@@ -1,6 +1,6 @@
 """The configuration of a wire engine, and the interface of what answers in place of upstreams.
 
-A door stands between clients and upstreams. It reports what passes to a recorder, or takes answers from an answerer.
+A worker stands between clients and upstreams. It reports what passes to a recorder, or takes answers from an answerer.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Where a door stops waiting or buffering. Sizes are bytes, times are seconds."""
+    """Where a worker stops waiting or buffering. Sizes are bytes, times are seconds."""
 
     buffered_request: int = 1 << 20
     """A longer request, or one of unknown length, passes piece by piece."""
@@ -75,12 +75,12 @@ class Limits:
     """How long an upstream may say nothing while it is asked. None: as long as the client waits."""
 
     grace: float = 3.0
-    """How long a stopping door lets requests in flight end."""
+    """How long a stopping worker lets requests in flight end."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class DoorConfig:
-    """Everything that a door is told. Checked when it is made; raises Failure."""
+class EngineConfig:
+    """Everything that a worker is told. Checked when it is made; raises Failure."""
 
     authority: Authority
     mode: Mode = "record"
@@ -115,7 +115,7 @@ class DoorConfig:
     """What clients may do."""
 
     own_addresses: tuple[tuple[str, int], ...] = ()
-    """Where our own API listens: never reached through the door."""
+    """Where our own API listens: never reached through the worker."""
 
     connect_ports: tuple[int, ...] = (80, 443)
     allow_private: bool = False
@@ -135,7 +135,7 @@ class DoorConfig:
     """The port at which redirected connections arrive."""
 
     stop: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set it, and the door lets requests in flight end and returns."""
+    """Set it, and the worker lets requests in flight end and returns."""
 
     def __post_init__(self) -> None:
         if not loopback(self.host) and not self.access.tokens:

@@ -28,7 +28,7 @@ _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destinations:
-    """The rules of one door."""
+    """The rules of one worker."""
 
     ports: frozenset[int]
     private: bool

@@ -12,7 +12,7 @@ from proxy.capture.connections.destination import Captured
 from proxy.capture.owner import Owners
 from proxy.errors import Failure
 from proxy.trust.ca import roots_file
-from proxy.wire.config import Answerer, DoorConfig, Origin, said_of
+from proxy.wire.config import Answerer, EngineConfig, Origin, said_of
 from proxy.wire.destinations import Destinations
 from proxy.wire.memory_budget import MemoryBudget
 from proxy.wire.problem import Problem
@@ -49,9 +49,9 @@ class Options:
 
 @dataclass(kw_only=True)
 class Engine:
-    """One running door."""
+    """One running worker."""
 
-    config: DoorConfig
+    config: EngineConfig
     recorder: Recorder | None
     answerer: Answerer | None
     trust: Path
@@ -189,7 +189,7 @@ class Begun:
     """Where a captured connection went."""
 
 
-def trusted(config: DoorConfig) -> Path:
+def trusted(config: EngineConfig) -> Path:
     """A file with all roots that upstreams may use. Raises Failure where one of them cannot be read."""
     try:
         return roots_file(config.authority, [Path(config.upstream_ca)] if config.upstream_ca else [])

@@ -31,7 +31,7 @@ REMEMBERED = 10_000
 
 @dataclass(slots=True, kw_only=True)
 class Takes:
-    """The takes of one door."""
+    """The takes of one worker."""
 
     place: Path
     up: str
@@ -47,7 +47,7 @@ class Takes:
     _candidates: dict[str, str] = field(init=False, default_factory=dict)
 
     def inherit(self) -> None:
-        """End what doors of an earlier `up` have left behind. What one of ours has left ends with its run."""
+        """End what workers of an earlier `up` have left behind. What one of ours has left ends with its run."""
         for path in [*self.place.glob("*.take"), *self.place.glob("*.over")]:
             take = Take.read(path)
             if take is not None and take.up != self.up:
@@ -92,7 +92,7 @@ class Takes:
             await asyncio.sleep(WATCH)
 
     def close(self, replays: Replays) -> None:
-        """The door ends cleanly, and its takes with it."""
+        """The worker ends cleanly, and its takes with it."""
         for take in list(self._open.values()):
             self._end(take, replays)
 

@@ -26,7 +26,7 @@ from proxy.errors import Failure, first
 from proxy.processes.child_process import STOP
 from proxy.trust.ca import Authority, ensure
 from proxy.wire.access import Access
-from proxy.wire.config import DoorConfig, loopback
+from proxy.wire.config import EngineConfig, loopback
 from proxy.worker.auto_sessions import Leading, Takes
 from proxy.worker.counters import Counting, keep, note
 from proxy.worker.replay_reports import Notes
@@ -44,7 +44,7 @@ ENGINES = {"mitmproxy": mitm.run, "lane": lane.run}
 
 
 async def main(told: WorkerConfig) -> None:
-    """Serve until stdin ends or SIGTERM comes. Raises Failure where the door cannot open."""
+    """Serve until stdin ends or SIGTERM comes. Raises Failure where the worker cannot open."""
     stdin = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin)
@@ -114,7 +114,7 @@ def _modes(told: WorkerConfig) -> set[str]:
 
 @contextmanager
 def _spool(told: WorkerConfig, data: DataDir) -> Iterator[Spool | None]:
-    """A spool of the door's own, where it has something to tell the keeper."""
+    """A spool of the worker's own, where it has something to tell the store server."""
     if not told.spooled:
         yield None
         return
@@ -139,8 +139,8 @@ def _notes(told: WorkerConfig, data: DataDir, spool: Spool | None) -> Notes:
     return Notes(file=Path(file) if file else None, spool=spool, place=data.replays, up=told.started)
 
 
-def _takes(told: WorkerConfig, config: DoorConfig, data: DataDir, notes: Notes, profiles: Profiles) -> Takes | None:
-    """The takes of a door that answers runs from the store. A command's own door settles what it recorded by itself."""
+def _takes(told: WorkerConfig, config: EngineConfig, data: DataDir, notes: Notes, profiles: Profiles) -> Takes | None:
+    """The takes of a worker that answers runs from the store. A command's own worker settles what it recorded by itself."""
     if told.replay_options.get("id"):
         return None
     takes = Takes(
@@ -162,18 +162,18 @@ async def _resting(replays: Replays) -> None:
 
 
 async def _replays(
-    told: WorkerConfig, config: DoorConfig, redactor: Redactor, profiles: Profiles, notes: Notes, takes: Takes | None
+    told: WorkerConfig, config: EngineConfig, redactor: Redactor, profiles: Profiles, notes: Notes, takes: Takes | None
 ) -> Replays | None:
     if told.mode not in ("replay", "auto"):
         return None
-    # A third of what a door imports, and one that only records has no use for it.
+    # A third of what a worker imports, and one that only records has no use for it.
     from proxy.worker.replay_setup import replays
 
     return await replays(told, config, redactor, profiles, notes, takes)
 
 
-def _config(told: WorkerConfig, data: DataDir, authority: Authority, stop: asyncio.Event) -> DoorConfig:
-    return DoorConfig(
+def _config(told: WorkerConfig, data: DataDir, authority: Authority, stop: asyncio.Event) -> EngineConfig:
+    return EngineConfig(
         authority=authority,
         mode=told.mode,
         host=told.listen,
@@ -182,7 +182,7 @@ def _config(told: WorkerConfig, data: DataDir, authority: Authority, stop: async
         reverse=told.reverse,
         upstreams=told.upstreams,
         modes=told.modes,
-        # Only where all modes can be had; the doors of a single command have but one run.
+        # Only where all modes can be had; the workers of a single command have but one run.
         run_mode=Modes(data.replays).of if told.mode == "auto" and told.api else _no_mode,
         is_only_run=Modes(data.replays).is_only if told.api else _no_fork,
         tunnel=told.tunnel,
@@ -200,7 +200,7 @@ def _config(told: WorkerConfig, data: DataDir, authority: Authority, stop: async
 
 
 def _access(told: WorkerConfig, data: DataDir) -> Access:
-    """What clients of this door may do. The token that was made is asked for where other machines reach us, or one was set."""
+    """What clients of this worker may do. The token that was made is asked for where other machines reach us, or one was set."""
     made, asks = data.recording_token(), bool(told.token) or not loopback(told.listen)
     return Access(
         tokens=tuple(filter(None, (told.token, made))) if asks else (),
@@ -217,7 +217,7 @@ def _no_fork(_run: str) -> bool:
     return False
 
 
-def _ready(port: int, config: DoorConfig) -> None:
+def _ready(port: int, config: EngineConfig) -> None:
     trust = {"ca": str(config.authority.certificate), "ca_bundle": str(config.authority.bundle)}
     _say({"ready": True, "port": port, "control": str(config.control) if config.control else None, **trust})
 

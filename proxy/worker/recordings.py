@@ -68,7 +68,7 @@ def from_file(path: Path, redactor: Redactor, profiles: Profiles) -> Bundle:
         raise Failure(f"{path}: {error}") from error
 
 
-def from_keeper(api: str, token: str | None) -> Fetch:
+def from_store(api: str, token: str | None) -> Fetch:
     """A loader of runs, and of replays and forks that were made over REST with what was wished for of them, by their ids."""
     url, headers = f"{api}/v1", {"authorization": f"Bearer {token}"} if token else {}
 
@@ -86,11 +86,11 @@ def from_keeper(api: str, token: str | None) -> Fetch:
                 answer = await http.get(f"/runs/{segment(newest(name_of, shape))}/rows")
             except httpx2.HTTPError as error:
                 raise Failure(
-                    f"cannot fetch run {name}: the keeper at {api} cannot be reached ({error}); is it running?"
+                    f"cannot fetch run {name}: the store server at {api} cannot be reached ({error}); is it running?"
                 ) from error
             if answer.status_code not in (200, 404):
                 raise Failure(
-                    f"cannot fetch run {name}: the keeper at {api} answered {answer.status_code}: {answer.text[:300]}"
+                    f"cannot fetch run {name}: the store server at {api} answered {answer.status_code}: {answer.text[:300]}"
                 )
             # Beside the loop: others are answered meanwhile.
             bundle = (

@@ -1,7 +1,7 @@
 """Write the reports of replays, and recover those of a killed worker.
 
-A door keeps the position of a replay in memory: who takes over from a killed one does not know which answers were given.
-So a replay that a door of `up` has begun leaves a file until the door ends cleanly. A door that finds one says of that
+A worker keeps the position of a replay in memory: who takes over from a killed one does not know which answers were given.
+So a replay that a worker of `up` has begun leaves a file until the worker ends cleanly. A worker that finds one says of that
 replay that it was interrupted, and answers nothing more in its name.
 """
 
@@ -36,7 +36,7 @@ class Notes:
         self._any = asyncio.Event()
 
     def inherit(self) -> None:
-        """Say of what a killed door has left that it was interrupted. Its replays cannot go on while this `up` lasts."""
+        """Say of what a killed worker has left that it was interrupted. Its replays cannot go on while this `up` lasts."""
         for path in self._place.glob("*.begun"):
             report = _read(path)
             if report is not None:
@@ -48,7 +48,7 @@ class Notes:
                 self._begun[str(report["id"])] = path
 
     def begin(self, replay: str, report: dict[str, Any]) -> bool:
-        """Whether a replay may begin here. False where another door had begun it."""
+        """Whether a replay may begin here. False where another worker had begun it."""
         if replay in self._lost:
             return False
         if self._file is None and replay not in self._begun:
@@ -121,7 +121,7 @@ class Notes:
             begun.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """The door ends cleanly: all has been told."""
+        """The worker ends cleanly: all has been told."""
         for path in self._begun.values():
             path.unlink(missing_ok=True)
 

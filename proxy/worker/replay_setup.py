@@ -9,9 +9,9 @@ from calls.keys.profile import Profiles
 from calls.redaction.redactor import Redactor
 from proxy.errors import Failure
 from proxy.run_names import file_of
-from proxy.wire.config import DoorConfig
+from proxy.wire.config import EngineConfig
 from proxy.worker.auto_sessions import Takes
-from proxy.worker.recordings import Fetch, from_file, from_keeper
+from proxy.worker.recordings import Fetch, from_file, from_store
 from proxy.worker.replay_reports import Notes
 from proxy.worker_config import WorkerConfig
 from replay.pacing import parse as pace
@@ -23,15 +23,15 @@ from store.bundle.bundle import Bundle
 
 async def replays(
     told: WorkerConfig,
-    config: DoorConfig,
+    config: EngineConfig,
     redactor: Redactor,
     profiles: Profiles,
     notes: Notes,
     takes: Takes | None,
 ) -> Replays:
-    """All that this door answers from. Raises Failure where it cannot."""
+    """All that this worker answers from. Raises Failure where it cannot."""
     wishes, options = told.replay_options, _options(told, config)
-    fetch = from_keeper(told.api, told.api_token) if told.api else None
+    fetch = from_store(told.api, told.api_token) if told.api else None
 
     if not wishes.get("report"):
         notes.inherit()
@@ -67,7 +67,7 @@ async def replays(
 
 
 def _loading(fetch: Fetch, options: Options, redactor: Redactor, profiles: Profiles, takes: Takes | None) -> Load:
-    """How a run is fetched that is first asked for when the door is open already."""
+    """How a run is fetched that is first asked for when the worker is open already."""
 
     async def load(name: str) -> Source | None:
         found = await fetch(name)
@@ -83,7 +83,7 @@ def _loading(fetch: Fetch, options: Options, redactor: Redactor, profiles: Profi
     return load
 
 
-def _options(told: WorkerConfig, config: DoorConfig) -> Options:
+def _options(told: WorkerConfig, config: EngineConfig) -> Options:
     wishes = told.replay_options
     return Options(
         pace=pace(wishes.get("pace", "instant")),

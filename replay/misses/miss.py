@@ -22,7 +22,7 @@ type Reason = Literal[
     "interrupted",
     "client_left",
 ]
-"""Those of the contract; one for a replay whose door was killed; and one that nobody is left to hear but the report."""
+"""Those of the contract; one for a replay whose worker was killed; and one that nobody is left to hear but the report."""
 
 STATUS = 424
 

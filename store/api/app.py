@@ -45,7 +45,7 @@ ROUTERS = (
 
 
 def create(desk: Desk, tokens: Sequence[str], token_file: Path | None = None) -> FastAPI:
-    """The REST interface over one keeper. Without tokens it answers whoever reaches its socket by a loopback name.
+    """The REST interface over one store server. Without tokens it answers whoever reaches its socket by a loopback name.
 
     `token_file` is where one of the tokens lies, for the person whose request lacks it.
     """

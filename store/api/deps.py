@@ -50,19 +50,19 @@ class Settling(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Desk:
-    """One keeper's things, as the routes see them."""
+    """One store server's things, as the routes see them."""
 
-    keeper: Settling
+    store_server: Settling
     database: Database
     profiles: Profiles
     clean: Clean
     """Takes secrets out of a text."""
 
     mode: str = "record"
-    """What the doors of this `up` do: record, replay, auto or passthrough."""
+    """What the workers of this `up` do: record, replay, auto or passthrough."""
 
     takes: Takes | None = None
-    """What runs do while doors are in mode `auto`."""
+    """What runs do while workers are in mode `auto`."""
 
     pulse: Pulse = field(default_factory=Pulse)
     modes: Modes | None = None

@@ -94,10 +94,12 @@ class Guard:
         await (self._app if refusal is None else refusal.response(path))(scope, receive, marked)
 
     def _refusal(self, headers: Headers, path: str) -> Problem | None:
-        # With tokens asked for, a foreign page has none to send; and the keeper may have any name.
+        # With tokens asked for, a foreign page has none to send; and the store server may have any name.
         named = is_loopback(_hostname(headers.get("host", ""))) or path in PUBLIC
         if not self._tokens.wanted and not named:
-            detail = f"this keeper has no token and so answers to loopback names only, not to {headers.get('host')!r}"
+            detail = (
+                f"this store server has no token and so answers to loopback names only, not to {headers.get('host')!r}"
+            )
             return Problem(403, "foreign_host", f"{detail}; ask http://127.0.0.1, or start it with a token")
         if _foreign(headers):
             return Problem(403, "foreign_origin", "the request comes from another web site; that is not allowed")

@@ -144,7 +144,7 @@ def _pause(scope: Scope) -> contextlib.AbstractAsyncContextManager[None]:
 
 def _refusal(desk: Desk, reply: Reply) -> Problem:
     if reply.is_unavailable:
-        desk.keeper.database_lost()
+        desk.store_server.database_lost()
     status, name = (503, "database_unavailable") if reply.is_unavailable else (507, "too_large")
     return _too_large(reply.failed or "", status, name)
 

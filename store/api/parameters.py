@@ -122,7 +122,7 @@ async def settle(desk: TheDesk, request: Request, settled: bool = False) -> Sett
 async def _settled(desk: TheDesk, request: Request, *, reports: bool) -> Settled:
     """Wait, and leave the turn to others meanwhile (`store.api.spilled_answers`). A helper process is told what came of it."""
     async with request.scope.get(PAUSE, contextlib.nullcontext)():
-        is_settled = await desk.keeper.settled(SETTLE, reports=reports)
+        is_settled = await desk.store_server.settled(SETTLE, reports=reports)
     request.scope[SETTLED] = is_settled
     return Settled({"settled": is_settled})
 

@@ -86,7 +86,7 @@ def _bad_cursor(request: Request, error: Exception) -> Response:
 
 def _away(request: Request, error: Exception) -> Response:
     desk: Desk = request.app.state.desk
-    desk.keeper.database_lost()
+    desk.store_server.database_lost()
     detail = f"{error} Recording goes on meanwhile, into the spools."
     return Problem(503, "database_unavailable", detail, headers={"retry-after": "1"}).response(request.url.path)
 
@@ -117,5 +117,5 @@ _IN_WORDS = {
 
 def _ours(request: Request, _: Exception) -> Response:
     # Starlette raises the error again after this answer, so that the server's log has its traceback.
-    detail = "the keeper failed while it answered; nothing recorded is lost; its log has the details"
-    return Problem(500, "keeper_failed", detail).response(request.url.path)
+    detail = "the store server failed while it answered; nothing recorded is lost; its log has the details"
+    return Problem(500, "store_server_failed", detail).response(request.url.path)

@@ -63,7 +63,7 @@ class Renderer:
         module, _, name = (checks or "").partition(":")
         self._settled = _Settled()
         desk = Desk(
-            keeper=self._settled,
+            store_server=self._settled,
             database=database,
             profiles=profiles,
             clean=clean,

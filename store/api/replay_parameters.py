@@ -1,7 +1,7 @@
 """Read and check the options of a replay or fork that is made over REST.
 
-The door makes the edits, when the first request comes. Whether they can be made is tried here, by what `Desk.unfit` holds of the
-rooms above; a keeper without it checks what the wishes alone can tell.
+The worker makes the edits, when the first request comes. Whether they can be made is tried here, by what `Desk.unfit` holds of the
+rooms above; a store server without it checks what the wishes alone can tell.
 """
 
 import asyncio

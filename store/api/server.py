@@ -9,7 +9,7 @@ import uvicorn
 from fastapi import FastAPI
 
 GRACE = 2
-"""Seconds that open requests have when the keeper stops."""
+"""Seconds that open requests have when the store server stops."""
 
 
 class _Server(uvicorn.Server):

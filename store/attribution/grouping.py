@@ -1,7 +1,7 @@
 """Group exchanges without an explicit run by shared trace context or correlation ids.
 
 The first of them cannot be told from a call that stands alone, so it is stored under its connection's owner and taken from
-there when the second comes. What is asked is the database, so a keeper that dies in between changes nothing.
+there when the second comes. What is asked is the database, so a store server that dies in between changes nothing.
 """
 
 import itertools

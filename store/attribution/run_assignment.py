@@ -1,7 +1,7 @@
 """Assign an exchange to a run where the worker could not: by its body, its ids, the model that requested it, or a trace.
 
-A door names a run when a request begins, from its head. Where that named none, the exchange came in under the connection's
-owner; the keeper, who has all of it, files it under the run that its body names, else under that of the call whose ids it
+A worker names a run when a request begins, from its head. Where that named none, the exchange came in under the connection's
+owner; the store server, who has all of it, files it under the run that its body names, else under that of the call whose ids it
 hands back or of the model that asked for it, else under its trace as soon as a second exchange has the same one (in 111 of
 111 recordings with several traces each call had one of its own: wire report, D). What was told stands in `run_evidence` with its source, whatever came of it.
 Filing again changes nothing.

@@ -92,7 +92,7 @@ def read(content: bytes) -> Bundle:
     frames = _frames(content)
     head = _head.decode(next(frames))
     if head.schema != SCHEMA:
-        raise BadBundle(1, f"the keeper is of another version ({head.schema}, not {SCHEMA}); start it again")
+        raise BadBundle(1, f"the store server is of another version ({head.schema}, not {SCHEMA}); start it again")
     rows: list[_Row] = []
     forms: dict[bytes, bytes] = {}
     for frame in frames:
@@ -106,7 +106,7 @@ def read(content: bytes) -> Bundle:
                     break
                 entries = Stored(rows, _unpacked(forms))
                 return Bundle(run=head.run, profiles=head.profiles, entries=entries, gaps=tuple(gaps))
-    raise BadBundle(1, "the keeper's answer breaks off")
+    raise BadBundle(1, "the store server's answer breaks off")
 
 
 class Stored(Sequence[Entry]):
@@ -193,7 +193,7 @@ def _frames(content: bytes) -> Iterator[memoryview]:
         yield view[at + 4 : end]
         at = end
     if at != len(content) or at == len(MAGIC):
-        raise BadBundle(1, "the keeper's answer breaks off")
+        raise BadBundle(1, "the store server's answer breaks off")
 
 
 def _unpacked(forms: Mapping[bytes, bytes]) -> dict[bytes, bytes]:

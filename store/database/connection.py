@@ -190,7 +190,7 @@ def migrate(connection: Connection) -> None:
     """Run the migrations that these tables lack. Raises `Unusable` when a newer Playhead made them."""
     if _revision(connection) == SCHEMA:
         return
-    # Alembic takes as long to import as all the rest of the keeper, and is needed once in the life of a database.
+    # Alembic takes as long to import as all the rest of the store server, and is needed once in the life of a database.
     from store.database.upgrade import upgrade
 
     if (newer := upgrade(connection)) is not None:

@@ -66,7 +66,7 @@ exchanges = Table(
     Column("run", Text, nullable=False),
     Column("started_at", BigInteger, nullable=False),
     Column("first_byte_at", BigInteger),
-    Column("ended_at", BigInteger),  # null: the door died before the end
+    Column("ended_at", BigInteger),  # null: the worker died before the end
     Column("method", Text, nullable=False),
     Column("url", Text, nullable=False),
     Column("status", Integer),  # null: no response head came

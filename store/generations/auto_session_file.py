@@ -1,8 +1,8 @@
 """The file in which a worker describes an auto session to the store server.
 
 NAME.take     it lasts
-NAME.over     the keeper wants it to end (the run's wrapper says that the run has)
-NAME.done     it has ended, with its report: here, by idleness, or with its door
+NAME.over     the store server wants it to end (the run's wrapper says that the run has)
+NAME.done     it has ended, with its report: here, by idleness, or with its worker
 """
 
 import hashlib
@@ -17,7 +17,7 @@ import msgspec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Take:
-    """What a door says of a take."""
+    """What a worker says of a take."""
 
     id: str
     """What its clients name: the run itself, or a replay of it that has an id of its own."""
@@ -36,14 +36,14 @@ class Take:
     """Whether the agent came to its good end, as its wrapper says; None where nobody knows."""
 
     up: str = ""
-    """Which `up` its door was of."""
+    """Which `up` its worker was of."""
 
     becomes: str | None = None
     """The generation that is being made of it."""
 
     def write(self, path: Path) -> None:
         """Whole or not at all."""
-        # A door and the keeper may both write of one take.
+        # A worker and the store server may both write of one take.
         part = path.with_suffix(f"{path.suffix}.{os.getpid()}")
         part.write_bytes(msgspec.json.encode(self))
         part.replace(path)

@@ -29,7 +29,7 @@ from store.query.runs import Runs
 log = logging.getLogger(__name__)
 
 PATIENCE = 5.0
-"""Seconds that a door may take to end a take. One that is gone takes longer."""
+"""Seconds that a worker may take to end a take. One that is gone takes longer."""
 
 LOOK = 2.0
 """Seconds between two looks for takes that have ended by themselves."""
@@ -37,12 +37,12 @@ LOOK = 2.0
 
 @dataclass(slots=True, kw_only=True)
 class Takes:
-    """The keeper's side: ends takes and lets them count."""
+    """The store server's side: ends takes and lets them count."""
 
     place: Path
     database: Database
     ingest: Ingest
-    """One of our own: a batch of the keeper's may be under way."""
+    """One of our own: a batch of the store server's may be under way."""
 
     derive: Callable[[Exchange], Call]
     settled: Callable[[float], Awaitable[bool]]
@@ -82,7 +82,7 @@ class Takes:
         return told
 
     async def _over(self, take: Take, lasting: Path) -> None:
-        """Have its door end it."""
+        """Have its worker end it."""
         over = lasting.with_suffix(".over")
         take.write(over)
         lasting.unlink(missing_ok=True)  # noqa: ASYNC240 - one name of a small file
@@ -105,7 +105,7 @@ class Takes:
             return report
 
     async def _last_told(self, take: Take) -> Mapping[str, Any]:
-        """What a door that died had told of a take, before that."""
+        """What a worker that died had told of a take, before that."""
         told = await Runs(self.database).replay(take.id)
         return json.loads(told) if told else {"id": take.id, "run": take.run}
 
@@ -126,7 +126,7 @@ class Takes:
 
 
 async def _gone(path: Path) -> None:
-    """Wait until a door has taken it away, or for so long as a living door may take."""
+    """Wait until a worker has taken it away, or for so long as a living worker may take."""
     deadline = asyncio.get_running_loop().time() + PATIENCE
     while path.exists() and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110, ASYNC240 - another process takes it
         await asyncio.sleep(0.02)

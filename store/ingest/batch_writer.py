@@ -1,6 +1,6 @@
 """Write exchanges, calls, gaps and replay reports to Postgres in batches; writing twice has one result.
 
-All ids are made before, every INSERT lets an existing row stand, so a batch that was sent twice (a killed keeper, a lost
+All ids are made before, every INSERT lets an existing row stand, so a batch that was sent twice (a killed store server, a lost
 answer to COMMIT) is stored once. Whatever `put` returned from is committed. A row that Postgres will not take is found
 by halving its batch and kept in `gaps` with its evidence: one bad exchange never holds up the others, and is never lost.
 """

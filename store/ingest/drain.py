@@ -1,7 +1,7 @@
 """Drain one spool: read events, store complete exchanges, and decide how much of the spool can be deleted.
 
 The cursor may pass an event only when its exchange is stored, or parked (`store.ingest.open_exchange_files`). So whatever dies, the events of
-every exchange that is not in the database are still on disk; reading some twice is harmless, because ids are the door's.
+every exchange that is not in the database are still on disk; reading some twice is harmless, because ids are the worker's.
 """
 
 import re
@@ -53,8 +53,8 @@ _ID = re.compile(r"[0-9a-f-]{36}")
 type Event = RequestStarted | ResponseStarted | Data | Ended | Closed
 
 DAMAGED = "damaged"
-BROKEN_OFF = "the door broke the exchange off before its end"
-DOOR_DIED = "the door died before the exchange ended: what passed after the last piece is not recorded"
+BROKEN_OFF = "the worker broke the exchange off before its end"
+WORKER_DIED = "the worker died before the exchange ended: what passed after the last piece is not recorded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class LargeExchange:
     id: str
     file: Path
     is_cut_off: bool
-    """Whether its door died before its end."""
+    """Whether its worker died before its end."""
 
     source: str
     """Where it was read (spool and position)."""
@@ -163,12 +163,12 @@ class Drain:
         return found
 
     def finish(self) -> Gathered:
-        """End what an orphaned spool has left open: its door is dead, nothing more will come."""
+        """End what an orphaned spool has left open: its worker is dead, nothing more will come."""
         found = Gathered()
         for name in list(self._open):
             self._end(name, self.position, found, is_cut_off=True)
         for exchange in found.exchanges:
-            found.gaps.append(Gap(exchange.run, last_sign(exchange), DOOR_DIED, exchange.id))
+            found.gaps.append(Gap(exchange.run, last_sign(exchange), WORKER_DIED, exchange.id))
         return found
 
     def stored(self) -> None:
@@ -316,7 +316,7 @@ class Drain:
         return fold
 
     def _end_parked(self, found: Gathered) -> None:
-        """Hand on again what was stored and parked when an earlier keeper died: its end may not be read again."""
+        """Hand on again what was stored and parked when an earlier store server died: its end may not be read again."""
         for name in self._parked.ended:
             if name in self._open:
                 self._end(name, self.position, found)

@@ -1,10 +1,10 @@
 """Drain every spool of a data directory into Postgres.
 
 One pass looks at each spool in turn: gather events, derive calls, store the batch, and only then let the spool forget
-it. While Postgres is away the batch in hand waits and the spools grow; doors notice nothing. A spool whose door is dead
+it. While Postgres is away the batch in hand waits and the spools grow; workers notice nothing. A spool whose worker is dead
 is drained, what it left open is stored as cut with a gap, and its directory is removed.
 
-What is lost if we die now: nothing. Whatever was not committed is read again, and stored once because ids are the door's.
+What is lost if we die now: nothing. Whatever was not committed is read again, and stored once because ids are the worker's.
 """
 
 import asyncio
@@ -52,12 +52,12 @@ PATIENCE = (0.1, 5.0)
 """Seconds between two tries while Postgres is away: at first, and at most."""
 
 LAST_LOOK = 2.0
-"""Seconds that a stopping keeper goes on draining what doors write meanwhile."""
+"""Seconds that a stopping store server goes on draining what workers write meanwhile."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """What one keeper has done since it started."""
+    """What one store server has done since it started."""
 
     records: int = 0
     exchanges: int = 0
@@ -83,7 +83,7 @@ class _Ticket:
     """Exchanges that were acknowledged by then, and whose last event was still to come."""
 
 
-class Keeper:
+class Ingester:
     """Runs until it is stopped. `derive` is a pure function; `revive` starts an embedded Postgres that was killed."""
 
     def __init__(
@@ -102,7 +102,7 @@ class Keeper:
         """What is wrong just now, by what it is wrong with: `database`, or a spool's name."""
 
         self.counted = Counted(spools)
-        """What the doors have counted."""
+        """What the workers have counted."""
 
         self._spools = spools
         self._ingest = ingest
@@ -176,7 +176,7 @@ class Keeper:
     async def settled(self, patience: float, *, reports: bool = False) -> bool:
         """Wait until all that was acknowledged by now is stored, or for `patience` seconds; whether it is.
 
-        With `reports` also what has changed in the reports of replays, which doors tell a little later.
+        With `reports` also what has changed in the reports of replays, which workers tell a little later.
         """
         ticket = _Ticket()
         try:
@@ -292,7 +292,7 @@ class Keeper:
             raise
         except (
             Exception
-        ):  # likewise: else one exchange would kill every keeper that reads it, and nothing be stored any more
+        ):  # likewise: else one exchange would kill every store server that reads it, and nothing be stored any more
             self.counts.unplaced += len(batch)
             log.exception(
                 "whose %d exchanges are could not be found; they stay in the runs they came in under", len(batch)
@@ -343,7 +343,7 @@ class Keeper:
         self._commit_at[directory] = time.monotonic() + COMMIT_EVERY
 
     async def _bury(self, drain: Drain) -> None:
-        """Store what a dead door left open, and remove its spool."""
+        """Store what a dead worker left open, and remove its spool."""
         gathered = await asyncio.to_thread(drain.finish)
         if await self._stored(gathered, await asyncio.to_thread(self._kept, gathered, drain)):
             for exchange in gathered.large:
@@ -383,7 +383,7 @@ class Keeper:
             ticket.done.set()
 
     async def _last_passes(self) -> None:
-        """What doors wrote before they were stopped; then every cursor, so that the next keeper begins where we end."""
+        """What workers wrote before they were stopped; then every cursor, so that the next store server begins where we end."""
         deadline = time.monotonic() + LAST_LOOK
         while await self._pass() and time.monotonic() < deadline and "database" not in self.troubles:
             pass
@@ -427,7 +427,7 @@ class Keeper:
 
 
 def _free_path(directory: Path, name: str) -> Path:
-    """A path that nothing has: a door that was started again leaves a second spool of its name."""
+    """A path that nothing has: a worker that was started again leaves a second spool of its name."""
     names = (name, *(f"{name}-{number}" for number in range(2, 10_000)))
     return next(path for each in names if not (path := directory / each).exists())
 

@@ -167,7 +167,7 @@ def quarantine(kept: Kept, reason: str) -> Gap:
 
 
 def gap_row(gap: Gap, kept: Kept | None, project: str, filed: str | None = None) -> tuple[object, ...]:
-    """The row of a gap; `filed` is the run of its exchange, where that is another than the door told."""
+    """The row of a gap; `filed` is the run of its exchange, where that is another than the worker told."""
     run = clean(filed or gap.run, LONGEST_RUN) or "unknown"
     exchange = None if gap.exchange is None else clean(gap.exchange, LONGEST_NAME)
     reason = clean(gap.reason, LONGEST_REASON)

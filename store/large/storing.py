@@ -12,7 +12,7 @@ from store.attribution.grouping import Kin
 from store.attribution.run_assignment import filed
 from store.database.connection import Unavailable
 from store.ingest.batch_writer import Ingest, Kept
-from store.ingest.drain import DOOR_DIED, gaps_of, last_sign
+from store.ingest.drain import WORKER_DIED, gaps_of, last_sign
 from store.ingest.open_exchange_files import events_in
 from store.large.jobs import Job, Reply, StoringJob
 from store.large.summary import summary_of, underived
@@ -69,7 +69,7 @@ def _folded(job: StoringJob) -> tuple[Exchange | None, list[Gap]]:
     exchange = fold.exchange()
     gaps = gaps_of(exchange, fold)
     if job.is_cut_off:
-        gaps.append(Gap(exchange.run, last_sign(exchange), DOOR_DIED, exchange.id))
+        gaps.append(Gap(exchange.run, last_sign(exchange), WORKER_DIED, exchange.id))
     return exchange, gaps
 
 

@@ -20,14 +20,14 @@ def claimed(directory: Path) -> int:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             handle = locked(directory)
         except FileNotFoundError:
-            continue  # a keeper has just removed the orphan that it was
+            continue  # a store server has just removed the orphan that it was
         except OSError as error:
             raise SpoolBroken(f"the spool {directory} cannot be made: {error.strerror}") from error
         if handle is not None:
             return handle
         # A reader that looks whether we live holds the lock for an instant.
         if time.monotonic() > deadline:
-            raise SpoolTaken(f"another process writes the spool {directory}: two doors cannot share one")
+            raise SpoolTaken(f"another process writes the spool {directory}: two workers cannot share one")
         time.sleep(_LOOK)
 
 

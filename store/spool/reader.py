@@ -1,4 +1,4 @@
-"""The keeper's end of a spool: read on, commit, forget; and find the way around whatever damage there is."""
+"""The store server's end of a spool: read on, commit, forget; and find the way around whatever damage there is."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""The door's end of a spool: append in memory, written by one thread, synced by another, in groups.
+"""The worker's end of a spool: append in memory, written by one thread, synced by another, in groups.
 
 `append` never blocks and never touches the disk. All there is goes out in one `write(2)`, at the latest 20 ms after the
 first of it came, or at once where somebody asks for `reached`: by the event loop itself where that is sure to be quick (a
@@ -108,7 +108,7 @@ class Spool:
         for thread in self._threads:
             thread.start()
 
-    # -- what the door calls
+    # -- what the worker calls
 
     @property
     def appended(self) -> int:
@@ -293,7 +293,7 @@ class Spool:
             self._to_write.notify()
         return SpoolFull(
             f"the spool {self.directory} is full ({self._used} of {self._max_bytes} bytes wait to be stored): "
-            "see why the keeper does not empty it, or allow more"
+            "see why the store server does not empty it, or allow more"
         )
 
     def _run_again(self, work: Callable[[], None]) -> None:

@@ -73,7 +73,7 @@ def test_every_way_to_end(records: tuple[Record, ...], status: int | None, data:
     assert (exchange.outcome, exchange.error) == (last.outcome, last.error)
 
 
-def test_an_exchange_whose_door_died_reads_as_cut_and_says_so() -> None:
+def test_an_exchange_whose_worker_died_reads_as_cut_and_says_so() -> None:
     fold = folded(ASK, ASK_DATA, ASK_END, ANSWER, ANSWER_DATA)
     exchange = fold.exchange()
     assert not fold.done

@@ -64,7 +64,7 @@ def test_a_try_comes_soon() -> None:
 
 def test_what_ran_at_the_same_time_is_a_hedge_and_stays_two() -> None:
     assert folded(part(0, status=500), part(1, after=0.4)) == [("0", 1), ("1", 1)]
-    # A client knows of an end a moment before the door has written it down.
+    # A client knows of an end a moment before the worker has written it down.
     assert folded(part(0, status=500), part(1, after=0.46)) == [("01", 2)]
 
 
@@ -73,7 +73,7 @@ def test_each_of_two_that_failed_has_tries_of_its_own() -> None:
     assert folded(*parts) == [("02", 2), ("13", 2)]
 
 
-def test_a_door_that_died_with_it_may_not_have_seen_its_end() -> None:
+def test_a_worker_that_died_with_it_may_not_have_seen_its_end() -> None:
     assert folded(part(0, status=None, outcome="server_closed", ended_at=None), part(1)) == [("01", 2)]
 
 

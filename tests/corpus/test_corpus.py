@@ -63,7 +63,7 @@ async def test_the_corpus_comes_back_byte_for_byte(
         answered = await _counted(service, 'answers_total{standing="replayed"}', len(recorded))
 
     for told, engine in (counted, recording), (answered, replaying):
-        took = {to: told[f'playhead_door_connections_total{{to="{to}"}}'] for to in ("lane_http1", "mitmproxy")}
+        took = {to: told[f'playhead_proxy_connections_total{{to="{to}"}}'] for to in ("lane_http1", "mitmproxy")}
         assert [to for to, number in took.items() if number] == ["lane_http1" if engine == "lane" else engine]
     assert len(stored) == len(recorded)
     changed = [n for n, exchange in enumerate(recorded) if live[n] != _wanted(exchange)]
@@ -80,7 +80,7 @@ async def test_the_corpus_comes_back_byte_for_byte(
 
 
 async def _counted(service: Service, counter: str, number: int) -> Mapping[str, float]:
-    """What `/metrics` tells, as soon as this counter is there: doors tell it once a second."""
+    """What `/metrics` tells, as soon as this counter is there: workers tell it once a second."""
 
     def fetch() -> Mapping[str, float]:
         with _asked(service, "/metrics") as answer:
@@ -88,7 +88,7 @@ async def _counted(service: Service, counter: str, number: int) -> Mapping[str, 
         return {name: float(n) for name, _, n in (line.rpartition(" ") for line in lines if line[0] != "#")}
 
     async with asyncio.timeout(10):
-        while (told := await asyncio.to_thread(fetch))[f"playhead_door_{counter}"] != number:  # noqa: ASYNC110 - another process counts
+        while (told := await asyncio.to_thread(fetch))[f"playhead_proxy_{counter}"] != number:  # noqa: ASYNC110 - another process counts
             await asyncio.sleep(0.1)
     return told
 

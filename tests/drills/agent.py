@@ -1,4 +1,4 @@
-"""An agent that asks through a door and writes down what it sees, byte by byte, however it ends."""
+"""An agent that asks through a worker and writes down what it sees, byte by byte, however it ends."""
 
 import asyncio
 import base64

@@ -87,22 +87,22 @@ class Up:
 
     @property
     def port(self) -> int:
-        """The door's port."""
+        """The worker's port."""
         return urlsplit(self.ready["proxy"]).port or 0
 
     @property
     def api(self) -> str:
-        """Where the keeper answers."""
+        """Where the store server answers."""
         return self.ready["api"]
 
     @property
-    def doors(self) -> list[Process]:
-        """Its door processes."""
+    def workers(self) -> list[Process]:
+        """Its worker processes."""
         return [one for one in descendants(self.process.pid) if "proxy.worker.process" in one.command]
 
     @property
-    def keeper(self) -> Process:
-        """Its keeper; there is one, or it is being started again."""
+    def store_server(self) -> Process:
+        """Its store server; there is one, or it is being started again."""
         return next(one for one in descendants(self.process.pid) if one.command.endswith("-m store "))
 
     @property
@@ -210,7 +210,7 @@ def spooled(data: Path) -> bytes:
         try:
             found.append(path.read_bytes() if path.is_file() else b"")
         except FileNotFoundError:
-            continue  # the keeper has just forgotten it
+            continue  # the store server has just forgotten it
     return b"".join(found)
 
 
@@ -221,7 +221,7 @@ async def killed(process: Process) -> None:
 
 
 async def compared(house: Up, ledger: Ledger, source: Upstream, runs: Sequence[str]) -> Comparison:
-    """The ledger against the record, as soon as that is sound: what a dead door left open comes a moment later."""
+    """The ledger against the record, as soon as that is sound: what a dead worker left open comes a moment later."""
     last = ledger.compare([])
 
     async def sound() -> bool:

@@ -99,7 +99,7 @@ class Comparison:
     unknown: list[str]
     disordered: list[str]
     shorter: list[str]
-    """The record has less of the answer than the agent got: only a killed door may do that, to what did not end."""
+    """The record has less of the answer than the agent got: only a killed worker may do that, to what did not end."""
 
     @property
     def sound(self) -> bool:

@@ -1,4 +1,4 @@
-"""What stands between a keeper and its Postgres, and can let it be away or hung as networks and servers are."""
+"""What stands between a store server and its Postgres, and can let it be away or hung as networks and servers are."""
 
 import asyncio
 import tempfile

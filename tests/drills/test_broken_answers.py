@@ -44,7 +44,7 @@ async def test_what_breaks_off_breaks_off_again_at_the_same_byte(data: Path, dat
     assert [len(seen.body) for seen in crew.ledger.seen] == [_size(*one, n) for n, one in enumerate(BROKEN.items())]
 
     async with (
-        up(data, "--part", "doors", "--mode", "replay", "--replay", str(recording)) as house,
+        up(data, "--part", "proxy", "--mode", "replay", "--replay", str(recording)) as house,
         Crew(house.port) as again,
     ):
         agent = again.agent("agent")

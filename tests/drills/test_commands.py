@@ -71,7 +71,7 @@ async def test_two_recordings_at_once_and_one_that_goes_on_are_all_there(embedde
         name, *rest = recording(embedded, "short", 5, 9)
         later = await playhead(name, "--append", *rest)
     assert [done[0] for done in (*both, later)] == [0, 0, 0], (both, later)
-    assert not list((embedded / "log").glob("door-*.log")), "doors that had nothing to say left an empty file each"
+    assert not list((embedded / "log").glob("worker-*.log")), "workers that had nothing to say left an empty file each"
     async with up(embedded) as house:
         listed = (await get(house.api, "/runs"))["items"]
         found = {run: await bundle(house.api, run) for run in ("long", "short")}
@@ -155,6 +155,6 @@ async def test_a_replay_outlives_the_command_whose_store_server_it_uses(
             assert (code, "now holds 2 new calls beside 1 that answered" in said) == (0, True), said
     made = await asyncio.to_thread(load, second)
     assert [each.request.url.partition("=")[2] for each in made.exchanges] == ["10", "40", "50"]
-    server = opened(data).keeper_lock
+    server = opened(data).store_lock
     await until_true(lambda: not server.held())
     assert len((await asyncio.to_thread(load, first)).exchanges) == (2 if how == "ends" else 1)

@@ -22,10 +22,10 @@ from tests.support.service import command
 
 
 async def _away(source: Upstream, database: Relay, house: Up) -> None:
-    """Gone for a while, and the keeper dies meanwhile."""
+    """Gone for a while, and the store server dies meanwhile."""
     database.go_away()
     await source.served(20)
-    await killed(house.keeper)
+    await killed(house.store_server)
     before = database.refused
     await until_true(lambda: database.refused > before)
     database.come_back()

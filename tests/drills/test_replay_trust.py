@@ -1,4 +1,4 @@
-"""A report that says right means it: killed doors, replays at once, impatient clients, clients that ask twice."""
+"""A report that says right means it: killed workers, replays at once, impatient clients, clients that ask twice."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ def client(house: Up, run: str = "run-1") -> httpx.AsyncClient:
 
 
 async def report(house: Up, replay: str, **wanted: Any) -> dict[str, Any]:
-    """The report of a replay, as soon as the keeper has one that says so."""
+    """The report of a replay, as soon as the store server has one that says so."""
 
     async def told() -> dict[str, Any] | None:
         found = await get(house.api, f"/replays/{replay}")
@@ -63,7 +63,7 @@ async def played(data: Path, recording: Path, *line: str, flags: Sequence[str] =
 
 
 @pytest.mark.slow
-async def test_a_door_killed_in_the_middle_answers_nothing_more_and_the_report_is_not_right(
+async def test_a_worker_killed_in_the_middle_answers_nothing_more_and_the_report_is_not_right(
     data: Path, database_url: str
 ) -> None:
     recording = written(data.with_suffix(".jsonl"), step("/a", b"A", 1), step("/b", b"B", 2), step("/b", b"B2", 3))
@@ -72,7 +72,7 @@ async def test_a_door_killed_in_the_middle_answers_nothing_more_and_the_report_i
         async with client(house) as asking:
             assert (await asking.get(f"{URL}/a")).text == "A"
             assert (await asking.get(f"{URL}/b")).text == "B"
-        await killed(house.doors[0])
+        await killed(house.workers[0])
 
         async def again() -> httpx.Response | None:
             try:
@@ -89,14 +89,14 @@ async def test_a_door_killed_in_the_middle_answers_nothing_more_and_the_report_i
 
 
 @pytest.mark.slow
-async def test_a_door_killed_after_its_last_answer_leaves_no_right_report(data: Path, database_url: str) -> None:
+async def test_a_worker_killed_after_its_last_answer_leaves_no_right_report(data: Path, database_url: str) -> None:
     recording = written(data.with_suffix(".jsonl"), step("/a", b"A", 1))
     flags = ("--database-url", database_url, "--mode", "replay", "--replay", str(recording))
     async with up(data, *flags) as house:
         async with client(house) as asking:
             await asking.get(f"{URL}/a")
         assert (await report(house, "run-1", served=1))["verdict"] == "right"
-        await killed(house.doors[0])
+        await killed(house.workers[0])
         assert (await report(house, "run-1", interrupted=True))["verdict"] == "unknown"
     async with up(data, *flags) as house:
         async with client(house) as asking:
@@ -125,7 +125,7 @@ except OSError:
 
 async def test_a_command_whose_proxy_died_has_not_been_replayed(data: Path) -> None:
     recording = written(data.with_suffix(".jsonl"), step("/a", b"A", 1))
-    # The report has to be written once before the door dies, else there is none.
+    # The report has to be written once before the worker dies, else there is none.
     patient = KILLER.replace("parent =", "import time; time.sleep(1); parent =")
     code, said, told = await played(data, recording, sys.executable, "-c", patient)
     assert code == 3

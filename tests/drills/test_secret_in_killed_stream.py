@@ -84,7 +84,7 @@ async def _received(house: Up, size: int) -> bytes:
                     received += piece
                     if len(received) >= size:
                         await asyncio.sleep(0.2)  # the worker writes what it does not hold back
-                        await killed(house.doors[0])
+                        await killed(house.workers[0])
         except httpx.TransportError:
             pass
 

@@ -102,7 +102,7 @@ async def _streamed(writer: asyncio.StreamWriter) -> None:
 
 
 async def asking(house: Up, *requests: Mapping[str, object]) -> list[httpx.Response]:
-    """Ask them one after the other, through the door."""
+    """Ask them one after the other, through the worker."""
     trust = ssl.create_default_context(cafile=house.ready["ca"])
     proxy = f"http://night:{SECRETS['proxy password']}@127.0.0.1:{house.port}"
     async with httpx.AsyncClient(proxy=proxy, verify=trust, trust_env=False) as client:
@@ -118,10 +118,10 @@ async def test_no_planted_secret_reaches_a_disk_or_a_screen(embedded: Path) -> N
     async with serving(answering, upstream=upstream):
         config = f'[upstreams]\n"{HOST}" = "http://127.0.0.1:{upstream.port}"\n'
         async with up(embedded, config=config) as house:
-            house.keeper.kill(signal.SIGSTOP)
+            house.store_server.kill(signal.SIGSTOP)
             answers = await asking(house, *REQUESTS)
             in_spool = [(f"spool {name}", data) for name, data in files(embedded / "spool")]
-            house.keeper.kill(signal.SIGCONT)
+            house.store_server.kill(signal.SIGCONT)
             bundle = await saved_when_settled(house, embedded.with_suffix(".jsonl"))
             stored = await tables(f"postgresql:///postgres?host={embedded / 'pg'}&user=playhead")
             printed = await output(house)
@@ -139,7 +139,7 @@ async def test_no_planted_secret_reaches_a_disk_or_a_screen(embedded: Path) -> N
     # On another machine, whose placeholders are made with another key; and one question that was never asked.
     elsewhere = embedded.with_name("ci")
     unasked = asked("/v1/chat/completions/never")
-    async with up(elsewhere, "--part", "doors", "--mode", "replay", "--replay", str(bundle)) as house:
+    async with up(elsewhere, "--part", "proxy", "--mode", "replay", "--replay", str(bundle)) as house:
         again = await asking(house, *REQUESTS, unasked)
     assert [answer.status_code for answer in again] == [200, 200, 200, 424]
     assert not leaked(SECRETS, [(f"answer {n}", answer.content) for n, answer in enumerate(again)])

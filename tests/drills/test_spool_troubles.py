@@ -49,27 +49,27 @@ def filled(house: Up) -> Iterator[None]:
 
 @contextmanager
 def unwritable(house: Up) -> Iterator[None]:
-    """No file of its doors may grow: every write to a spool fails, as on a disk that refuses."""
+    """No file of its workers may grow: every write to a spool fails, as on a disk that refuses."""
     unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
-    doors = house.doors
-    for door in doors:
-        resource.prlimit(door.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    workers = house.workers
+    for worker in workers:
+        resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
     yield
-    for door in doors:
-        resource.prlimit(door.pid, resource.RLIMIT_FSIZE, unlimited)
+    for worker in workers:
+        resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, unlimited)
 
 
 @contextmanager
-def slow_keeper(house: Up) -> Iterator[None]:
+def slow_store_server(house: Up) -> Iterator[None]:
     """Nobody empties the spool."""
-    keeper = house.keeper
-    keeper.kill(signal.SIGSTOP)
+    store_server = house.store_server
+    store_server.kill(signal.SIGSTOP)
     yield
-    keeper.kill(signal.SIGCONT)
+    store_server.kill(signal.SIGCONT)
 
 
 TROUBLES: dict[str, tuple[Trouble, str]] = {
-    "slow-keeper": (slow_keeper, "is full"),
+    "slow-store-server": (slow_store_server, "is full"),
     "filled": (filled, "No space left on device"),
     "unwritable": (unwritable, "File too large"),
 }

@@ -36,7 +36,7 @@ async def test_stopped_under_load_it_ends_in_time_and_loses_nothing(data: Path, 
     assert comparison.sound, str(comparison)
     assert not comparison.shorter, str(comparison)
     assert comparison.counts["whole"] >= 50, str(comparison)
-    assert {gap.reason for gap in gaps} == {"the door stopped before the exchange was over"}, "of the endless one"
+    assert {gap.reason for gap in gaps} == {"the worker stopped before the exchange was over"}, "of the endless one"
 
 
 @pytest.mark.slow

@@ -234,10 +234,10 @@ async def test_equal_calls_of_a_first_recording_all_go_out(data: Path, database_
 
 
 @pytest.mark.slow
-async def test_a_door_killed_in_the_middle_leaves_the_run_as_it_was(data: Path, database_url: str) -> None:
+async def test_a_worker_killed_in_the_middle_leaves_the_run_as_it_was(data: Path, database_url: str) -> None:
     async with tool() as source, begun(data, database_url, source) as house:
         assert await asked(house, "r", "/a", "/c") == ["replayed /a 1", "live /c 3"]
-        await killed(house.doors[0])
+        await killed(house.workers[0])
 
         async def again() -> list[str] | None:
             found = await asked(house, "r", "/b")

@@ -36,7 +36,7 @@ async def test_a_killed_up_leaves_nothing_running_and_nothing_lost(embedded: Pat
             stream = (await bundle(house.api, "stream")).exchanges[0]
     assert comparison.sound, str(comparison)
     assert not comparison.shorter, str(comparison)
-    assert (stream.outcome, stream.error) == ("refused", "the door stopped before the exchange was over")
+    assert (stream.outcome, stream.error) == ("refused", "the worker stopped before the exchange was over")
 
 
 def _postgres(postmaster: Process) -> list[Process]:

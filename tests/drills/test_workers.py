@@ -1,4 +1,4 @@
-"""Several doors on one port: a run that went through all of them is one run, also when one of them is killed."""
+"""Several workers on one port: a run that went through all of them is one run, also when one of them is killed."""
 
 import asyncio
 from pathlib import Path
@@ -11,13 +11,13 @@ from tests.drills.upstream import upstream
 
 
 @pytest.mark.slow
-async def test_a_run_spread_over_two_doors_of_which_one_is_killed_is_one_run(data: Path, database_url: str) -> None:
+async def test_a_run_spread_over_two_workers_of_which_one_is_killed_is_one_run(data: Path, database_url: str) -> None:
     flags = ("--database-url", database_url, "--workers", "2")
     async with upstream() as source, up(data, *flags, config=source.config) as house, Crew(house.port) as crew:
-        first, _ = house.doors
+        first, _ = house.workers
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
-            # The kernel spreads connections over the doors: so many that each of them gets some.
+            # The kernel spreads connections over the workers: so many that each of them gets some.
             for n in range(16):
                 agent = crew.agent(f"agent-{n}", run="shared")
                 group.create_task(agent.ask_on(stop, "/whole?size=500", "/stream?pieces=5"))
@@ -26,10 +26,10 @@ async def test_a_run_spread_over_two_doors_of_which_one_is_killed_is_one_run(dat
             await killed(first)
             await source.served(60)
             stop.set()
-        await until_true(lambda: len(house.doors) == 2)
+        await until_true(lambda: len(house.workers) == 2)
         comparison = await compared(house, crew.ledger, source, crew.runs)
         shared = await bundle(house.api, "shared")
-    assert len(spools) == 2, f"one door had nothing to do: {spools}"
+    assert len(spools) == 2, f"one worker had nothing to do: {spools}"
     assert comparison.sound, str(comparison)
     assert comparison.counts["whole"] >= 100, str(comparison)
     assert comparison.counts["cut"] < 16, str(comparison)

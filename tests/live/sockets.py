@@ -128,5 +128,5 @@ def standing(context: ssl.SSLContext) -> Iterator[int]:
 
 
 def origins(port: int) -> Mapping[str, str]:
-    """Whom the door contacts in place of the real ones."""
+    """Whom the worker contacts in place of the real ones."""
     return dict.fromkeys(("api.openai.com", "generativelanguage.googleapis.com"), f"https://127.0.0.1:{port}")

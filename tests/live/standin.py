@@ -1,4 +1,4 @@
-"""A door that only passes on: CONNECT, TLS with a CA of its own, one upstream for every host. For tests that need no engine."""
+"""A worker that only passes on: CONNECT, TLS with a CA of its own, one upstream for every host. For tests that need no engine."""
 
 import asyncio
 import ssl
@@ -12,7 +12,7 @@ import trustme
 
 
 @dataclass(kw_only=True)
-class StandinDoor:
+class StandinWorker:
     """Where it listens, what to trust, and the head of every CONNECT or plain request that it saw."""
 
     upstream: int
@@ -90,16 +90,16 @@ async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 @contextmanager
-def standing(upstream: int, directory: Path) -> Iterator[StandinDoor]:
-    """A running door, in a thread of its own."""
-    door = StandinDoor(upstream=upstream, directory=directory)
+def standing(upstream: int, directory: Path) -> Iterator[StandinWorker]:
+    """A running worker, in a thread of its own."""
+    worker = StandinWorker(upstream=upstream, directory=directory)
     loop = asyncio.new_event_loop()
     ready, stop = threading.Event(), asyncio.Event()
-    thread = threading.Thread(target=loop.run_until_complete, args=(door.serve(ready, stop),))
+    thread = threading.Thread(target=loop.run_until_complete, args=(worker.serve(ready, stop),))
     thread.start()
     ready.wait()
     try:
-        yield door
+        yield worker
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join()

@@ -1,6 +1,6 @@
-"""The client matrix: every client gets through a real door what it gets without it, and the record holds what was sent.
+"""The client matrix: every client gets through a real worker what it gets without it, and the record holds what was sent.
 
-A client that a door cannot catch is no failure here, as long as `doctor` says so (tests/proxy/doctor/test_doctor.py, and below).
+A client that a worker cannot catch is no failure here, as long as `doctor` says so (tests/proxy/doctor/test_doctor.py, and below).
 """
 
 import asyncio
@@ -20,7 +20,7 @@ import pytest
 import pytest_asyncio
 import trustme
 
-from proxy.doctor.doctor import Door, examine, sound
+from proxy.doctor.doctor import Worker, examine, sound
 from proxy.doctor.probe_servers import HOST, echoing
 from proxy.trust.client_environment import addressed, variables
 from tests.live import npm, upstream
@@ -208,7 +208,7 @@ async def test_http2_is_spoken_on_both_sides_and_recorded(
     lines = {
         "curl_h2": [sys.executable, str(CLIENTS / "ask.py")],
         "http2": [npm.node(), str(CLIENTS / "ask.mjs")],
-        # Last, because it names HTTP/1.1 first: it gets HTTP/2 from a door that has learnt that the upstream has it.
+        # Last, because it names HTTP/1.1 first: it gets HTTP/2 from a worker that has learnt that the upstream has it.
         "httpx_h2": [sys.executable, str(CLIENTS / "ask.py")],
     }
     async with running(place / "h2", "--database-url", database_url, config=config) as service:
@@ -229,8 +229,8 @@ async def test_doctor_says_of_each_client_what_the_matrix_found(place: Path, dat
         ) as service,
     ):
         ca = service.ca
-        door = Door(proxy=service.proxy, ca=ca, ca_bundle=ca.with_name("ca-bundle.pem"), echo=echo)
-        findings = {finding.client: finding for finding in await examine(door, os.environ, [sys.executable])}
+        worker = Worker(proxy=service.proxy, ca=ca, ca_bundle=ca.with_name("ca-bundle.pem"), echo=echo)
+        findings = {finding.client: finding for finding in await examine(worker, os.environ, [sys.executable])}
     through = {client for client, finding in findings.items() if finding.verdict == "through"}
     assert {
         "python requests",

@@ -112,7 +112,7 @@ class Place:
 
 @pytest.fixture(scope="module")
 def place(module_database_url: str) -> Iterator[Place]:
-    """A running `up --mode auto`, so that forks can be made over REST too; commands share its keeper."""
+    """A running `up --mode auto`, so that forks can be made over REST too; commands share its store server."""
     directory = Path("/tmp") / f"playhead-forks-{os.getpid()}"  # Postgres drops to another user, who must reach it
     directory.mkdir(mode=0o711)
     world = World()

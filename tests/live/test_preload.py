@@ -1,4 +1,4 @@
-"""Node's own clients go through a door: by our preload alone on old Nodes, beside Node's own support on new ones."""
+"""Node's own clients go through a worker: by our preload alone on old Nodes, beside Node's own support on new ones."""
 
 import hashlib
 import json
@@ -11,7 +11,7 @@ import pytest
 
 from proxy.trust.client_environment import variables
 from tests.live import npm, upstream
-from tests.live.standin import StandinDoor, standing
+from tests.live.standin import StandinWorker, standing
 
 ASK = Path(__file__).parent / "clients" / "ask.mjs"
 BUILT_IN = ("fetch", "https", "https_own_agent", "https_no_agent")
@@ -27,7 +27,7 @@ def port() -> Iterator[int]:
 
 
 @pytest.fixture
-def door(port: int, tmp_path: Path) -> Iterator[StandinDoor]:
+def worker(port: int, tmp_path: Path) -> Iterator[StandinWorker]:
     with standing(port, tmp_path) as running:
         yield running
 
@@ -38,11 +38,11 @@ def program(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def node(program: str, door: StandinDoor, tmp_path: Path) -> Node:
+def node(program: str, worker: StandinWorker, tmp_path: Path) -> Node:
     """Run Node under the environment that `playhead record` gives."""
 
     def run(*arguments: str, cwd: Path = tmp_path, **more: str) -> subprocess.CompletedProcess[str]:
-        ours = variables(proxy=door.proxy, ca=door.ca, ca_bundle=door.ca, base=os.environ)
+        ours = variables(proxy=worker.proxy, ca=worker.ca, ca_bundle=worker.ca, base=os.environ)
         line = [program, *arguments]
         env = {**os.environ, **ours, **more}
         return subprocess.run(line, cwd=cwd, env=env, capture_output=True, text=True, timeout=60, check=False)
@@ -53,27 +53,27 @@ def node(program: str, door: StandinDoor, tmp_path: Path) -> Node:
 @pytest.mark.parametrize("client", BUILT_IN)
 @pytest.mark.parametrize("scheme", ["https", "http"])
 def test_a_built_in_client_goes_through_and_names_its_run(
-    node: Node, door: StandinDoor, client: str, scheme: str
+    node: Node, worker: StandinWorker, client: str, scheme: str
 ) -> None:
     done = node(str(ASK), client, f"{scheme}://api.model.example")
     sent = upstream.sent("/v1/chat/completions", streamed=True)
     assert json.loads(done.stdout or "{}").get("sha256") == hashlib.sha256(sent).hexdigest(), done.stderr
-    assert door.heads
-    assert all("proxy-authorization: basic" in head.lower() for head in door.heads)
+    assert worker.heads
+    assert all("proxy-authorization: basic" in head.lower() for head in worker.heads)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("client", PACKAGED)
 def test_a_package_gets_through_us_what_it_gets_without_us(
-    node: Node, door: StandinDoor, port: int, client: str
+    node: Node, worker: StandinWorker, port: int, client: str
 ) -> None:
     place = npm.packages()
     straight = node(str(ASK), client, f"http://127.0.0.1:{port}", cwd=place)
-    assert not door.heads, "loopback goes past the door"
+    assert not worker.heads, "loopback goes past the worker"
     through = node(str(ASK), client, "https://api.model.example", cwd=place)
     assert through.stdout, through.stderr
     assert through.stdout == straight.stdout
-    assert door.heads
+    assert worker.heads
 
 
 def script(tmp_path: Path, text: str) -> str:
@@ -123,7 +123,7 @@ def test_large_bodies_pass_whole_both_ways(node: Node, tmp_path: Path, scheme: s
     assert done.stdout.split() == [expected, expected], done.stderr
 
 
-def test_a_kept_connection_is_used_again(node: Node, door: StandinDoor, tmp_path: Path) -> None:
+def test_a_kept_connection_is_used_again(node: Node, worker: StandinWorker, tmp_path: Path) -> None:
     text = """
         import https from "node:https";
         const agent = new https.Agent({ keepAlive: true, maxSockets: 1 });
@@ -132,7 +132,7 @@ def test_a_kept_connection_is_used_again(node: Node, door: StandinDoor, tmp_path
         agent.destroy();
     """
     done = node(script(tmp_path, text))
-    assert (done.returncode, len(door.heads)) == (0, 1), done.stderr
+    assert (done.returncode, len(worker.heads)) == (0, 1), done.stderr
 
 
 @pytest.mark.parametrize("module", ["https", "http"])
@@ -145,8 +145,8 @@ def test_a_kept_connection_does_not_keep_the_program_from_ending(node: Node, tmp
     assert node(script(tmp_path, text)).returncode == 0  # else it would wait for the other side for ever
 
 
-def test_a_refusal_by_the_door_is_an_error_that_says_so(node: Node, door: StandinDoor, tmp_path: Path) -> None:
-    door.refuse = b"HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 0\r\n\r\n"
+def test_a_refusal_by_the_worker_is_an_error_that_says_so(node: Node, worker: StandinWorker, tmp_path: Path) -> None:
+    worker.refuse = b"HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 0\r\n\r\n"
     text = """
         import https from "node:https";
         const said = [];
@@ -161,7 +161,7 @@ def test_a_refusal_by_the_door_is_an_error_that_says_so(node: Node, door: Standi
     assert "407" in said[1], "an agent of a program's own, where the words are ours"
 
 
-def test_a_door_that_is_gone_is_an_error_and_not_a_way_out(node: Node, tmp_path: Path) -> None:
+def test_a_worker_that_is_gone_is_an_error_and_not_a_way_out(node: Node, tmp_path: Path) -> None:
     text = """
         import https from "node:https";
         const said = [];
@@ -174,7 +174,7 @@ def test_a_door_that_is_gone_is_an_error_and_not_a_way_out(node: Node, tmp_path:
     assert json.loads(done.stdout or "[]") == ["ECONNREFUSED", "ECONNREFUSED"], done.stderr
 
 
-def test_http2_goes_through(node: Node, tmp_path: Path, door: StandinDoor) -> None:
+def test_http2_goes_through(node: Node, tmp_path: Path, worker: StandinWorker) -> None:
     serve = """
         import http2 from "node:http2";
         const server = http2.createServer((request, response) => response.end("over " + request.httpVersion));
@@ -191,17 +191,17 @@ def test_http2_goes_through(node: Node, tmp_path: Path, door: StandinDoor) -> No
     """
     with subprocess.Popen([npm.node(), script(tmp_path, serve)], stdout=subprocess.PIPE) as server:
         assert server.stdout is not None
-        door.upstream = int(server.stdout.readline())
-        door.alpn = ["h2"]
+        worker.upstream = int(server.stdout.readline())
+        worker.alpn = ["h2"]
         done = node(script(tmp_path, ask))
         server.terminate()
     assert done.stdout == "over 2.0\n", done.stderr
-    assert len(door.heads) == 1
+    assert len(worker.heads) == 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["wss", "ws"])
-def test_the_ws_package_goes_through(node: Node, door: StandinDoor, tmp_path: Path, scheme: str) -> None:
+def test_the_ws_package_goes_through(node: Node, worker: StandinWorker, tmp_path: Path, scheme: str) -> None:
     place = npm.packages()
     serve = """
         const { WebSocketServer } = require("ws");
@@ -218,11 +218,11 @@ def test_the_ws_package_goes_through(node: Node, door: StandinDoor, tmp_path: Pa
     line = [npm.node(), "-e", serve]
     with subprocess.Popen(line, cwd=place, stdout=subprocess.PIPE) as server:
         assert server.stdout is not None
-        door.upstream = int(server.stdout.readline())
+        worker.upstream = int(server.stdout.readline())
         done = node("-e", ask, cwd=place)
         server.terminate()
     assert done.stdout == "heard hello\n", done.stderr
-    assert len(door.heads) == 1
+    assert len(worker.heads) == 1
 
 
 def test_without_a_proxy_the_preload_changes_nothing(program: str, port: int) -> None:

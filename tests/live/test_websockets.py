@@ -1,4 +1,4 @@
-"""WebSockets end to end: official clients through a real door, recorded, and replayed with the upstream gone."""
+"""WebSockets end to end: official clients through a real worker, recorded, and replayed with the upstream gone."""
 
 import asyncio
 import json

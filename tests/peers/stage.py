@@ -1,4 +1,4 @@
-"""A stage on which the bugs of other recorders are played again: upstreams that say what a test wants, one door that
+"""A stage on which the bugs of other recorders are played again: upstreams that say what a test wants, one worker that
 records and one that replays, both real processes. What is recorded at the one is carried to the other as a file."""
 
 import json
@@ -220,7 +220,7 @@ class Replay:
         return self.at.client(self.id, **more)
 
     def report(self, requests: int) -> dict[str, Any]:
-        """Its report, as soon as it tells of so many requests: the door tells it a moment after it has answered."""
+        """Its report, as soon as it tells of so many requests: the worker tells it a moment after it has answered."""
 
         def told() -> dict[str, Any] | None:
             found: dict[str, Any] = self.at.ask("GET", f"/replays/{self.id}", params={"settled": "true"})
@@ -291,7 +291,7 @@ def config(port: int) -> str:
     return "body_limit = 150000000\n[upstreams]\n" + "\n".join(lines) + "\n"
 
 
-def door(at: Service) -> int:
+def worker(at: Service) -> int:
     """The process that agents speak to."""
     children = Path(f"/proc/{at.process.pid}/task/{at.process.pid}/children").read_text().split()
     return next(

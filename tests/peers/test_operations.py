@@ -14,7 +14,7 @@ import pytest
 
 from tests.drills.house import recorded, until, up
 from tests.drills.relay import relay
-from tests.peers.stage import CHAT, TOOLS, Stage, config, door, resident, said, whole
+from tests.peers.stage import CHAT, TOOLS, Stage, config, resident, said, whole, worker
 from tests.support.service import command, surroundings
 
 pytestmark = pytest.mark.slow
@@ -33,7 +33,7 @@ def test_13_each_client_is_recorded_or_reported_as_bypass(tmp_path: Path) -> Non
 
 
 def test_17_a_soak_leaves_the_memory_flat(stage: Stage) -> None:
-    """A day's worth would take a day: after a warm-up, six hundred calls of thirty runs leave the door as it was."""
+    """A day's worth would take a day: after a warm-up, six hundred calls of thirty runs leave the worker as it was."""
     stage.answers("/v1/chat/completions", whole(said("again " * 200)))
     asked = {"model": "gpt-4o", "messages": [{"role": "user", "content": "word " * 400}]}
 
@@ -44,9 +44,9 @@ def test_17_a_soak_leaves_the_memory_flat(stage: Stage) -> None:
                     agent.post(CHAT, json={**asked, "seed": step}).raise_for_status()
 
     work(range(10))
-    before = resident(door(stage.recorder))
+    before = resident(worker(stage.recorder))
     work(range(10, 40))
-    assert resident(door(stage.recorder)) - before < 8
+    assert resident(worker(stage.recorder)) - before < 8
 
 
 async def test_18_a_database_that_is_down_costs_the_agent_nothing_and_loses_nothing(

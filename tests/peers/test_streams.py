@@ -20,12 +20,12 @@ from tests.peers.stage import (
     Service,
     Stage,
     config,
-    door,
     resident,
     service,
     streamed,
     until,
     whole,
+    worker,
 )
 from tests.support.wire import upstream_ca, upstream_tls
 
@@ -179,10 +179,10 @@ def test_10_a_100_mb_body(stage: Stage) -> None:
                 seen.update(piece)
         return seen.hexdigest()
 
-    before = resident(door(stage.recorder))
+    before = resident(worker(stage.recorder))
     with stage.recording() as agent:
         assert fetched(agent) == wanted
-    assert resident(door(stage.recorder)) - before < 80
+    assert resident(worker(stage.recorder)) - before < 80
     [call] = stage.calls()
     assert call["complete"] is True
     replay = stage.replay()

@@ -185,12 +185,12 @@ def test_a_port_in_use(tmp_path: Path, data: Path) -> None:
 
 
 def test_a_part_needs_its_own_port_only(tmp_path: Path) -> None:
-    """In a pod the keeper and the doors have one address, and either may be there first."""
+    """In a pod the store server and the workers have one address, and either may be there first."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        for part, its, others in (("doors", "proxy_port", "api_port"), ("keeper", "api_port", "proxy_port")):
+        for part, its, others in (("proxy", "proxy_port", "api_port"), ("store", "api_port", "proxy_port")):
             flags = {"data": tmp_path, "part": part}
             with reserved(load({**flags, its: 0, others: port}, None)) as ports:
                 assert port in ports

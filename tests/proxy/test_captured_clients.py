@@ -1,4 +1,4 @@
-"""Whose calls are those of agents and gateways, by what they really send: at the door, then at the keeper.
+"""Whose calls are those of agents and gateways, by what they really send: at the worker, then at the store server.
 
 `captures/` has their requests byte for byte. What could not be had from a program that runs here is restated from its source or
 documentation, and stands apart.
@@ -128,7 +128,7 @@ CLIENTS = CAPTURED | RESTATED
 
 
 def drained(client: Client, credentials: tuple[str, str] | None = None) -> Exchange:
-    """The exchange as it is stored: with what the door told of its head, filed by the keeper."""
+    """The exchange as it is stored: with what the worker told of its head, filed by the store server."""
     told = identify(client.headers, credentials, OWNER)
     body = json.dumps({"model": "gpt-5", "messages": [], **client.body}).encode()
     sent = [(name, value) for name, value in told.headers if name.lower() != "content-type"]

@@ -132,7 +132,7 @@ async def test_a_shell_is_given_the_token_and_who_is_set_otherwise_than_the_up_i
 
 
 @pytest.mark.slow
-async def test_a_door_in_replay_mode_starts_from_a_run_of_the_store(
+async def test_a_worker_in_replay_mode_starts_from_a_run_of_the_store(
     data: Path, tmp_path: Path, database_url: str
 ) -> None:
     store = ("--database-url", database_url)

@@ -180,7 +180,7 @@ def test_the_list_has_every_command_of_every_module() -> None:
 
 
 class Behind(Api):
-    """A keeper that has not stored everything, and has troubles or none."""
+    """A store server that has not stored everything, and has troubles or none."""
 
     def __init__(self, *answers: bool, troubles: Sequence[str] = ()) -> None:
         super().__init__("http://127.0.0.1:1")
@@ -198,7 +198,7 @@ class Behind(Api):
 def test_a_record_waits_for_a_store_that_is_slow_and_not_for_one_in_trouble() -> None:
     assert lacks(Behind(False, False, True), "r", ASKED) is None
     assert lacks(Behind(False, troubles=["No space left"]), "r", ASKED) == "No space left"
-    assert lacks(Behind(*[False] * ASKED), "r", ASKED) == "the keeper has not come to the end of it"
+    assert lacks(Behind(*[False] * ASKED), "r", ASKED) == "the store server has not come to the end of it"
 
 
 RUN = {"id": "r", "gaps": 0, "complete": True}

@@ -76,7 +76,7 @@ async def test_files_that_are_the_same_exit_with_0(home: Path) -> None:
     assert (done.code, done.err) == (0, "")
     assert "= 8 equal calls" in done.out
     assert "the runs are the same" in done.out
-    # Nobody needed a keeper for that.
+    # Nobody needed a store server for that.
     assert not (home / "d").exists()
 
 

@@ -57,7 +57,7 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
         overrides_of(wrong)
 
 
-def test_what_a_door_is_told_of_a_file(tmp_path: Path) -> None:
+def test_what_a_worker_is_told_of_a_file(tmp_path: Path) -> None:
     file = tmp_path / "a.toml"
     file.write_text("\n[[override]]\nstep = 1\ntext = 'x'\n")
     told = {"overrides": [{"step": 1, "text": "x"}], "lines": [2], "overrides_file": str(file)}

@@ -11,7 +11,7 @@ from proxy.commands.generations import following
 from proxy.errors import Failure
 from proxy.settings import load
 from proxy.trust.ca import ensure
-from proxy.wire.config import DoorConfig
+from proxy.wire.config import EngineConfig
 from store.bundle.bundle import write
 from store.generations.names import LABEL, newest
 from tests.drills.house import environment
@@ -50,7 +50,7 @@ def test_a_mode_that_there_is_not_is_refused(tmp_path: Path) -> None:
 )
 def test_the_closest_name_decides(tmp_path: Path, host: str, mode: str) -> None:
     modes: Any = {"a.test": "passthrough", "*.b.test": "auto", "*.inner.b.test": "record"}
-    assert DoorConfig(authority=ensure(tmp_path), mode="replay", modes=modes).mode_of(host) == mode
+    assert EngineConfig(authority=ensure(tmp_path), mode="replay", modes=modes).mode_of(host) == mode
 
 
 def test_generations_are_counted() -> None:

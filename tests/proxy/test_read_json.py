@@ -1,4 +1,4 @@
-"""What the command line reads of the keeper's JSON, and prints again."""
+"""What the command line reads of the store server's JSON, and prints again."""
 
 import json
 from decimal import Decimal

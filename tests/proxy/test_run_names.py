@@ -85,17 +85,17 @@ RUNS = [
 ]
 
 
-class Keeper:
+class StoreServer:
     """Knows of some runs."""
 
     def __init__(self, *runs: dict[str, Any], data: Path | None = None) -> None:
         self.runs = runs
         self.data = opened(data) if data else None
 
-    async def api(self) -> "Keeper":
+    async def api(self) -> "StoreServer":
         return self
 
-    def agreed(self, *, own_door: bool) -> None:
+    def agreed(self, *, own_worker: bool) -> None:
         """There is nothing to disagree about."""
 
     def each(self, _path: str, **_query: Any) -> Iterator[dict[str, Any]]:
@@ -104,11 +104,11 @@ class Keeper:
 
 @pytest.mark.parametrize(("runs", "last"), [(RUNS, "night:g2"), (RUNS[3:], "night"), (RUNS[:2] + RUNS[3:], "night")])
 def test_the_last_run_is_the_newest_that_is_not_the_remains_of_a_replay(runs: list[dict[str, Any]], last: str) -> None:
-    assert meant(cast(Api, Keeper(*runs)), "last") == last
+    assert meant(cast(Api, StoreServer(*runs)), "last") == last
 
 
 async def test_what_is_recorded_beside_a_replay_of_the_last_run_does_not_take_its_name(here: Path) -> None:
-    house = cast(House, Keeper(*RUNS[3:], data=here / "data"))
+    house = cast(House, StoreServer(*RUNS[3:], data=here / "data"))
     async with AsyncExitStack() as stack:
         assert (await Generations.begun(house, "replay-1", "last", stack)).recording == "night"
         file = str(kept(here / "night.jsonl"))

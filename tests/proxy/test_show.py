@@ -7,7 +7,7 @@ import pytest
 from proxy.cli.look import _gap_lines, _Seen, _show_run
 from tests.proxy.test_cli_words import call
 
-DIED = "the door died before the exchange ended"
+DIED = "the worker died before the exchange ended"
 
 
 def gap(reason: str, exchange: str | None = None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Which recording answers, and that the door's own view of a request is the recorder's."""
+"""Which recording answers, and that the worker's own view of a request is the recorder's."""
 
 import asyncio
 import json
@@ -133,11 +133,11 @@ async def test_a_client_that_leaves_while_its_run_is_loaded_takes_nobody_with_it
 
 async def test_a_store_that_fails_says_so_to_each_who_asks():
     async def load(name: str) -> Source | None:
-        raise OSError("the keeper is gone")
+        raise OSError("the store server is gone")
 
     replays = await replays_of(load=load)
     for _ in range(2):
-        with pytest.raises(OSError, match="keeper is gone"):
+        with pytest.raises(OSError, match="store server is gone"):
             await asked(replays, "run-1")
 
 
@@ -210,7 +210,7 @@ async def test_a_large_request_is_answered_like_a_small_one():
     assert reason(await asked(replays, None, respelled)) == "consumed"
 
 
-async def test_a_replay_that_another_door_had_begun_answers_nothing_and_is_not_right():
+async def test_a_replay_that_another_worker_had_begun_answers_nothing_and_is_not_right():
     begun: list[str] = []
 
     def begin(replay: str, report: dict[str, Json]) -> bool:

@@ -10,8 +10,8 @@ from calls.codec.json import dumps
 from calls.model import Json
 from replay.recording import recording
 from replay.session import Options, Session
-from tests.replay.door import Door, open_door
 from tests.replay.strategies import PROFILES, chat, exchange, ok, post, run_of, said
+from tests.replay.worker import Worker, open_worker
 
 MESSAGES = "https://api.anthropic.com/v1/messages"
 VERSION = (("content-type", "application/json"), ("anthropic-version", "2023-06-01"))
@@ -31,19 +31,19 @@ def replied(text: str) -> Json:
 
 
 @pytest.fixture
-def openai_door() -> Iterator[Door]:
+def openai_worker() -> Iterator[Worker]:
     run = run_of(exchange(chat("Is Paris nice?"), said("Yes.")))
     session = Session("replay-1", recording(run, PROFILES), Options(), lambda _: None)
-    with open_door("https://api.openai.com", session.answer) as door:
-        yield door
+    with open_worker("https://api.openai.com", session.answer) as worker:
+        yield worker
 
 
 @pytest.fixture
-def anthropic_door() -> Iterator[Door]:
+def anthropic_worker() -> Iterator[Worker]:
     run = run_of(exchange(post(MESSAGES, messages("Is Paris nice?"), VERSION), ok(dumps(replied("Yes.")))))
     session = Session("replay-1", recording(run, PROFILES), Options(), lambda _: None)
-    with open_door("https://api.anthropic.com", session.answer) as door:
-        yield door
+    with open_worker("https://api.anthropic.com", session.answer) as worker:
+        yield worker
 
 
 def readable(error: openai.APIStatusError | anthropic.APIStatusError) -> None:
@@ -59,35 +59,35 @@ def asked(prompt: str) -> list[openai.types.chat.ChatCompletionMessageParam]:
     return [{"role": "user", "content": prompt}]
 
 
-def test_openai_gets_the_recorded_answer_and_then_one_readable_miss(openai_door: Door):
-    with openai.OpenAI(api_key="sk-test", base_url=f"{openai_door.url}/v1", max_retries=5) as client:
+def test_openai_gets_the_recorded_answer_and_then_one_readable_miss(openai_worker: Worker):
+    with openai.OpenAI(api_key="sk-test", base_url=f"{openai_worker.url}/v1", max_retries=5) as client:
         answer = client.chat.completions.create(model="gpt-test", messages=asked("Is Paris nice?"))
         assert answer.choices[0].message.content == "Yes."
         with pytest.raises(openai.APIStatusError) as caught:
             client.chat.completions.create(model="gpt-test", messages=asked("Is Rome nice?"))
     readable(caught.value)
     assert (caught.value.type, caught.value.code) == ("replay_miss", "no_match")
-    assert len(openai_door.asked) == 2
+    assert len(openai_worker.asked) == 2
 
 
-def test_openai_streaming_a_miss_is_an_exception_too(openai_door: Door):
-    client = openai.OpenAI(api_key="sk-test", base_url=f"{openai_door.url}/v1", max_retries=5)
+def test_openai_streaming_a_miss_is_an_exception_too(openai_worker: Worker):
+    client = openai.OpenAI(api_key="sk-test", base_url=f"{openai_worker.url}/v1", max_retries=5)
     with client, pytest.raises(openai.APIStatusError) as caught:
         client.chat.completions.create(model="gpt-test", messages=asked("Is Rome nice?"), stream=True)
     readable(caught.value)
-    assert len(openai_door.asked) == 1
+    assert len(openai_worker.asked) == 1
 
 
-async def test_openai_async_a_miss_is_one_request(openai_door: Door):
-    async with openai.AsyncOpenAI(api_key="sk-test", base_url=f"{openai_door.url}/v1", max_retries=5) as client:
+async def test_openai_async_a_miss_is_one_request(openai_worker: Worker):
+    async with openai.AsyncOpenAI(api_key="sk-test", base_url=f"{openai_worker.url}/v1", max_retries=5) as client:
         with pytest.raises(openai.APIStatusError) as caught:
             await client.chat.completions.create(model="gpt-test", messages=asked("Is Rome nice?"))
     readable(caught.value)
-    assert len(openai_door.asked) == 1
+    assert len(openai_worker.asked) == 1
 
 
-def test_openai_asks_for_a_stream_of_an_answer_that_was_recorded_whole(openai_door: Door):
-    with openai.OpenAI(api_key="sk-test", base_url=f"{openai_door.url}/v1") as client:
+def test_openai_asks_for_a_stream_of_an_answer_that_was_recorded_whole(openai_worker: Worker):
+    with openai.OpenAI(api_key="sk-test", base_url=f"{openai_worker.url}/v1") as client:
         stream = client.chat.completions.create(model="gpt-test", messages=asked("Is Paris nice?"), stream=True)
         text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
     assert text == "Yes."
@@ -97,9 +97,9 @@ def told(prompt: str) -> list[anthropic.types.MessageParam]:
     return [{"role": "user", "content": prompt}]
 
 
-def test_anthropic_gets_the_recorded_answer_and_then_one_readable_miss(anthropic_door: Door):
+def test_anthropic_gets_the_recorded_answer_and_then_one_readable_miss(anthropic_worker: Worker):
     with anthropic.Anthropic(
-        api_key="sk-ant-test", base_url=anthropic_door.url, default_headers=PINNED, max_retries=5
+        api_key="sk-ant-test", base_url=anthropic_worker.url, default_headers=PINNED, max_retries=5
     ) as client:
         answer = client.messages.create(model="claude-test", max_tokens=16, messages=told("Is Paris nice?"))
         assert answer.content[0].type == "text"
@@ -107,21 +107,21 @@ def test_anthropic_gets_the_recorded_answer_and_then_one_readable_miss(anthropic
         with pytest.raises(anthropic.APIStatusError) as caught:
             client.messages.create(model="claude-test", max_tokens=16, messages=told("Is Rome nice?"))
     readable(caught.value)
-    assert len(anthropic_door.asked) == 2
+    assert len(anthropic_worker.asked) == 2
 
 
-async def test_anthropic_async_a_miss_is_one_request(anthropic_door: Door):
+async def test_anthropic_async_a_miss_is_one_request(anthropic_worker: Worker):
     async with anthropic.AsyncAnthropic(
-        api_key="sk-ant-test", base_url=anthropic_door.url, default_headers=PINNED, max_retries=5
+        api_key="sk-ant-test", base_url=anthropic_worker.url, default_headers=PINNED, max_retries=5
     ) as client:
         with pytest.raises(anthropic.APIStatusError) as caught:
             await client.messages.create(model="claude-test", max_tokens=16, messages=told("Is Rome nice?"))
     readable(caught.value)
-    assert len(anthropic_door.asked) == 1
+    assert len(anthropic_worker.asked) == 1
 
 
-def test_anthropic_asks_for_a_stream_of_an_answer_that_was_recorded_whole(anthropic_door: Door):
-    client = anthropic.Anthropic(api_key="sk-ant-test", base_url=anthropic_door.url, default_headers=PINNED)
+def test_anthropic_asks_for_a_stream_of_an_answer_that_was_recorded_whole(anthropic_worker: Worker):
+    client = anthropic.Anthropic(api_key="sk-ant-test", base_url=anthropic_worker.url, default_headers=PINNED)
     asking = client.messages.stream(model="claude-test", max_tokens=16, messages=told("Is Paris nice?"))
     with client, asking as stream:
         assert "".join(stream.text_stream) == "Yes."

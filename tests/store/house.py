@@ -1,4 +1,4 @@
-"""The keeper's insides put together for a test: spools, keeper, Postgres, and REST on a real port."""
+"""The store server's insides put together for a test: spools, store server, Postgres, and REST on a real port."""
 
 import asyncio
 import socket
@@ -20,7 +20,7 @@ from store.api.deps import Desk, Unfit
 from store.api.server import serving
 from store.database.connection import Database
 from store.ingest.batch_writer import Ingest
-from store.ingest.ingester import Keeper
+from store.ingest.ingester import StoreServer
 from store.large.helper import Helper
 
 PROFILES = shipped(None)
@@ -31,34 +31,34 @@ RUN = "20261121-223011-4b1e"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class House:
-    """A running keeper and a client of its API."""
+    """A running store server and a client of its API."""
 
     api: httpx2.AsyncClient
-    keeper: Keeper
+    store_server: StoreServer
     spools: Path
 
 
-def kept(spools: Path, database: Database, derived: Callable[[Exchange], Call] | None = None) -> Keeper:
-    """A keeper that is not running yet."""
+def kept(spools: Path, database: Database, derived: Callable[[Exchange], Call] | None = None) -> StoreServer:
+    """A store server that is not running yet."""
     ingest = Ingest(database, profile=PROFILES.digest)
-    return Keeper(spools, ingest, derived or partial(derive, profiles=PROFILES))
+    return StoreServer(spools, ingest, derived or partial(derive, profiles=PROFILES))
 
 
 @asynccontextmanager
-async def running(keeper: Keeper) -> AsyncIterator[Keeper]:
+async def running(store_server: StoreServer) -> AsyncIterator[StoreServer]:
     """Let it run inside of the block."""
     async with asyncio.TaskGroup() as group:
-        task = group.create_task(keeper.run())
+        task = group.create_task(store_server.run())
         try:
-            yield keeper
+            yield store_server
         finally:
-            keeper.stop()
+            store_server.stop()
             await task
 
 
 @asynccontextmanager
 async def serving_api(
-    keeper: Keeper,
+    store_server: StoreServer,
     database: Database,
     *,
     tokens: Sequence[str] = (),
@@ -70,7 +70,7 @@ async def serving_api(
 ) -> AsyncIterator[httpx2.AsyncClient]:
     """The REST interface on a free port of loopback, and a client of it."""
     desk = Desk(
-        keeper=keeper,
+        store_server=store_server,
         database=database,
         profiles=PROFILES,
         clean=clean,
@@ -99,10 +99,10 @@ async def opened(
 ) -> AsyncIterator[House]:
     """All of it."""
     async with (
-        running(kept(spools, database)) as keeper,
-        serving_api(keeper, database, tokens=tokens, mode=mode, unfit=unfit, clean=clean) as api,
+        running(kept(spools, database)) as store_server,
+        serving_api(store_server, database, tokens=tokens, mode=mode, unfit=unfit, clean=clean) as api,
     ):
-        yield House(api=api, keeper=keeper, spools=spools)
+        yield House(api=api, store_server=store_server, spools=spools)
 
 
 async def imported(house: House, content: bytes | None = None) -> dict[str, Any]:

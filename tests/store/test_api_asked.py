@@ -44,7 +44,7 @@ async def test_what_a_model_said_and_what_it_asked_of_tools_is_found(tmp_path: P
 
 
 @given(st.text(alphabet="._:-aZ9/", max_size=5) | st.integers(125, 130).map(lambda size: "." * size))
-def test_the_api_takes_for_a_run_s_id_what_the_door_takes(text: str) -> None:
+def test_the_api_takes_for_a_run_s_id_what_the_worker_takes(text: str) -> None:
     assert bool(re.fullmatch(RUN_ID, text)) == bool(RUN.fullmatch(text))
 
 
@@ -79,7 +79,7 @@ async def test_the_first_report_of_a_replay_has_all_that_later_ones_have(tmp_pat
         run = (await imported(house))["id"]
         first = (await house.api.post("/v1/replays", json={"run": run, "id": "r"})).json()
         assert (await house.api.get("/v1/replays/r")).json() == first
-        wishes = first.pop("wishes")  # the door tells them with its own report
+        wishes = first.pop("wishes")  # the worker tells them with its own report
         assert (wishes["overrides"], wishes["fork"]) == ([], None)
         assert first == {name: later[name] for name in first} | {"run": run, "verdict": "unknown"}
         assert first.keys() >= CONTRACT

@@ -1,4 +1,4 @@
-"""Forks and edited replays over REST, as far as the keeper has a say in them."""
+"""Forks and edited replays over REST, as far as the store server has a say in them."""
 
 from dataclasses import replace
 from functools import partial
@@ -51,7 +51,7 @@ async def test_what_cannot_be_is_refused(
         assert words in answer.json()["detail"]
 
 
-async def test_forks_are_made_only_where_doors_may_go_live(tmp_path: Path, database: Database) -> None:
+async def test_forks_are_made_only_where_workers_may_go_live(tmp_path: Path, database: Database) -> None:
     async with opened(tmp_path / "spool", database, mode="replay") as house:
         await imported(house)
         answer = await house.api.post(f"/v1/runs/{RUN}/forks", json={"from": 1})

@@ -1,4 +1,4 @@
-"""Who may ask, and that nothing anybody can send makes the keeper fail."""
+"""Who may ask, and that nothing anybody can send makes the store server fail."""
 
 import asyncio
 import re
@@ -25,7 +25,7 @@ TOKEN = "a-token-of-the-team"
 
 def routes(database: Database, spools: Path) -> list[tuple[str, str]]:
     """Every method and path there is."""
-    app = create(Desk(keeper=kept(spools, database), database=database, profiles=PROFILES, clean=str), [TOKEN])
+    app = create(Desk(store_server=kept(spools, database), database=database, profiles=PROFILES, clean=str), [TOKEN])
     assert len(app.routes) == len(ROUTERS), "a route beside the routers would know no dependencies"
     found = [(prefix, route) for prefix, router in ROUTERS for route in router.routes]
     assert all(isinstance(route, APIRoute) for _, route in found), "nor would a bare one in them"
@@ -111,9 +111,9 @@ async def test_only_a_loopback_name_is_ours(tmp_path: Path, database: Database) 
             assert (await house.api.get("/v1/runs", headers={"host": host})).status_code == 200, host
 
 
-async def test_with_a_token_the_keeper_may_have_any_name(tmp_path: Path, database: Database) -> None:
+async def test_with_a_token_the_store_server_may_have_any_name(tmp_path: Path, database: Database) -> None:
     async with opened(tmp_path / "spool", database, tokens=[TOKEN]) as house:
-        headers = {"host": "keeper:8081", "authorization": f"Bearer {TOKEN}"}
+        headers = {"host": "store:8081", "authorization": f"Bearer {TOKEN}"}
         assert (await house.api.get("/v1/runs", headers=headers)).status_code == 200
 
 
@@ -213,7 +213,7 @@ async def test_a_bad_body_is_a_problem(tmp_path: Path, database: Database) -> No
         assert "with the header content-type: application/json" in plain["detail"]
 
 
-async def test_no_query_makes_the_keeper_fail(tmp_path: Path, database: Database) -> None:
+async def test_no_query_makes_the_store_server_fail(tmp_path: Path, database: Database) -> None:
     words = st.text(max_size=12) | st.sampled_from(
         ["%", "_", "\\", "'; drop table runs", "\ud7ff", "2026-01-01T00:00:00Z"]
     )
@@ -251,10 +251,10 @@ async def test_no_query_makes_the_keeper_fail(tmp_path: Path, database: Database
         await asyncio.to_thread(ask)
 
 
-async def test_a_keeper_without_its_database_says_so(tmp_path: Path, database: Database) -> None:
-    keeper = kept(tmp_path, Database("postgresql://nobody@127.0.0.1:1/none"))
+async def test_a_store_server_without_its_database_says_so(tmp_path: Path, database: Database) -> None:
+    store_server = kept(tmp_path, Database("postgresql://nobody@127.0.0.1:1/none"))
     away = Database("postgresql://nobody@127.0.0.1:1/none")
-    async with serving_api(keeper, away) as api:
+    async with serving_api(store_server, away) as api:
         told = is_problem(await api.get("/v1/runs"), 503, "database_unavailable")
         assert "spools" in told["detail"]
         assert (await api.get("/healthz")).status_code == 200
@@ -271,7 +271,7 @@ async def test_our_own_failure_is_a_problem_that_tells_no_secrets(
 
     monkeypatch.setattr(Recorded, "call", fails)
     async with opened(tmp_path / "spool", database) as house:
-        told = is_problem(await house.api.get("/v1/calls/x"), 500, "keeper_failed")
+        told = is_problem(await house.api.get("/v1/calls/x"), 500, "store_server_failed")
         assert "secret" not in str(told)
 
 
@@ -300,7 +300,7 @@ def test_what_loopback_is(host: str, ours: bool) -> None:
     assert is_loopback(host) == ours
 
 
-async def test_replays_are_made_only_where_doors_replay(tmp_path: Path, database: Database) -> None:
+async def test_replays_are_made_only_where_workers_replay(tmp_path: Path, database: Database) -> None:
     async with opened(tmp_path / "spool", database) as house:
         run = (await imported(house))["id"]
         told = is_problem(await house.api.post("/v1/replays", json={"run": run}), 409, "not_replaying")

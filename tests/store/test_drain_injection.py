@@ -19,7 +19,7 @@ from store.attribution.grouping import Kin
 from store.ingest import drain, ingester
 from store.ingest.batch_writer import Ingest, Kept, Stored
 from store.ingest.drain import Drain
-from store.ingest.ingester import Keeper
+from store.ingest.ingester import StoreServer
 from store.ingest.open_exchange_files import Parked
 from store.spool import Reader, Spool
 from tests.calls.secrets import KEY
@@ -66,8 +66,8 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A spool that a dead door left: several segments, one exchange open from the start, and a damaged part."""
-    directory = tmp_path_factory.mktemp("written") / "door-a"
+    """A spool that a dead worker left: several segments, one exchange open from the start, and a damaged part."""
+    directory = tmp_path_factory.mktemp("written") / "worker-a"
     asyncio.run(write(directory))
     damaged = directory / "00000002.seg"
     content = bytearray(damaged.read_bytes())
@@ -98,15 +98,15 @@ async def write(directory: Path) -> None:
         await early.kept()
 
 
-def is_drained(spools: Path, one: Keeper) -> bool:
+def is_drained(spools: Path, one: StoreServer) -> bool:
     # By lstat, which no test lets fail.
-    return not (os.path.lexists(spools / "door-a") or one.troubles)
+    return not (os.path.lexists(spools / "worker-a") or one.troubles)
 
 
 async def drained(spools: Path, *, seconds: float = 15) -> MemoryIngest:
     """All that a store server stores of these spools, until none is left."""
     ingest = MemoryIngest()
-    one = Keeper(spools, ingest, lambda exchange: derive(exchange, PROFILES))
+    one = StoreServer(spools, ingest, lambda exchange: derive(exchange, PROFILES))
     async with asyncio.TaskGroup() as group:
         group.create_task(one.run())
         try:
@@ -123,12 +123,12 @@ def reasons(gaps: Sequence[Gap]) -> set[str]:
 
 
 @pytest.mark.parametrize("call", [*CALLS, "write"])
-async def test_what_a_door_left_is_stored_whatever_call_fails(
+async def test_what_a_worker_left_is_stored_whatever_call_fails(
     tmp_path: Path, written: Path, call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ingester, "PATIENCE", (0.002, 0.005))
     monkeypatch.setattr(ingester, "COMMIT_EVERY", 0.0)
-    shutil.copytree(written, tmp_path / "calm" / "spool" / "door-a")
+    shutil.copytree(written, tmp_path / "calm" / "spool" / "worker-a")
     calm = await drained(tmp_path / "calm" / "spool")
     assert len(calm.exchanges) >= EXCHANGES
     assert any("is damaged" in reason for reason in reasons(calm.gaps))
@@ -137,7 +137,7 @@ async def test_what_a_door_left_is_stored_whatever_call_fails(
     for error in ERRORS:
         for first, times in PATTERNS:
             spools = tmp_path / f"{error}-{first}" / "spool"
-            shutil.copytree(written, spools / "door-a")
+            shutil.copytree(written, spools / "worker-a")
             failing = FailingCalls(call, error, spools, first=first, times=times)
             with failing.injected_into(monkeypatch):
                 found = await drained(spools)
@@ -157,9 +157,9 @@ async def test_a_call_that_fails_for_ever_is_tried_seldom_and_said(
     tmp_path: Path, written: Path, call: str, error: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spools = tmp_path / "spool"
-    shutil.copytree(written, spools / "door-a")
+    shutil.copytree(written, spools / "worker-a")
     ingest = MemoryIngest()
-    one = Keeper(spools, ingest, lambda exchange: derive(exchange, PROFILES))
+    one = StoreServer(spools, ingest, lambda exchange: derive(exchange, PROFILES))
     failing = FailingCalls(call, error, spools, first=1, times=1 << 40)
     with failing.injected_into(monkeypatch):
         async with asyncio.TaskGroup() as group:
@@ -192,7 +192,7 @@ async def test_a_spool_that_is_half_removed_does_not_look_damaged(
     tmp_path: Path, written: Path, call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for first in range(1, 8):
-        directory = tmp_path / str(first) / "door-a"
+        directory = tmp_path / str(first) / "worker-a"
         shutil.copytree(written, directory)
         reader = Reader(directory)
         while reader.read():

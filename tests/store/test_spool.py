@@ -1,4 +1,4 @@
-"""What a door appends comes out at the keeper's end, in order and once, whoever stops in between."""
+"""What a worker appends comes out at the store server's end, in order and once, whoever stops in between."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ in_one_directory = settings(suppress_health_check=[HealthCheck.function_scoped_f
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    return tmp_path / "spool" / "door"
+    return tmp_path / "spool" / "worker"
 
 
 @pytest.fixture
@@ -247,7 +247,7 @@ def test_a_cursor_behind_the_end_of_its_segment_goes_on_with_the_next(directory:
 
 
 def test_two_writers_cannot_share_a_spool(directory: Path) -> None:
-    with Spool(directory), pytest.raises(SpoolTaken, match="two doors cannot share one"):
+    with Spool(directory), pytest.raises(SpoolTaken, match="two workers cannot share one"):
         Spool(directory)
     fill(directory, [b"free again"])
 
@@ -321,7 +321,7 @@ def test_statistics_say_what_waits(directory: Path) -> None:
 async def test_a_full_spool_says_so_and_goes_on_when_it_is_emptied(directory: Path) -> None:
     reader = Reader(directory)
     with Spool(directory, max_bytes=64_000) as spool:
-        with pytest.raises(SpoolFull, match="see why the keeper does not empty it"):
+        with pytest.raises(SpoolFull, match="see why the store server does not empty it"):
             overfill(spool)
         taken = spool.appended
         assert 40 < taken < 64

@@ -22,7 +22,7 @@ class SmallDisk(FaultyDisk):
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    return tmp_path / "door"
+    return tmp_path / "worker"
 
 
 def payloads(reader: Reader) -> list[bytes]:

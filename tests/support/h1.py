@@ -40,7 +40,7 @@ class Line:
 
     @classmethod
     async def open(cls, proxy_port: int, origin: str, *, run: str, trust: ssl.SSLContext) -> "Line":
-        """Connect through the door on this machine, under a run."""
+        """Connect through the worker on this machine, under a run."""
         basic = base64.b64encode(f"{run}:x".encode()).decode()
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy_port)
         line = cls(reader, writer, origin, basic)

@@ -32,7 +32,7 @@ class Service:
 
     @property
     def proxy_port(self) -> int:
-        """The door's port."""
+        """The worker's port."""
         return urlsplit(self.proxy).port or 0
 
 
@@ -52,12 +52,12 @@ async def running(data: Path, *flags: str, config: str = "") -> AsyncIterator[Se
 
 @asynccontextmanager
 async def keeping(data: Path, database_url: str = "", user: Sequence[str] = ()) -> AsyncIterator[None]:
-    """A keeper and no door: commands on this data directory share it, where each would start and stop one of its own.
+    """A store server and no worker: commands on this data directory share it, where each would start and stop one of its own.
 
     `user` is put in front of its command line. Without a URL it has a Postgres of its own.
     """
     flags = ("--database-url", database_url) if database_url else ()
-    async with _up(data, "--part", "keeper", *flags, user=user) as (process, line):
+    async with _up(data, "--part", "store", *flags, user=user) as (process, line):
         assert line.startswith("ready api="), f"not ready: {line!r}, exit status {process.returncode}"
         yield
 

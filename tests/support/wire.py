@@ -1,4 +1,4 @@
-"""A door under test, with a recorder and an answerer that remember, and upstreams on real sockets that do as they are told."""
+"""A worker under test, with a recorder and an answerer that remember, and upstreams on real sockets that do as they are told."""
 
 import asyncio
 import ssl
@@ -14,7 +14,7 @@ import trustme
 from calls.model import ChunkKind, Headers, Outcome, Request
 from proxy import lane, mitm
 from proxy.trust.ca import ensure
-from proxy.wire.config import Answerer, DoorConfig, Limits
+from proxy.wire.config import Answerer, EngineConfig, Limits
 from replay.answer import Answer, Piece
 
 type Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -291,15 +291,15 @@ def whole(body: bytes, *headers: tuple[str, str], status: int = 200) -> Answer:
     )
 
 
-# The door
+# The worker
 
 
 @dataclass(frozen=True)
-class Door:
-    """A running door."""
+class Worker:
+    """A running worker."""
 
     port: int
-    config: DoorConfig
+    config: EngineConfig
 
     @property
     def url(self) -> str:
@@ -310,40 +310,40 @@ class Door:
 
     @property
     def tls(self) -> ssl.SSLContext:
-        """What a client needs to trust the door."""
+        """What a client needs to trust the worker."""
         return ssl.create_default_context(cafile=str(self.config.authority.certificate))
 
 
 @asynccontextmanager
 async def opened(
     directory: Path, recorder: MemoryRecorder | None = None, answerer: Answerer | None = None, **settings: Any
-) -> AsyncIterator[Door]:
-    """A door for as long as the context lasts. It records with a recorder, and trusts `upstream_ca`."""
+) -> AsyncIterator[Worker]:
+    """A worker for as long as the context lasts. It records with a recorder, and trusts `upstream_ca`."""
     ca = directory / "upstream-ca.pem"
     upstream_ca().cert_pem.write_to_path(str(ca))
     mode = "replay" if answerer else "record" if recorder else "passthrough"
     told: dict[str, Any] = {"mode": mode, "upstream_ca": str(ca), "limits": Limits(grace=0.5)}
-    config = DoorConfig(authority=ensure(directory / "keys"), **(told | settings))
+    config = EngineConfig(authority=ensure(directory / "keys"), **(told | settings))
     ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     async with asyncio.TaskGroup() as group:
         group.create_task(ENGINES[engine].run(config, recorder, answerer, ready.set_result))
         try:
-            yield Door(await ready, config)
+            yield Worker(await ready, config)
         finally:
             config.stop.set()
 
 
 async def connected(
-    door: Door, authority: str, *, alpn: tuple[str, ...] = ()
+    worker: Worker, authority: str, *, alpn: tuple[str, ...] = ()
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A raw connection through the door: CONNECT, then TLS."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    """A raw connection through the worker: CONNECT, then TLS."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
     writer.write(f"CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n".encode())
     head = await reader.readuntil(b"\r\n\r\n")
     if not head.startswith(b"HTTP/1.1 200"):
         writer.close()
         raise ConnectionRefusedError(head + await reader.read())
-    context = door.tls
+    context = worker.tls
     if alpn:
         context.set_alpn_protocols(list(alpn))
     await writer.start_tls(context, server_hostname=authority.rpartition(":")[0])

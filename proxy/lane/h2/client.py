@@ -243,7 +243,7 @@ class Http2Client(Wire, Visitor):
         """Send the head of a response that announces another."""
         self.attempt(lambda: self._session.send_informational_response(seat.number, fields))
 
-    # What the door wants
+    # What the worker wants
 
     def overdue(self, now: float) -> None:
         for seat in list(self._flows.values()):

@@ -51,7 +51,7 @@ async def post_fork(desk: TheDesk, run: RunId, wanted: Wanted) -> Response:
     parent = await shape(desk, run)
     if desk.mode != "auto":
         detail = (
-            f"the doors of this keeper are in mode {desk.mode}, and a fork goes live after its prefix;"
+            f"the workers of this store server are in mode {desk.mode}, and a fork goes live after its prefix;"
             f" start `playhead up --mode auto`, or run: playhead fork {run} --from K -- COMMAND"
         )
         raise Problem(409, "not_forking", detail)

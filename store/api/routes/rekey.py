@@ -48,7 +48,7 @@ async def rekey(desk: TheDesk, wanted: Wanted) -> Response:
     """
     if wanted.profiles not in (None, desk.profiles.digest):
         detail = (
-            "the keeper goes by the rules of the playhead.toml it was started with, and yours are others; "
+            "the store server goes by the rules of the playhead.toml it was started with, and yours are others; "
             "start `playhead up` again, then rekey"
         )
         raise Problem(409, "other_rules", detail, profiles=desk.profiles.digest)

@@ -36,7 +36,7 @@ class Wanted(BaseModel):
 
     on_miss: Literal["fail", "live", "record"] = "fail"
     """What becomes of a request that was not recorded: refused; asked for real; or that, and recorded for the run's next
-    generation. Doors in mode `auto` only."""
+    generation. Workers in mode `auto` only."""
 
     after_last: Literal["miss", "repeat-last", "cycle"] = "miss"
     pace: Annotated[str, StringConstraints(pattern=r"^(instant|recorded|[0-9]+(\.[0-9]+)?)$", max_length=20)] = (
@@ -44,7 +44,7 @@ class Wanted(BaseModel):
     )
     allow_unused: bool = False
     allowed_hosts: Annotated[list[Host], Field(max_length=100)] = []
-    """Hosts that may be asked for real (`*.name`: all below it). Doors in mode `auto` only."""
+    """Hosts that may be asked for real (`*.name`: all below it). Workers in mode `auto` only."""
 
 
 class Ending(BaseModel):
@@ -60,13 +60,13 @@ async def post_replay(desk: TheDesk, wanted: Wanted) -> Response:
     """Its id is then the run in the credentials of the clients that are to be answered from it."""
     if desk.mode not in ("replay", "auto"):
         detail = (
-            f"the doors of this keeper are in mode {desk.mode} and answer nothing from recordings;"
+            f"the workers of this store server are in mode {desk.mode} and answer nothing from recordings;"
             f" start `playhead up --mode auto` (or replay), or run: playhead replay {wanted.run} -- COMMAND"
         )
         raise Problem(409, "not_replaying", detail)
     if desk.mode == "replay" and (wanted.on_miss != "fail" or wanted.allowed_hosts):
         detail = (
-            "doors in mode replay ask nobody for real; start `playhead up --mode auto` for on_miss and allowed_hosts"
+            "workers in mode replay ask nobody for real; start `playhead up --mode auto` for on_miss and allowed_hosts"
         )
         raise Problem(409, "not_live", detail)
     run = await shape(desk, wanted.run)
@@ -105,7 +105,7 @@ async def end_replay(desk: TheDesk, replay: RunId, ending: Ending | None = None)
 
 
 def begun(replay: str, run: str, recorded: int) -> dict[str, Any]:
-    """The report of a replay of which nothing was asked yet, with every member that the door's reports have."""
+    """The report of a replay of which nothing was asked yet, with every member that the worker's reports have."""
     counts = ("served", "missed", "live", "edited", "ambiguous", "strict", "semantic", "again", "reframed", "drifted")
     return {
         "id": replay,

@@ -45,7 +45,7 @@ class Put(BaseModel):
     """…and the step it left from."""
 
     mode: Mode | None = None
-    """What doors do with its requests from now on, in place of what they do with others; null takes that back."""
+    """What workers do with its requests from now on, in place of what they do with others; null takes that back."""
 
 
 class Patch(BaseModel):
@@ -94,7 +94,7 @@ async def get_run(desk: TheDesk, run: RunId, settled: WhenSettled) -> Response:
     return Json(_with_mode(desk, await shape(desk, run)) | settled.told)
 
 
-@router.put("/runs/{run}", summary="Make a run, or open it again; and say what doors do with it")
+@router.put("/runs/{run}", summary="Make a run, or open it again; and say what workers do with it")
 async def put_run(desk: TheDesk, run: RunId, wanted: Put | None = None) -> Response:
     """A name and labels are added to what it has. A mode holds from the next request on, and ends a recording that lasts."""
     wanted = wanted or Put()
@@ -176,7 +176,7 @@ async def run_bundle(desk: TheDesk, run: RunId) -> Response:
 
 @router.get("/runs/{run}/rows", include_in_schema=False, dependencies=[Depends(settle)])
 async def run_rows(desk: TheDesk, run: RunId) -> Response:
-    """For a door of ours that replays the run: see `store.bundle.rows_bundle`. Everybody else asks for its bundle."""
+    """For a worker of ours that replays the run: see `store.bundle.rows_bundle`. Everybody else asks for its bundle."""
     head = await shape(desk, run)
     rows = Packer(database=desk.database, batch=await desk.recorded.check_rows(run)).packed(
         head, head["profile"] or desk.profiles.digest, await desk.runs.gaps(run)
@@ -185,10 +185,10 @@ async def run_rows(desk: TheDesk, run: RunId) -> Response:
 
 
 async def _switched(desk: Desk, run: str, mode: Mode | None) -> None:
-    """Have doors do so with the run. Raises Problem where they cannot."""
+    """Have workers do so with the run. Raises Problem where they cannot."""
     if mode is not None and (desk.modes is None or desk.mode not in ("auto", mode)):
         detail = (
-            f"the doors of this keeper are in mode {desk.mode}, and a run of theirs cannot be in mode {mode};"
+            f"the workers of this store server are in mode {desk.mode}, and a run of theirs cannot be in mode {mode};"
             " start `playhead up --mode auto`, where a run can have any"
         )
         raise Problem(409, "not_switchable", detail)

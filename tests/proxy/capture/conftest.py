@@ -71,7 +71,7 @@ def _is_connected(endpoint: socket.socket) -> bool:
 class Capture:
     """A capture that is served."""
 
-    door: wire.Door
+    worker: wire.Worker
     port: int
     dns_port: int
     launcher: Launcher
@@ -124,7 +124,7 @@ type Capturing = Callable[..., Any]
 
 @pytest.fixture
 def capturing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Capturing:
-    """Opens a door and begins a capture on one port; `hosts` are what the host's resolver knows."""
+    """Opens a worker and begins a capture on one port; `hosts` are what the host's resolver knows."""
 
     @asynccontextmanager
     async def capture(
@@ -139,7 +139,7 @@ def capturing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Capturing:
         known = hosts or {}
         _resolve_with(monkeypatch, known)
         control = tmp_path / "control" / "worker.sock"
-        async with wire.opened(tmp_path, recorder, answerer, control=control, **settings) as door:
+        async with wire.opened(tmp_path, recorder, answerer, control=control, **settings) as worker:
             launcher = Launcher(control)
             with listening(1, port) as tcp, listening(2, tcp.getsockname()[1]) as second, _datagrams() as dns:
                 ports = tcp.getsockname()[1], dns.getsockname()[1]
@@ -148,7 +148,7 @@ def capturing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Capturing:
                 reply = await launcher.send(asked | (message or {}), [tcp, second, dns])
             assert reply == {"ready": True}
             try:
-                yield Capture(door, *ports, launcher)
+                yield Capture(worker, *ports, launcher)
             finally:
                 launcher.close()
 

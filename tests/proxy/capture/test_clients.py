@@ -148,7 +148,7 @@ def _build(compiler: str, arguments: list[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A data directory whose keeper runs, and the world that its commands ask."""
+    """A data directory whose store server runs, and the world that its commands ask."""
 
     station: Station
     world: StandIn

@@ -18,7 +18,7 @@ TCP = {"kind": "tcp", "destination": "local"}
 
 async def test_only_the_user_may_connect(capturing: Capturing) -> None:
     async with capturing(MemoryRecorder()) as capture:
-        path = capture.door.config.control
+        path = capture.worker.config.control
         assert path is not None
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
@@ -42,7 +42,7 @@ async def test_a_wrong_message_is_refused_with_a_sentence(
     capturing: Capturing, message: bytes | dict[str, Any], words: str
 ) -> None:
     async with capturing(MemoryRecorder(), access=Access(tokens=("right",)), message={"token": "right"}) as capture:
-        path = capture.door.config.control
+        path = capture.worker.config.control
         assert path is not None
         launcher = Launcher(path)
         reply = await launcher.send(message)
@@ -52,7 +52,7 @@ async def test_a_wrong_message_is_refused_with_a_sentence(
 
 async def test_what_is_no_listening_socket_is_refused(capturing: Capturing) -> None:
     async with capturing(MemoryRecorder()) as capture:
-        path = capture.door.config.control
+        path = capture.worker.config.control
         assert path is not None
         launcher = Launcher(path)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
@@ -90,7 +90,7 @@ async def test_an_unknown_second_message_is_answered_with_a_sentence(capturing: 
 
 async def test_sockets_of_a_refused_message_are_closed(capturing: Capturing) -> None:
     async with capturing(MemoryRecorder()) as capture:
-        path = capture.door.config.control
+        path = capture.worker.config.control
         assert path is not None
         launcher = Launcher(path)
         listener = listening(9, 0)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.proxy.capture.conftest import Capturing
-from tests.support.h2doors import answer_all
 from tests.support.h2wire import Peer, StreamBroken
+from tests.support.h2workers import answer_all
 from tests.support.wire import MemoryRecorder, ScriptedAnswerer, answering, serving, upstream_tls, whole
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -36,7 +36,7 @@ async def test_a_request_by_tls_is_recorded(capturing: Capturing) -> None:
         capturing(recorder, port=upstream.port, hosts={"api.test": "127.0.0.1"}) as capture,
     ):
         reader, writer = await capture.connect("api.test")
-        await writer.start_tls(capture.door.tls, server_hostname="api.test")
+        await writer.start_tls(capture.worker.tls, server_hostname="api.test")
         writer.write(b"POST /x HTTP/1.1\r\nHost: api.test\r\nContent-Length: 2\r\n\r\nhi")
         assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
         writer.close()
@@ -49,7 +49,7 @@ async def test_a_replay_answers_without_any_upstream(capturing: Capturing) -> No
     answerer = ScriptedAnswerer(whole(b"recorded"))
     async with capturing(None, answerer) as capture:
         reader, writer = await capture.connect("gone.test")
-        await writer.start_tls(capture.door.tls, server_hostname="gone.test")
+        await writer.start_tls(capture.worker.tls, server_hostname="gone.test")
         writer.write(b"GET / HTTP/1.1\r\nHost: gone.test\r\n\r\n")
         assert (await reader.readuntil(b"recorded")).startswith(b"HTTP/1.1 200")
         writer.close()
@@ -77,7 +77,7 @@ async def test_the_handshake_names_whom_the_certificate_is_of_and_the_address_wh
         capturing(recorder, port=upstream.port, hosts={"edge.test": "127.0.0.1", "api.test": "127.0.0.9"}) as capture,
     ):
         reader, writer = await capture.connect("edge.test")
-        await writer.start_tls(capture.door.tls, server_hostname="api.test")
+        await writer.start_tls(capture.worker.tls, server_hostname="api.test")
         writer.write(b"GET /x HTTP/1.1\r\nHost: api.test\r\n\r\n")
         assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
         writer.close()
@@ -106,7 +106,7 @@ async def test_a_client_of_an_address_needs_to_name_nobody_in_its_handshake(capt
         capturing(recorder, port=upstream.port, hosts={"127.18.0.2": "127.0.0.1"}) as capture,
     ):
         reader, writer = await asyncio.open_connection("127.18.0.2", capture.port)
-        await writer.start_tls(capture.door.tls, server_hostname="127.18.0.2")
+        await writer.start_tls(capture.worker.tls, server_hostname="127.18.0.2")
         writer.write(b"GET /x HTTP/1.1\r\nHost: 127.18.0.2\r\n\r\n")
         assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
         writer.close()
@@ -120,7 +120,7 @@ async def test_a_configured_upstream_stands_in_for_a_captured_host(capturing: Ca
         capturing(recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as capture,
     ):
         reader, writer = await capture.connect("api.test")
-        await writer.start_tls(capture.door.tls, server_hostname="api.test")
+        await writer.start_tls(capture.worker.tls, server_hostname="api.test")
         writer.write(b"GET /x HTTP/1.1\r\nHost: api.test\r\n\r\n")
         assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
         writer.close()
@@ -168,7 +168,7 @@ async def test_a_websocket_is_recorded(capturing: Capturing) -> None:
 async def curl(capture: Any, name: str, *options: str) -> tuple[int, str]:
     """curl's exit code, and the version of HTTP that it got."""
     resolve = f"{name}:{capture.port}:{await capture.address(name)}"
-    ca = str(capture.door.config.authority.certificate)
+    ca = str(capture.worker.config.authority.certificate)
     process = await asyncio.create_subprocess_exec(
         *("curl", "-sS", "-m", "10", "-o", "/dev/null", "-w", "%{http_version} %{http_code}"),
         *("--cacert", ca, "--resolve", resolve, *options),
@@ -226,7 +226,7 @@ async def test_a_proxy_above_is_asked_for_a_captured_host(capturing: Capturing) 
         capturing(recorder, upstream_proxy=f"http://127.0.0.1:{above.port}") as capture,
     ):
         reader, writer = await capture.connect("api.test")
-        await writer.start_tls(capture.door.tls, server_hostname="api.test")
+        await writer.start_tls(capture.worker.tls, server_hostname="api.test")
         writer.write(b"GET /x HTTP/1.1\r\nHost: api.test\r\n\r\n")
         assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
         writer.close()

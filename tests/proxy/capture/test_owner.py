@@ -66,9 +66,9 @@ async def test_a_client_that_names_no_run_is_recorded_under_its_process(
             recorder,
             upstreams={"tools.example": f"http://127.0.0.1:{origin.port}"},
             access=Access(tokens=("secret",) if user else ()),
-        ) as door,
+        ) as worker,
     ):
-        proxy = {"http_proxy": f"http://{user}127.0.0.1:{door.port}", "no_proxy": ""}
+        proxy = {"http_proxy": f"http://{user}127.0.0.1:{worker.port}", "no_proxy": ""}
         client = await asyncio.create_subprocess_exec(
             sys.executable, "-c", CLIENT, "--api-key", "hush", env=proxy, stdout=asyncio.subprocess.PIPE
         )

@@ -25,8 +25,8 @@ from tests.support.service import command, surroundings
 class ShortLived:
     """A child that ends as soon as it has begun."""
 
-    name: str = "keeper"
-    log: str = "keeper.log"
+    name: str = "store"
+    log: str = "store.log"
     ready: Mapping[str, Any] = field(default_factory=dict)
 
     async def messages(self) -> AsyncIterator[Mapping[str, Any]]:
@@ -98,7 +98,7 @@ def serving(port: int) -> Iterator[None]:
         server.shutdown()
 
 
-async def test_doors_wait_for_the_store_that_has_what_they_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_workers_wait_for_the_store_that_has_what_they_replay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.commands.up.PAUSES", (0.01, 0.02))
     said: list[str] = []
     prepared = asyncio.Event()
@@ -116,17 +116,17 @@ async def test_doors_wait_for_the_store_that_has_what_they_replay(monkeypatch: p
             assert "Postgres is not available: away." in said[1]
             assert not prepared.is_set()
             # Trouble with a spool keeps nobody from fetching what is stored.
-            StoreServer.troubles = {"door-a": "the spool door-a cannot be drained"}
+            StoreServer.troubles = {"worker-a": "the spool worker-a cannot be drained"}
             await prepared.wait()
     assert len(said) == 3
     assert "is ready, after" in said[2]
 
 
-async def test_up_of_doors_alone_waits_unready_and_stops_on_a_signal(tmp_path: Path) -> None:
+async def test_up_of_workers_alone_waits_unready_and_stops_on_a_signal(tmp_path: Path) -> None:
     port = free("127.0.0.1", 0)
     flags = (
         "--part",
-        "doors",
+        "proxy",
         "--mode",
         "replay",
         "--replay",
@@ -138,13 +138,13 @@ async def test_up_of_doors_alone_waits_unready_and_stops_on_a_signal(tmp_path: P
     )
     process = await asyncio.create_subprocess_exec(
         *command("up", *flags),
-        env={**surroundings(), "PLAYHEAD_KEEPER": f"http://127.0.0.1:{port}"},
+        env={**surroundings(), "PLAYHEAD_STORE_URL": f"http://127.0.0.1:{port}"},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
     assert process.stderr is not None
     async with asyncio.timeout(30):
-        while b"waiting for the keeper" not in (line := await process.stderr.readline()):
+        while b"waiting for the store server" not in (line := await process.stderr.readline()):
             assert line, "it has ended"
         process.terminate()
         out, _ = await process.communicate()

@@ -14,10 +14,10 @@ import trustme
 
 from proxy.doctor import doctor
 from proxy.doctor.client_probes import PROBES, Probe, Tools, program, python, tools_of
-from proxy.doctor.doctor import Door, Finding, as_json, examine, examine_captive, judged, rows, sound, surroundings
+from proxy.doctor.doctor import Finding, Worker, as_json, examine, examine_captive, judged, rows, sound, surroundings
 from proxy.doctor.probe_servers import HOST, Echo, echoing
 from proxy.trust.truststore import truststore
-from tests.live.standin import StandinDoor, standing
+from tests.live.standin import StandinWorker, standing
 
 HERE = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 BY_NAME = {probe.client: probe for probe in PROBES}
@@ -30,21 +30,21 @@ async def echo() -> AsyncIterator[Echo]:
 
 
 @pytest.fixture
-def standin(echo: Echo, tmp_path: Path) -> Iterator[StandinDoor]:
-    with standing(urlsplit(echo.origin).port or 0, tmp_path) as door:
-        yield door
+def standin(echo: Echo, tmp_path: Path) -> Iterator[StandinWorker]:
+    with standing(urlsplit(echo.origin).port or 0, tmp_path) as worker:
+        yield worker
 
 
 @pytest.fixture
-def door(standin: StandinDoor, echo: Echo, tmp_path: Path) -> Door:
+def worker(standin: StandinWorker, echo: Echo, tmp_path: Path) -> Worker:
     store = tmp_path / "trust store.p12"
     store.write_bytes(truststore(standin.ca.read_bytes()))
     proxy = f"http://127.0.0.1:{standin.port}"
-    return Door(proxy=proxy, ca=standin.ca, ca_bundle=standin.ca, echo=echo, token="secret", truststore=store)
+    return Worker(proxy=proxy, ca=standin.ca, ca_bundle=standin.ca, echo=echo, token="secret", truststore=store)
 
 
-async def found(door: Door, client: str, base: dict[str, str] | None = None) -> Finding:
-    (finding,) = await examine(door, HERE if base is None else base, probes=[BY_NAME[client]])
+async def found(worker: Worker, client: str, base: dict[str, str] | None = None) -> Finding:
+    (finding,) = await examine(worker, HERE if base is None else base, probes=[BY_NAME[client]])
     if finding.verdict == "missing":
         pytest.skip(f"{client} is not installed here")
     return finding
@@ -54,42 +54,44 @@ async def found(door: Door, client: str, base: dict[str, str] | None = None) -> 
     "client",
     ["curl", "git", "python urllib", "python requests", "python httpx", "python httpx2", "python openai", "node fetch"],
 )
-async def test_a_client_that_obeys_goes_through_and_names_its_run(door: Door, client: str) -> None:
-    finding = await found(door, client)
+async def test_a_client_that_obeys_goes_through_and_names_its_run(worker: Worker, client: str) -> None:
+    finding = await found(worker, client)
     assert (finding.verdict, finding.names_run, finding.fix) == ("through", True, None), finding.said
 
 
-async def test_java_goes_through_with_our_truststore_but_cannot_name_its_run(door: Door) -> None:
-    finding = await found(door, "java HttpClient")
+async def test_java_goes_through_with_our_truststore_but_cannot_name_its_run(worker: Worker) -> None:
+    finding = await found(worker, "java HttpClient")
     assert (finding.verdict, finding.names_run) == ("through", False), finding.said
 
 
-async def test_aiohttp_escapes_until_it_is_told(door: Door) -> None:
-    escaping = await found(door, "python aiohttp")
+async def test_aiohttp_escapes_until_it_is_told(worker: Worker) -> None:
+    escaping = await found(worker, "python aiohttp")
     assert escaping.verdict == "escapes"
     assert "trust_env=True" in str(escaping.fix)
-    assert (await found(door, "python aiohttp, trust_env")).verdict == "through"
+    assert (await found(worker, "python aiohttp, trust_env")).verdict == "through"
 
 
 @pytest.mark.parametrize("client", ["curl", "python urllib", "python requests", "python anthropic", "node https"])
-async def test_a_client_without_our_ca_is_found_untrusting(door: Door, client: str, tmp_path: Path) -> None:
+async def test_a_client_without_our_ca_is_found_untrusting(worker: Worker, client: str, tmp_path: Path) -> None:
     other = tmp_path / "other.pem"
     trustme.CA().cert_pem.write_to_path(other)
-    stranger = Door(proxy=door.proxy, ca=other, ca_bundle=other, echo=door.echo)
+    stranger = Worker(proxy=worker.proxy, ca=other, ca_bundle=other, echo=worker.echo)
     finding = await found(stranger, client)
     assert (finding.verdict, finding.names_run) == ("untrusted", True)
     assert finding.fix
 
 
-async def test_a_door_that_refuses_is_not_taken_for_a_client_that_distrusts(door: Door, standin: StandinDoor) -> None:
+async def test_a_worker_that_refuses_is_not_taken_for_a_client_that_distrusts(
+    worker: Worker, standin: StandinWorker
+) -> None:
     standin.refuse = b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\n\r\n"
-    finding = await found(door, "python urllib")
-    assert (finding.verdict, finding.said) == ("unclear", "the door answered: HTTP/1.1 502 Bad Gateway")
+    finding = await found(worker, "python urllib")
+    assert (finding.verdict, finding.said) == ("unclear", "the worker answered: HTTP/1.1 502 Bad Gateway")
 
 
-async def test_a_no_proxy_of_the_users_shows_as_an_escape_only_where_it_covers_the_host(door: Door) -> None:
-    assert (await found(door, "python requests", {**HERE, "NO_PROXY": ".corp"})).verdict == "through"
-    assert (await found(door, "python requests", {**HERE, "NO_PROXY": HOST})).verdict == "escapes"
+async def test_a_no_proxy_of_the_users_shows_as_an_escape_only_where_it_covers_the_host(worker: Worker) -> None:
+    assert (await found(worker, "python requests", {**HERE, "NO_PROXY": ".corp"})).verdict == "through"
+    assert (await found(worker, "python requests", {**HERE, "NO_PROXY": HOST})).verdict == "escapes"
 
 
 def script(tmp_path: Path, body: str) -> dict[str, str]:
@@ -100,12 +102,12 @@ def script(tmp_path: Path, body: str) -> dict[str, str]:
 
 
 async def test_a_client_that_hangs_is_ended_with_all_that_it_started(
-    door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doctor, "TRY_FOR", 0.3)
     pid = tmp_path / "pid"
     base = script(tmp_path, f"sleep 600 & echo $! > {pid}; wait")
-    (finding,) = await examine(door, base, probes=[Probe(client="client", command=program("client"))])
+    (finding,) = await examine(worker, base, probes=[Probe(client="client", command=program("client"))])
     assert finding.said == "gave no answer within 0 s"
     assert not lives(pid.read_text().strip())
 
@@ -115,21 +117,21 @@ def lives(pid: str) -> bool:
     return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-async def test_a_client_that_breaks_before_it_asks_is_not_said_to_escape(door: Door, tmp_path: Path) -> None:
+async def test_a_client_that_breaks_before_it_asks_is_not_said_to_escape(worker: Worker, tmp_path: Path) -> None:
     base = script(tmp_path, "echo broken >&2; exit 1")
     probe = Probe(client="client", command=program("client"), says_version=True)
-    (finding,) = await examine(door, base, probes=[probe])
+    (finding,) = await examine(worker, base, probes=[probe])
     assert (finding.verdict, finding.said) == ("unclear", "broken")
 
 
-async def test_what_is_not_there_is_missing(door: Door) -> None:
-    findings = await examine(door, {"PATH": "/nonexistent"})
+async def test_what_is_not_there_is_missing(worker: Worker) -> None:
+    findings = await examine(worker, {"PATH": "/nonexistent"})
     assert {finding.verdict for finding in findings} == {"missing"}
     assert sound(findings)
 
 
 @pytest.mark.parametrize(
-    ("status", "began", "at_door", "refused", "behind", "verdict"),
+    ("status", "began", "at_worker", "refused", "behind", "verdict"),
     [
         (0, True, True, False, True, "through"),
         (1, True, True, False, True, "unclear"),
@@ -141,9 +143,9 @@ async def test_what_is_not_there_is_missing(door: Door) -> None:
         (42, True, False, False, False, "missing"),
     ],
 )
-def test_the_facts_decide(status: int, began: bool, at_door: bool, refused: bool, behind: bool, verdict: str) -> None:
+def test_the_facts_decide(status: int, began: bool, at_worker: bool, refused: bool, behind: bool, verdict: str) -> None:
     tried = doctor.Tried(status=status, began=began)
-    assert judged(tried, at_door=at_door, refused=refused, behind=behind) == verdict
+    assert judged(tried, at_worker=at_worker, refused=refused, behind=behind) == verdict
 
 
 @pytest.mark.parametrize(

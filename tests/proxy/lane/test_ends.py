@@ -14,9 +14,9 @@ from proxy.lane.upstream import Upstreams, Way
 from proxy.lane.upstream_http1 import Lender
 from proxy.trust.ca import ensure
 from replay.answer import Answer, Piece
-from tests.support.h2doors import OK as OK2
-from tests.support.h2doors import asking, reaching, speaking
 from tests.support.h2wire import Peer, StreamBroken
+from tests.support.h2workers import OK as OK2
+from tests.support.h2workers import asking, reaching, speaking
 from tests.support.wire import (
     MemoryRecorder,
     ScriptedAnswerer,
@@ -91,9 +91,9 @@ async def _uploading(
 ) -> AsyncIterator[Speaker]:
     async with (
         serving(handler) as upstream,
-        opened(directory, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as door,
+        opened(directory, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as worker,
     ):
-        speaker = Speaker(*await connected(door, "api.test:443", alpn=("h2" if http2 else "http/1.1",)), http2=http2)
+        speaker = Speaker(*await connected(worker, "api.test:443", alpn=("h2" if http2 else "http/1.1",)), http2=http2)
         try:
             yield speaker
         finally:
@@ -167,8 +167,8 @@ def test_a_connection_that_has_not_taken_all_of_its_last_request_is_for_nobody(t
 async def test_what_stands_behind_a_last_request_is_not_looked_at(tmp_path: Path, first: bytes, answer: Answer) -> None:
     """It would use up what was recorded for a client that comes back for it."""
     answerer = ScriptedAnswerer(answer, whole(b"two"))
-    async with opened(tmp_path, answerer=answerer) as door:
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    async with opened(tmp_path, answerer=answerer) as worker:
+        reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(first + ASK)
         assert (await reader.read()).endswith(b"one")
         writer.close()
@@ -185,9 +185,9 @@ async def test_a_fault_of_ours_in_an_answer_is_not_the_upstream_s(
     recorder = MemoryRecorder()
     async with (
         answering(OK) as upstream,
-        opened(tmp_path, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as door,
+        opened(tmp_path, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as worker,
     ):
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK)
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await reader.readexactly(1)
@@ -215,8 +215,8 @@ async def test_a_get_that_was_reset_is_not_asked_again(tmp_path: Path) -> None:
 
     async with (
         speaking(handler) as upstream,
-        opened(tmp_path, **reaching(upstream)) as door,
-        asking(door, upstream) as (peer, authority),
+        opened(tmp_path, **reaching(upstream)) as worker,
+        asking(worker, upstream) as (peer, authority),
     ):
         await peer.answer(peer.ask(authority, "/"))
         with pytest.raises(StreamBroken, match=r"code 2$"):
@@ -245,8 +245,8 @@ async def test_all_that_came_before_an_upstream_broke_off_reaches_a_slow_client(
 
     async with (
         speaking(handler) as upstream,
-        opened(tmp_path, recorder, **reaching(upstream)) as door,
-        asking(door, upstream, acknowledge=False) as (peer, authority),
+        opened(tmp_path, recorder, **reaching(upstream)) as worker,
+        asking(worker, upstream, acknowledge=False) as (peer, authority),
     ):
         stream = peer.ask(authority, "/")
         await recorder.begun.wait()

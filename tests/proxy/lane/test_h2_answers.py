@@ -9,7 +9,7 @@ import pytest
 from proxy.lane import lane as lanes
 from proxy.lane.h2.client import Seat
 from proxy.trust.ca import ensure
-from proxy.wire.config import DoorConfig, Limits
+from proxy.wire.config import EngineConfig, Limits
 from proxy.wire.engine import Engine
 from tests.support.h2wire import Peer, StreamBroken
 from tests.support.wire import answering, connected, opened
@@ -28,9 +28,9 @@ async def test_a_client_that_never_takes_the_rest_of_an_answer_does_not_keep_its
             tmp_path,
             limits=Limits(idle=0.3, grace=0.5),
             upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"},
-        ) as door,
+        ) as worker,
     ):
-        peer = Peer(*await connected(door, "api.test:443", alpn=("h2",)), client=True, acknowledge=False)
+        peer = Peer(*await connected(worker, "api.test:443", alpn=("h2",)), client=True, acknowledge=False)
         stream = peer.ask("api.test", "/")
         async with asyncio.timeout(10):
             with pytest.raises(StreamBroken, match=rf"code {CANCEL}$"):
@@ -42,7 +42,7 @@ async def test_a_client_that_never_takes_the_rest_of_an_answer_does_not_keep_its
 def test_a_slow_client_is_not_taken_for_one_that_never_reads(tmp_path: Path) -> None:
     idle = 600.0
     engine = Engine(
-        config=DoorConfig(authority=ensure(tmp_path), limits=Limits(idle=idle)),
+        config=EngineConfig(authority=ensure(tmp_path), limits=Limits(idle=idle)),
         recorder=None,
         answerer=None,
         trust=tmp_path,

@@ -16,9 +16,9 @@ from proxy.lane.h2.client import Http2Client, Seat
 from proxy.lane.h2.upstreams import Leg
 from proxy.lane.relay import Relay
 from proxy.wire.config import Limits
-from tests.support.h2doors import OK, answer_all, asking, reaching, speaking
 from tests.support.h2quick import Quick
 from tests.support.h2wire import Peer, StreamBroken
+from tests.support.h2workers import OK, answer_all, asking, reaching, speaking
 from tests.support.wire import MemoryRecorder, Side, Told, answering, connected, opened
 
 CANCEL, CALM = 8, 11
@@ -37,8 +37,8 @@ async def test_a_hundred_streams_at_once(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
     async with (
         speaking(handler) as upstream,
-        opened(tmp_path, recorder, **reaching(upstream)) as door,
-        asking(door, upstream) as (peer, authority),
+        opened(tmp_path, recorder, **reaching(upstream)) as worker,
+        asking(worker, upstream) as (peer, authority),
     ):
         streams = {peer.ask(authority, f"/{number}"): f"/{number}".encode() for number in range(100)}
         for stream, path in streams.items():
@@ -83,8 +83,8 @@ async def test_events_pass_beside_a_large_upload(tmp_path: Path) -> None:
 
     async with (
         speaking(handler) as upstream,
-        opened(tmp_path, Forgetful(), **reaching(upstream)) as door,
-        asking(door, upstream) as (peer, authority),
+        opened(tmp_path, Forgetful(), **reaching(upstream)) as worker,
+        asking(worker, upstream) as (peer, authority),
     ):
         upload = peer.begin(authority, "/upload")
         stream = peer.ask(authority, "/events")
@@ -107,8 +107,8 @@ async def test_an_upload_waits_for_an_upstream_that_takes_nothing(tmp_path: Path
 
     async with (
         speaking(handler, acknowledge=False) as upstream,
-        opened(tmp_path, recorder, **reaching(upstream)) as door,
-        asking(door, upstream) as (peer, authority),
+        opened(tmp_path, recorder, **reaching(upstream)) as worker,
+        asking(worker, upstream) as (peer, authority),
         asyncio.TaskGroup() as group,
     ):
         recorder.gate.clear()
@@ -135,8 +135,8 @@ async def test_why_a_client_gives_up_is_handed_on(tmp_path: Path, code: int) -> 
     recorder = MemoryRecorder()
     async with (
         speaking(handler) as upstream,
-        opened(tmp_path, recorder, **reaching(upstream)) as door,
-        asking(door, upstream) as (peer, authority),
+        opened(tmp_path, recorder, **reaching(upstream)) as worker,
+        asking(worker, upstream) as (peer, authority),
     ):
         stream = peer.ask(authority, "/")
         await reached.wait()
@@ -161,9 +161,9 @@ async def test_what_may_not_go_on_is_told_why(
     recorder = MemoryRecorder()
     async with (
         answering(b"") as upstream,
-        opened(tmp_path, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as door,
+        opened(tmp_path, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as worker,
     ):
-        reader, writer = await connected(door, "api.test:443", alpn=("h2",))
+        reader, writer = await connected(worker, "api.test:443", alpn=("h2",))
         peer = Peer(reader, writer, client=True)
         for body in (b"", b"asked"):
             heard = await peer.answer(peer.ask("api.test", "/", method="POST", body=body, extra=head))
@@ -174,16 +174,16 @@ async def test_what_may_not_go_on_is_told_why(
 
 
 async def test_what_is_refused_says_so_and_is_counted(tmp_path: Path) -> None:
-    async with opened(tmp_path, MemoryRecorder(), upstreams={"api.test": "http://127.0.0.1:9"}) as door:
-        quick = Quick(*await connected(door, "api.test:443", alpn=("h2",)))
+    async with opened(tmp_path, MemoryRecorder(), upstreams={"api.test": "http://127.0.0.1:9"}) as worker:
+        quick = Quick(*await connected(worker, "api.test:443", alpn=("h2",)))
         assert b"connect_in_tunnel" in await quick.body(quick.ask("api.test:443", method="CONNECT"))
         assert b"connect_failed" in await quick.body(quick.ask("api.test"))
         quick.writer.close()
-    counts = door.config.counts
+    counts = worker.config.counts
     assert (counts["errors/connect_in_tunnel"], counts["errors/connect_failed"]) == (1, 1)
 
 
-async def test_a_door_that_stops_says_so_and_lets_end_what_is_under_way(tmp_path: Path) -> None:
+async def test_a_worker_that_stops_says_so_and_lets_end_what_is_under_way(tmp_path: Path) -> None:
     proceed = asyncio.Event()
 
     async def handler(peer: Peer) -> None:
@@ -195,13 +195,13 @@ async def test_a_door_that_stops_says_so_and_lets_end_what_is_under_way(tmp_path
     recorder = MemoryRecorder()
     async with (
         speaking(handler) as upstream,
-        opened(tmp_path, recorder, limits=Limits(grace=10), **reaching(upstream)) as door,
+        opened(tmp_path, recorder, limits=Limits(grace=10), **reaching(upstream)) as worker,
     ):
         authority = f"localhost:{upstream.port}"
-        quick = Quick(*await connected(door, authority, alpn=("h2",)))
+        quick = Quick(*await connected(worker, authority, alpn=("h2",)))
         stream = quick.ask(authority)
         await recorder.begun.wait()
-        door.config.stop.set()
+        worker.config.stop.set()
         last = (await quick.until(ngh2.GoAwayReceived)).last_stream_id
         proceed.set()
         assert (last, await quick.body(stream)) == (stream, b"ok")
@@ -224,9 +224,9 @@ async def test_a_fault_of_ours_ends_one_client_and_no_other(
     recorder = MemoryRecorder()
     async with (
         speaking(answer_all) as upstream,
-        opened(tmp_path, recorder, **reaching(upstream)) as door,
-        asking(door, upstream) as (one, authority),
-        asking(door, upstream) as (other, _),
+        opened(tmp_path, recorder, **reaching(upstream)) as worker,
+        asking(worker, upstream) as (one, authority),
+        asking(worker, upstream) as (other, _),
     ):
         assert (await other.answer(other.ask(authority, "/"))).body == b"ok"
         with pytest.raises((StreamBroken, ConnectionError)):
@@ -249,8 +249,8 @@ async def test_a_fault_in_a_look_at_the_time_ends_one_client_and_no_looking(
         overdue(client, now)
 
     monkeypatch.setattr(Client, "overdue", look)
-    async with opened(tmp_path, limits=Limits(idle=0.3, grace=0.5)) as door:
-        both = [await asyncio.open_connection("127.0.0.1", door.port) for _ in range(2)]
+    async with opened(tmp_path, limits=Limits(idle=0.3, grace=0.5)) as worker:
+        both = [await asyncio.open_connection("127.0.0.1", worker.port) for _ in range(2)]
         async with asyncio.timeout(10):
             ends = await asyncio.gather(*(reader.read() for reader, _ in both), return_exceptions=True)
         for _, writer in both:
@@ -262,8 +262,8 @@ async def test_a_silent_client_is_let_go(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(lanes, "LOOK", 0.05)
     async with (
         speaking(answer_all) as upstream,
-        opened(tmp_path, limits=Limits(idle=0.3, grace=0.5), **reaching(upstream)) as door,
-        asking(door, upstream) as (peer, authority),
+        opened(tmp_path, limits=Limits(idle=0.3, grace=0.5), **reaching(upstream)) as worker,
+        asking(worker, upstream) as (peer, authority),
     ):
         assert (await peer.answer(peer.ask(authority, "/"))).body == b"ok"
         async with asyncio.timeout(10):
@@ -277,9 +277,9 @@ async def _to_the_end(peer: Peer) -> None:
 
 
 async def test_clients_that_are_gone_leave_nothing(tmp_path: Path) -> None:
-    async with speaking(answer_all) as upstream, opened(tmp_path, MemoryRecorder(), **reaching(upstream)) as door:
+    async with speaking(answer_all) as upstream, opened(tmp_path, MemoryRecorder(), **reaching(upstream)) as worker:
         for _ in range(5):
-            async with asking(door, upstream) as (peer, authority):
+            async with asking(worker, upstream) as (peer, authority):
                 for stream in [peer.ask(authority, "/") for _ in range(4)]:
                     await peer.answer(stream)
                 peer.begin(authority, "/half")  # and is left in the middle of it
@@ -305,10 +305,20 @@ async def _ran(*command: str) -> str:
 
 async def test_curl(tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(bytes(3 << 20))
-    async with speaking(_measured) as upstream, opened(tmp_path, Forgetful(), **reaching(upstream)) as door:
-        trusts = f"{door.config.authority.certificate}"
+    async with speaking(_measured) as upstream, opened(tmp_path, Forgetful(), **reaching(upstream)) as worker:
+        trusts = f"{worker.config.authority.certificate}"
         url = f"https://localhost:{upstream.port}/"
-        common = ["curl", "-sS", "--http2", "-x", door.url, "--cacert", trusts, "-w", " %{http_version} %{http_code}\n"]
+        common = [
+            "curl",
+            "-sS",
+            "--http2",
+            "-x",
+            worker.url,
+            "--cacert",
+            trusts,
+            "-w",
+            " %{http_version} %{http_code}\n",
+        ]
         assert await _ran(*common, "--data-binary", f"@{tmp_path}/large", url) == f"{3 << 20} 2 200\n"
         assert await _ran(*common, "-T", f"{tmp_path}/large", url) == f"{3 << 20} 2 200\n"
         many = await _ran(*common, "-Z", *[f"{url}{number}" for number in range(20)])
@@ -318,9 +328,9 @@ async def test_curl(tmp_path: Path) -> None:
 async def test_node(tmp_path: Path) -> None:
     script = Path(__file__).with_name("h2_asker.mjs")
     recorder = MemoryRecorder()
-    async with speaking(_measured) as upstream, opened(tmp_path, recorder, **reaching(upstream)) as door:
-        authority, ca = f"localhost:{upstream.port}", str(door.config.authority.certificate)
-        said = await _ran("node", str(script), str(door.port), authority, ca)
+    async with speaking(_measured) as upstream, opened(tmp_path, recorder, **reaching(upstream)) as worker:
+        authority, ca = f"localhost:{upstream.port}", str(worker.config.authority.certificate)
+        said = await _ran("node", str(script), str(worker.port), authority, ca)
     assert said == ",".join(str(number) for number in range(100)) + "\n"
     assert {told.outcome for told in recorder.exchanges} == {"completed"}
     assert len(recorder.exchanges) == 100

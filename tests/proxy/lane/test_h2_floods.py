@@ -9,28 +9,28 @@ from pathlib import Path
 import ngh2
 import pytest
 
-from tests.support.h2doors import answer_all, reaching, speaking
 from tests.support.h2quick import Quick, frame
-from tests.support.wire import Door, MemoryRecorder, Upstream, connected, opened
+from tests.support.h2workers import answer_all, reaching, speaking
+from tests.support.wire import MemoryRecorder, Upstream, Worker, connected, opened
 
 HEADERS, RST_STREAM, SETTINGS, PING, CONTINUATION = 1, 3, 4, 6, 9
 END_STREAM, END_HEADERS = 1, 4
 
 
 @asynccontextmanager
-async def _attacked(directory: Path) -> AsyncIterator[tuple[Door, Upstream, Quick, Quick]]:
-    """A door with a good client and a bad one."""
-    async with speaking(answer_all) as upstream, opened(directory, MemoryRecorder(), **reaching(upstream)) as door:
-        good, bad = [Quick(*await connected(door, f"localhost:{upstream.port}", alpn=("h2",))) for _ in range(2)]
+async def _attacked(directory: Path) -> AsyncIterator[tuple[Worker, Upstream, Quick, Quick]]:
+    """A worker with a good client and a bad one."""
+    async with speaking(answer_all) as upstream, opened(directory, MemoryRecorder(), **reaching(upstream)) as worker:
+        good, bad = [Quick(*await connected(worker, f"localhost:{upstream.port}", alpn=("h2",))) for _ in range(2)]
         await bad.until(ngh2.SettingsAcknowledged)
-        yield door, upstream, good, bad
+        yield worker, upstream, good, bad
         assert await good.body(good.ask(f"localhost:{upstream.port}")) == b"ok"
         good.writer.close()
         bad.writer.close()
 
 
 async def _thrown_out(client: Quick, flood: bytes, times: int = 200) -> None:
-    """Send this so many times; the door ends the connection before that, or at once after it."""
+    """Send this so many times; the worker ends the connection before that, or at once after it."""
     try:
         for _ in range(times):
             client.writer.write(flood)
@@ -98,9 +98,9 @@ def _head(upstream: Upstream) -> bytes:
 
 
 async def test_what_is_no_http_2_at_all_is_cut_off(tmp_path: Path) -> None:
-    async with speaking(answer_all) as upstream, opened(tmp_path, MemoryRecorder(), **reaching(upstream)) as door:
+    async with speaking(answer_all) as upstream, opened(tmp_path, MemoryRecorder(), **reaching(upstream)) as worker:
         for noise in (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", os.urandom(64)):
-            reader, writer = await connected(door, f"localhost:{upstream.port}", alpn=("h2",))
+            reader, writer = await connected(worker, f"localhost:{upstream.port}", alpn=("h2",))
             writer.write(noise)
             async with asyncio.timeout(5):
                 while await reader.read(65536):

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tests.support import wire
-from tests.support.h2doors import asking, reaching, speaking
 from tests.support.h2wire import Fields, Peer, StreamBroken
+from tests.support.h2workers import asking, reaching, speaking
 from tests.support.wire import MemoryRecorder, ScriptedAnswerer, answering, connected, opened
 
 ASKED: Fields = [
@@ -51,8 +51,8 @@ async def _conversation(directory: Path) -> tuple[list[Any], list[Any]]:
     heard: list[Any] = []
     async with (
         speaking(_handler) as upstream,
-        opened(directory, recorder, **reaching(upstream)) as door,
-        asking(door, upstream) as (peer, authority),
+        opened(directory, recorder, **reaching(upstream)) as worker,
+        asking(worker, upstream) as (peer, authority),
     ):
         for method, path, body in (
             ("POST", "/x?y=%20z", b"asked"),
@@ -99,9 +99,9 @@ async def _of_old(directory: Path) -> Any:
     recorder = MemoryRecorder()
     async with (
         answering(sent) as upstream,
-        opened(directory, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as door,
+        opened(directory, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as worker,
     ):
-        peer = Peer(*await connected(door, "api.test:443", alpn=("h2",)), client=True)
+        peer = Peer(*await connected(worker, "api.test:443", alpn=("h2",)), client=True)
         heard = await peer.answer(peer.ask("api.test", "/x", method="POST", body=b"asked", extra=ASKED))
         peer.writer.close()
     return _told(recorder.only, 0), (heard.headers, heard.body, heard.trailers), upstream.bodies
@@ -123,8 +123,8 @@ async def test_an_answerer_is_asked_alike(tmp_path: Path, monkeypatch: pytest.Mo
     for engine in wire.ENGINES:
         monkeypatch.setattr(wire, "engine", engine)
         answerer = ScriptedAnswerer(wire.whole(b"hello"), alpn=("h2",))
-        async with opened(tmp_path, answerer=answerer) as door:
-            peer = Peer(*await connected(door, "api.test:443", alpn=("h2",)), client=True)
+        async with opened(tmp_path, answerer=answerer) as worker:
+            peer = Peer(*await connected(worker, "api.test:443", alpn=("h2",)), client=True)
             stream = peer.begin("api.test", "/x")
             peer.conn.send_data(stream, b"as")
             peer.flush()

@@ -11,18 +11,18 @@ from proxy.lane.h2 import upstreams as h2upstreams
 from proxy.lane.receive_queue import ReceiveQueue
 from proxy.lane.upstream import Upstreams
 from proxy.trust.ca import ensure
-from proxy.wire.config import DoorConfig, Limits
+from proxy.wire.config import EngineConfig, Limits
 from proxy.wire.engine import Engine
-from tests.support.h2doors import OK, answer_all, asking, reaching, speaking
 from tests.support.h2wire import Fields, Peer, StreamBroken
+from tests.support.h2workers import OK, answer_all, asking, reaching, speaking
 from tests.support.wire import MemoryRecorder, Upstream, answering, connected, opened
 
 REFUSED, INTERNAL, CANCEL = 7, 2, 8
 
 
 async def test_all_clients_share_a_connection(tmp_path: Path) -> None:
-    async with speaking(answer_all) as upstream, opened(tmp_path, **reaching(upstream)) as door:
-        async with asking(door, upstream) as (one, authority), asking(door, upstream) as (other, _):
+    async with speaking(answer_all) as upstream, opened(tmp_path, **reaching(upstream)) as worker:
+        async with asking(worker, upstream) as (one, authority), asking(worker, upstream) as (other, _):
             for peer in (one, other, one):
                 assert (await peer.answer(peer.ask(authority, "/"))).body == b"ok"
         assert upstream.connections == 1
@@ -39,8 +39,8 @@ async def test_who_shows_a_name_for_a_connection_has_it_for_himself(tmp_path: Pa
         finally:
             left[number].set()
 
-    async with speaking(handler, upstream=upstream), opened(tmp_path, **reaching(upstream)) as door:
-        async with asking(door, upstream) as (one, authority), asking(door, upstream) as (other, _):
+    async with speaking(handler, upstream=upstream), opened(tmp_path, **reaching(upstream)) as worker:
+        async with asking(worker, upstream) as (one, authority), asking(worker, upstream) as (other, _):
             await one.answer(one.ask(authority, "/", extra=ntlm))
             await one.answer(one.ask(authority, "/"))
             assert upstream.connections == 2  # the first was made to learn what the upstream speaks
@@ -67,8 +67,8 @@ async def test_more_streams_than_an_upstream_takes_get_another_connection(tmp_pa
 
     async with (
         speaking(handler) as upstream,
-        opened(tmp_path, **reaching(upstream)) as door,
-        asking(door, upstream) as (peer, authority),
+        opened(tmp_path, **reaching(upstream)) as worker,
+        asking(worker, upstream) as (peer, authority),
     ):
         for stream in [peer.ask(authority, "/") for _ in range(2)]:
             assert (await peer.answer(stream)).body == b"ok"
@@ -89,8 +89,11 @@ async def test_a_client_that_stops_reading_does_not_stop_the_other(tmp_path: Pat
                 peer.respond((await peer.request())[0], OK, [b"ok"])
             await peer.step()
 
-    async with speaking(handler) as upstream, opened(tmp_path, **reaching(upstream)) as door:
-        async with asking(door, upstream, acknowledge=False) as (one, authority), asking(door, upstream) as (other, _):
+    async with speaking(handler) as upstream, opened(tmp_path, **reaching(upstream)) as worker:
+        async with (
+            asking(worker, upstream, acknowledge=False) as (one, authority),
+            asking(worker, upstream) as (other, _),
+        ):
             stream = one.ask(authority, "/big")
             while len(one.streams[stream].body) < 65535:
                 await one.step()
@@ -124,8 +127,8 @@ async def test_what_was_refused_before_anything_was_done_is_asked_again(tmp_path
     recorder = MemoryRecorder()
     async with (
         speaking(handler) as upstream,
-        opened(tmp_path, recorder, **reaching(upstream)) as door,
-        asking(door, upstream) as (peer, authority),
+        opened(tmp_path, recorder, **reaching(upstream)) as worker,
+        asking(worker, upstream) as (peer, authority),
     ):
         head: Fields = [("content-length", "4")]
         heard = await peer.answer(peer.ask(authority, "/", method="POST", body=b"once", extra=head))
@@ -140,8 +143,8 @@ async def test_what_was_reset_otherwise_is_not_asked_again(tmp_path: Path, code:
     recorder = MemoryRecorder()
     async with (
         speaking(handler) as upstream,
-        opened(tmp_path, recorder, **reaching(upstream)) as door,
-        asking(door, upstream) as (peer, authority),
+        opened(tmp_path, recorder, **reaching(upstream)) as worker,
+        asking(worker, upstream) as (peer, authority),
     ):
         with pytest.raises(StreamBroken, match=f"code {code}$"):
             await peer.answer(peer.ask(authority, "/", method="POST", body=b"once"))
@@ -159,8 +162,8 @@ async def test_an_upstream_that_refuses_without_end_is_believed(tmp_path: Path) 
 
     async with (
         speaking(handler) as upstream,
-        opened(tmp_path, **reaching(upstream)) as door,
-        asking(door, upstream) as (peer, authority),
+        opened(tmp_path, **reaching(upstream)) as worker,
+        asking(worker, upstream) as (peer, authority),
     ):
         with pytest.raises(StreamBroken, match=r"code 7$"):
             await peer.answer(peer.ask(authority, "/"))
@@ -185,8 +188,8 @@ async def test_a_goaway_sends_what_was_not_looked_at_elsewhere(tmp_path: Path) -
     recorder = MemoryRecorder()
     async with (
         speaking(handler, upstream=upstream),
-        opened(tmp_path, recorder, **reaching(upstream)) as door,
-        asking(door, upstream) as (peer, authority),
+        opened(tmp_path, recorder, **reaching(upstream)) as worker,
+        asking(worker, upstream) as (peer, authority),
     ):
         head: Fields = [("content-length", "4")]
         first, second = (peer.ask(authority, path, method="POST", body=b"once", extra=head) for path in ("/1", "/2"))
@@ -215,8 +218,8 @@ async def test_a_connection_that_breaks_without_a_word(tmp_path: Path, method: s
     recorder = MemoryRecorder()
     async with (
         speaking(handler, upstream=upstream),
-        opened(tmp_path, recorder, **reaching(upstream)) as door,
-        asking(door, upstream) as (peer, authority),
+        opened(tmp_path, recorder, **reaching(upstream)) as worker,
+        asking(worker, upstream) as (peer, authority),
     ):
         await peer.answer(peer.ask(authority, "/"))
         stream = peer.ask(authority, "/", method=method, extra=[("content-length", "0")])
@@ -242,8 +245,8 @@ async def test_a_connection_that_nobody_needs_is_let_go(tmp_path: Path, monkeypa
 
     async with (
         speaking(handler) as upstream,
-        opened(tmp_path, **reaching(upstream)) as door,
-        asking(door, upstream) as (peer, authority),
+        opened(tmp_path, **reaching(upstream)) as worker,
+        asking(worker, upstream) as (peer, authority),
     ):
         await peer.answer(peer.ask(authority, "/"))
         async with asyncio.timeout(10):
@@ -266,8 +269,8 @@ async def test_nobody_else_is_put_on_a_connection_that_may_be_dead(
 
     async with (
         speaking(handler, upstream=upstream),
-        opened(tmp_path, **reaching(upstream)) as door,
-        asking(door, upstream) as (peer, authority),
+        opened(tmp_path, **reaching(upstream)) as worker,
+        asking(worker, upstream) as (peer, authority),
     ):
         first = peer.ask(authority, "/")
         await silent.wait()
@@ -294,8 +297,8 @@ async def test_an_upload_goes_elsewhere_where_a_connection_took_nothing_of_it(
     monkeypatch.setattr(h2upstreams.Shared, "open", once_closing)
     async with (
         speaking(answer_all) as upstream,
-        opened(tmp_path, limits=Limits(buffered_request=0), **reaching(upstream)) as door,
-        asking(door, upstream) as (peer, authority),
+        opened(tmp_path, limits=Limits(buffered_request=0), **reaching(upstream)) as worker,
+        asking(worker, upstream) as (peer, authority),
     ):
         upload = peer.ask(authority, "/", method="POST", body=bytes(10_000), extra=[("content-length", "10000")])
         assert (await peer.answer(upload)).body == b"ok"
@@ -304,7 +307,7 @@ async def test_an_upload_goes_elsewhere_where_a_connection_took_nothing_of_it(
 
 def test_what_spoke_only_http_1_is_asked_again_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     authority = ensure(tmp_path)
-    engine = Engine(config=DoorConfig(authority=authority), recorder=None, answerer=None, trust=tmp_path)
+    engine = Engine(config=EngineConfig(authority=authority), recorder=None, answerer=None, trust=tmp_path)
     ways = h2ways.Ways(Upstreams(str(authority.certificate)), engine, lambda _: None, ReceiveQueue())
     engine.remember_alpn("old.test", 443, b"http/1.1")
     engine.remember_alpn("new.test", 443, b"h2")
@@ -327,8 +330,8 @@ async def test_a_connection_that_is_closed_as_soon_as_it_is_made_is_nobodys(
 
     async with (
         speaking(answer_all) as upstream,
-        opened(tmp_path, **reaching(upstream)) as door,
-        asking(door, upstream) as (peer, authority),
+        opened(tmp_path, **reaching(upstream)) as worker,
+        asking(worker, upstream) as (peer, authority),
     ):
         monkeypatch.setattr(Upstreams, "connect", gone)
         monkeypatch.setattr(h2upstreams.Shared, "roomy", False)
@@ -342,9 +345,9 @@ async def test_an_upstream_of_http_1_gets_http_1(tmp_path: Path) -> None:
         answering(b"HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nX-A: 1\r\nContent-Length: 2\r\n\r\nok") as upstream,
         opened(
             tmp_path, recorder := MemoryRecorder(), upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}
-        ) as door,
+        ) as worker,
     ):
-        reader, writer = await connected(door, "api.test:443", alpn=("h2",))
+        reader, writer = await connected(worker, "api.test:443", alpn=("h2",))
         peer = Peer(reader, writer, client=True)
         crumbs: Fields = [("cookie", "a=1"), ("x-playhead-step", "3"), ("x-b", "2"), ("cookie", "b=2")]
         first, heard = [await peer.answer(peer.ask("api.test", "/x", extra=crumbs)) for _ in range(2)]

@@ -10,7 +10,7 @@ from proxy.lane.admission import Asked, Tunnel, asked
 from proxy.lane.head_cache import LONGEST, MOST, Repeated
 from proxy.lane.heads import request_head
 from proxy.trust.ca import ensure
-from proxy.wire.config import DoorConfig, Origin
+from proxy.wire.config import EngineConfig, Origin
 from proxy.wire.engine import Engine
 
 TUNNEL, WITHIN = Tunnel("api.test", 443, ("run-1", "x")), Origin("https", "api.test", 443)
@@ -19,7 +19,7 @@ TUNNEL, WITHIN = Tunnel("api.test", 443, ("run-1", "x")), Origin("https", "api.t
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
     directory = tmp_path_factory.mktemp("keys")
-    config = DoorConfig(authority=ensure(directory / "keys"), mode="passthrough")
+    config = EngineConfig(authority=ensure(directory / "keys"), mode="passthrough")
     return Engine(config=config, recorder=None, answerer=None, trust=Path("unused"))
 
 

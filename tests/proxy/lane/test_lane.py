@@ -21,10 +21,10 @@ from proxy.lane.relay import Relay
 from proxy.wire.config import Limits
 from tests.support.h2wire import Peer
 from tests.support.wire import (
-    Door,
     MemoryRecorder,
     ScriptedAnswerer,
     Upstream,
+    Worker,
     answering,
     connected,
     opened,
@@ -57,8 +57,8 @@ def handed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return found
 
 
-async def _got(door: Door, request: bytes, size: int = len(OK)) -> bytes:
-    reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+async def _got(worker: Worker, request: bytes, size: int = len(OK)) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
     writer.write(request)
     try:
         return await reader.readexactly(size)
@@ -71,10 +71,10 @@ async def _got(door: Door, request: bytes, size: int = len(OK)) -> bytes:
 
 
 async def test_what_agents_send_stays_on_the_lane(tmp_path: Path, handed: list[bytes]) -> None:
-    async with answering(OK) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as door:
-        assert await _got(door, ASK) == OK
+    async with answering(OK) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker:
+        assert await _got(worker, ASK) == OK
         for alpn in ((), ("http/1.1",), ("h2", "http/1.1")):
-            reader, writer = await connected(door, "api.test:443", alpn=alpn)
+            reader, writer = await connected(worker, "api.test:443", alpn=alpn)
             writer.write(WITHIN)
             assert await reader.readexactly(len(OK)) == OK
             chosen = writer.get_extra_info("ssl_object").selected_alpn_protocol()
@@ -94,15 +94,15 @@ async def test_what_agents_send_stays_on_the_lane(tmp_path: Path, handed: list[b
 )
 async def test_what_it_does_not_speak_goes_on_as_it_came(tmp_path: Path, handed: list[bytes], request_: bytes) -> None:
     recorder = MemoryRecorder()
-    async with answering(OK) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as door:
-        assert await _got(door, request_) == OK
+    async with answering(OK) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+        assert await _got(worker, request_) == OK
     assert handed == [request_]
     assert recorder.only.outcome == "completed"
 
 
 async def test_a_client_that_speaks_only_http_2_gets_it(tmp_path: Path, handed: list[bytes]) -> None:
-    async with answering(OK) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as door:
-        reader, writer = await connected(door, "api.test:443", alpn=("h2",))
+    async with answering(OK) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker:
+        reader, writer = await connected(worker, "api.test:443", alpn=("h2",))
         peer = Peer(reader, writer, client=True)
         assert (await peer.answer(peer.ask("api.test", "/x"))).body == b"hello"
         writer.close()
@@ -112,8 +112,8 @@ async def test_a_client_that_speaks_only_http_2_gets_it(tmp_path: Path, handed: 
 async def test_what_was_recorded_over_http_2_is_replayed_over_it(tmp_path: Path, handed: list[bytes]) -> None:
     for recorded, chosen in (("h2", "h2"), ("http/1.1", "http/1.1")):
         answerer = ScriptedAnswerer(alpn=(recorded,))
-        async with opened(tmp_path, answerer=answerer) as door:
-            _, writer = await connected(door, "api.test:443", alpn=("h2", "http/1.1"))
+        async with opened(tmp_path, answerer=answerer) as worker:
+            _, writer = await connected(worker, "api.test:443", alpn=("h2", "http/1.1"))
             assert writer.get_extra_info("ssl_object").selected_alpn_protocol() == chosen
             writer.close()
     assert handed == []
@@ -122,8 +122,8 @@ async def test_what_was_recorded_over_http_2_is_replayed_over_it(tmp_path: Path,
 async def test_a_connection_changes_engines_between_two_requests(tmp_path: Path, handed: list[bytes]) -> None:
     recorder = MemoryRecorder()
     odd = b"FOO /x HTTP/1.1\r\nHost: api.test\r\n\r\n"
-    async with answering(OK) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as door:
-        reader, writer = await connected(door, "api.test:443")
+    async with answering(OK) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+        reader, writer = await connected(worker, "api.test:443")
         for request in (WITHIN, odd, WITHIN):
             writer.write(request)
             assert await reader.readexactly(len(OK)) == OK
@@ -135,16 +135,16 @@ async def test_a_connection_changes_engines_between_two_requests(tmp_path: Path,
 
 async def test_two_requests_at_once_of_which_one_is_not_for_the_lane(tmp_path: Path, handed: list[bytes]) -> None:
     odd = ASK.replace(b"GET", b"FOO")
-    async with answering(OK) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as door:
-        assert await _got(door, ASK + odd + ASK, 3 * len(OK)) == OK * 3
+    async with answering(OK) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker:
+        assert await _got(worker, ASK + odd + ASK, 3 * len(OK)) == OK * 3
     assert handed == [odd + ASK]
 
 
 async def test_nothing_of_mitmproxy_is_loaded_before_it_is_needed(tmp_path: Path) -> None:
     code = (
         "import asyncio, sys\nfrom pathlib import Path\nfrom proxy import lane\nfrom proxy.trust.ca import ensure\n"
-        "from proxy.wire.config import DoorConfig\n"
-        "config = DoorConfig(authority=ensure(Path(sys.argv[1])), mode='passthrough')\n"
+        "from proxy.wire.config import EngineConfig\n"
+        "config = EngineConfig(authority=ensure(Path(sys.argv[1])), mode='passthrough')\n"
         "def ready(_):\n    config.stop.set()\n"
         "asyncio.run(lane.run(config, None, None, ready))\nprint('mitmproxy' in sys.modules)"
     )
@@ -177,16 +177,16 @@ async def _counted(**more: Any) -> AsyncIterator[tuple[Upstream, list[int]]]:
 
 
 async def test_the_next_client_finds_a_connection(tmp_path: Path) -> None:
-    async with _counted() as (upstream, asked), opened(tmp_path, upstreams=_instead(upstream)) as door:
+    async with _counted() as (upstream, asked), opened(tmp_path, upstreams=_instead(upstream)) as worker:
         for _ in range(3):
-            assert await _got(door, ASK) == OK
-            await asyncio.sleep(0.02)  # for the door to see that the client has left
+            assert await _got(worker, ASK) == OK
+            await asyncio.sleep(0.02)  # for the worker to see that the client has left
     assert asked == [1, 1, 1]
 
 
 async def test_two_clients_at_once_have_one_each(tmp_path: Path) -> None:
-    async with _counted() as (upstream, asked), opened(tmp_path, upstreams=_instead(upstream)) as door:
-        clients = [await connected(door, "api.test:443") for _ in range(2)]
+    async with _counted() as (upstream, asked), opened(tmp_path, upstreams=_instead(upstream)) as worker:
+        clients = [await connected(worker, "api.test:443") for _ in range(2)]
         for _ in range(2):
             for reader, writer in clients:
                 writer.write(WITHIN)
@@ -201,10 +201,10 @@ async def test_two_clients_at_once_have_one_each(tmp_path: Path) -> None:
     [ASK.replace(b"/x", b"/negotiate"), ASK.replace(b"\r\n\r\n", b"\r\nAuthorization: NTLM TlRMTVNT\r\n\r\n")],
 )
 async def test_a_connection_on_which_somebody_has_a_name_is_for_nobody_else(tmp_path: Path, first: bytes) -> None:
-    async with _counted() as (upstream, asked), opened(tmp_path, upstreams=_instead(upstream)) as door:
-        await _got(door, first)
+    async with _counted() as (upstream, asked), opened(tmp_path, upstreams=_instead(upstream)) as worker:
+        await _got(worker, first)
         await asyncio.sleep(0.02)  # as above
-        await _got(door, ASK)
+        await _got(worker, ASK)
     assert asked == [1, 2]
 
 
@@ -213,9 +213,9 @@ async def test_what_must_not_be_asked_twice_wants_a_fresh_connection(
 ) -> None:
     monkeypatch.setattr(upstreams, "FRESH", 0.0)
     post = ASK.replace(b"GET", b"POST").replace(b"\r\n\r\n", b"\r\nContent-Length: 0\r\n\r\n")
-    async with _counted() as (upstream, asked), opened(tmp_path, upstreams=_instead(upstream)) as door:
+    async with _counted() as (upstream, asked), opened(tmp_path, upstreams=_instead(upstream)) as worker:
         for request in (ASK, post, ASK):
-            assert await _got(door, request) == OK
+            assert await _got(worker, request) == OK
             await asyncio.sleep(0.02)  # as above
     assert asked[:2] == [1, 2]
 
@@ -232,9 +232,9 @@ async def test_a_get_on_a_connection_that_was_just_closed_is_asked_again(tmp_pat
     recorder = MemoryRecorder()
     async with (
         serving(handler, upstream=upstream),
-        opened(tmp_path, recorder, upstreams=_instead(upstream)) as door,
+        opened(tmp_path, recorder, upstreams=_instead(upstream)) as worker,
     ):
-        assert await _got(door, ASK + ASK, 2 * len(OK)) == OK * 2
+        assert await _got(worker, ASK + ASK, 2 * len(OK)) == OK * 2
     assert len(upstream.heads) == 3
     assert [told.outcome for told in recorder.exchanges] == ["completed"] * 2
 
@@ -253,9 +253,9 @@ async def test_a_body_that_ends_without_a_goodbye_may_lack_something(tmp_path: P
     recorder = MemoryRecorder()
     async with (
         serving(handler, tls=upstream_tls("localhost")) as upstream,
-        opened(tmp_path, recorder, upstreams={"api.test": f"https://localhost:{upstream.port}"}) as door,
+        opened(tmp_path, recorder, upstreams={"api.test": f"https://localhost:{upstream.port}"}) as worker,
     ):
-        reader, writer = await connected(door, "api.test:443")
+        reader, writer = await connected(worker, "api.test:443")
         writer.write(WITHIN)
         assert (await reader.read()).endswith(b"not al")
         writer.close()
@@ -270,8 +270,8 @@ async def test_an_upstream_that_hangs_up_at_once_is_not_our_fault(
         writer.transport.abort()
 
     recorder = MemoryRecorder()
-    async with serving(handler) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as door:
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    async with serving(handler) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+        reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK.replace(b"GET", b"POST").replace(b"\r\n\r\n", b"\r\nContent-Length: 0\r\n\r\n"))
         assert await reader.read() == b""
         writer.close()
@@ -294,11 +294,11 @@ async def test_a_client_that_sends_far_ahead_and_half_a_request_is_read_on(tmp_p
             await read_request(reader)
             writer.write(OK)
 
-    async with serving(handler) as upstream, opened(tmp_path, upstreams=_instead(upstream)) as door:
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    async with serving(handler) as upstream, opened(tmp_path, upstreams=_instead(upstream)) as worker:
+        reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK * count + ASK[:-7])
         await upstream.connected.wait()
-        await asyncio.sleep(0.1)  # for the door to stop reading
+        await asyncio.sleep(0.1)  # for the worker to stop reading
         proceed.set()
         assert await reader.readexactly(len(OK) * count) == OK * count
         writer.write(ASK[-7:])
@@ -327,8 +327,8 @@ async def test_who_sends_much_waits_for_a_recorder_that_is_behind(tmp_path: Path
                 stuck.set()
                 await writer.drain()
 
-    async with serving(handler) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as door:
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    async with serving(handler) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+        reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK)
         await reader.readuntil(b"\r\n\r\n")
         async with asyncio.timeout(20), asyncio.TaskGroup() as group:
@@ -342,8 +342,8 @@ async def test_who_sends_much_waits_for_a_recorder_that_is_behind(tmp_path: Path
 
 
 async def test_a_handshake_that_does_not_end_is_not_waited_for(tmp_path: Path) -> None:
-    async with opened(tmp_path, limits=Limits(head=0.2, grace=0.5)) as door:
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    async with opened(tmp_path, limits=Limits(head=0.2, grace=0.5)) as worker:
+        reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(b"CONNECT api.test:443 HTTP/1.1\r\nHost: api.test:443\r\n\r\n")
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
         writer.write(b"\x16\x03\x01")
@@ -352,9 +352,9 @@ async def test_a_handshake_that_does_not_end_is_not_waited_for(tmp_path: Path) -
 
 
 async def test_clients_that_are_gone_leave_nothing(tmp_path: Path) -> None:
-    async with answering(OK) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as door:
+    async with answering(OK) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker:
         for _ in range(20):
-            await _got(door, ASK)
+            await _got(worker, ASK)
         await asyncio.sleep(0.05)  # for the last one's end to arrive
         gc.collect()
         # By their types and not by name: SDKs have clients as well.
@@ -362,18 +362,18 @@ async def test_clients_that_are_gone_leave_nothing(tmp_path: Path) -> None:
     assert (kinds.count(Client), kinds.count(Relay)) == (0, 0)
 
 
-# On the loop that a door runs on
+# On the loop that a worker runs on
 
 
 async def _conversation(directory: Path) -> None:
     recorder = MemoryRecorder()
     async with (
         answering(OK, tls=upstream_tls("localhost")) as upstream,
-        opened(directory, recorder, upstreams={"api.test": f"https://localhost:{upstream.port}"}) as door,
+        opened(directory, recorder, upstreams={"api.test": f"https://localhost:{upstream.port}"}) as worker,
     ):
-        assert await _got(door, ASK) == OK
+        assert await _got(worker, ASK) == OK
         for alpn in ("http/1.1", "h2"):
-            reader, writer = await connected(door, "api.test:443", alpn=(alpn,))
+            reader, writer = await connected(worker, "api.test:443", alpn=(alpn,))
             if alpn == "h2":
                 peer = Peer(reader, writer, client=True)
                 assert (await peer.answer(peer.ask("api.test", "/x"))).body == b"hello"
@@ -388,8 +388,8 @@ async def _conversation(directory: Path) -> None:
 
 async def _answered(directory: Path) -> None:
     answerer = ScriptedAnswerer(whole(b"one"), whole(b"two"))
-    async with opened(directory, answerer=answerer) as door:
-        reader, writer = await connected(door, "api.test:443")
+    async with opened(directory, answerer=answerer) as worker:
+        reader, writer = await connected(worker, "api.test:443")
         writer.write(WITHIN * 2)
         await reader.readuntil(b"one")
         await reader.readuntil(b"two")

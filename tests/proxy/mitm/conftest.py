@@ -1,4 +1,4 @@
-"""One suite for both engines: every test that opens a door runs with each of them."""
+"""One suite for both engines: every test that opens a worker runs with each of them."""
 
 import inspect
 

@@ -9,7 +9,7 @@ import pytest
 
 from proxy.wire.access import Access
 from store.run_tokens import RunTokens
-from tests.support.wire import Door, MemoryRecorder, answering, opened
+from tests.support.wire import MemoryRecorder, Worker, answering, opened
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 RUN = "team:night.1"
@@ -40,8 +40,8 @@ async def answer(reader: asyncio.StreamReader) -> bytes:
     return head + await reader.readexactly(int(length.partition(b":")[2]))
 
 
-async def asked(door: Door, *fields: str) -> bytes:
-    reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+async def asked(worker: Worker, *fields: str) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
     writer.write(request(*fields))
     try:
         return await answer(reader)
@@ -59,7 +59,7 @@ async def test_a_claimed_run_takes_requests_with_its_token_alone(tmp_path: Path,
             recorder,
             access=Access(run_tokens=tokens),
             upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"},
-        ) as door,
+        ) as worker,
     ):
         for fields in (
             [credentials(RUN, "x")],
@@ -71,7 +71,7 @@ async def test_a_claimed_run_takes_requests_with_its_token_alone(tmp_path: Path,
             [credentials(f"{RUN}:g2", "x")],
             [credentials(f"{RUN}:live-1a", "x")],
         ):
-            told = await asked(door, *fields)
+            told = await asked(worker, *fields)
             assert told.startswith(b"HTTP/1.1 403"), fields
             assert b'"code": "run_claimed"' in told, fields
             assert f"playhead token --run {RUN}".encode() in told, fields
@@ -86,8 +86,8 @@ async def test_a_claimed_run_takes_requests_with_its_token_alone(tmp_path: Path,
             [credentials("other", "x")],
             [],
         ):
-            assert (await asked(door, *fields)).startswith(b"HTTP/1.1 200"), fields
-        assert door.config.counts["errors/run_claimed"] == 8
+            assert (await asked(worker, *fields)).startswith(b"HTTP/1.1 200"), fields
+        assert worker.config.counts["errors/run_claimed"] == 8
     named = [exchange.begun["run"] for exchange in recorder.exchanges[:5]]
     assert named == [RUN, RUN, f"{RUN}:g2", f"{RUN}:g", "other"]
 
@@ -102,17 +102,17 @@ async def test_within_tls_it_is_the_same(tmp_path: Path, tokens: RunTokens, http
             recorder,
             access=Access(run_tokens=tokens),
             upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"},
-        ) as door,
+        ) as worker,
     ):
         own = tokens.token(RUN)
-        proxies = [door.proxy("other"), door.proxy("other", own), door.proxy("team%3Anight.1", own)]
+        proxies = [worker.proxy("other"), worker.proxy("other", own), worker.proxy("team%3Anight.1", own)]
         for proxy, status in zip(proxies, (403, 200, 200), strict=True):
-            async with httpx.AsyncClient(proxy=proxy, verify=door.tls, http2=http2) as client:
+            async with httpx.AsyncClient(proxy=proxy, verify=worker.tls, http2=http2) as client:
                 got = await client.get("https://api.test/x", headers={"X-Playhead-Bound-Run": RUN})
                 assert got.status_code == status
                 assert status == 200 or got.json()["error"]["code"] == "run_claimed"
         with pytest.raises(httpx.ProxyError, match="403"):
-            async with httpx.AsyncClient(proxy=door.proxy("team%3Anight.1"), verify=door.tls) as client:
+            async with httpx.AsyncClient(proxy=worker.proxy("team%3Anight.1"), verify=worker.tls) as client:
                 await client.get("https://api.test/x")
     assert [exchange.begun["run"] for exchange in recorder.exchanges] == [RUN] * 2
 
@@ -126,9 +126,9 @@ async def test_a_claim_holds_on_connections_that_are_older(tmp_path: Path, token
             recorder,
             access=Access(run_tokens=tokens),
             upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"},
-        ) as door,
+        ) as worker,
     ):
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         for status in (b"200", b"200", b"403"):
             writer.write(request("X-Playhead-Run: late"))
             assert (await answer(reader)).startswith(b"HTTP/1.1 " + status)
@@ -136,7 +136,7 @@ async def test_a_claim_holds_on_connections_that_are_older(tmp_path: Path, token
                 tokens.claim("late")
         writer.close()
         tokens.release("late")
-        assert (await asked(door, "X-Playhead-Run: late")).startswith(b"HTTP/1.1 200")
+        assert (await asked(worker, "X-Playhead-Run: late")).startswith(b"HTTP/1.1 200")
     assert len(recorder.exchanges) == 3
 
 
@@ -148,11 +148,11 @@ async def test_where_a_token_is_asked_for_that_of_any_run_opens(tmp_path: Path, 
             MemoryRecorder(),
             access=Access(run_tokens=tokens, tokens=("recording",)),
             upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"},
-        ) as door,
+        ) as worker,
     ):
         own = tokens.token("any")
         for token, status in (("recording", b"200"), (own, b"200"), (own[:-1], b"407"), ("x.y", b"407"), ("", b"407")):
-            told = await asked(door, credentials("free", token))
+            told = await asked(worker, credentials("free", token))
             assert told.startswith(b"HTTP/1.1 " + status), token
 
 
@@ -165,10 +165,10 @@ async def test_the_worker_of_one_command_takes_its_own_credentials_alone(tmp_pat
             recorder,
             access=Access(run_tokens=tokens, only_run=RUN),
             upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"},
-        ) as door,
+        ) as worker,
     ):
         for run, token, status in (("free", "x", b"403"), (RUN, "x", b"403"), ("free", tokens.token(RUN), b"200")):
-            assert (await asked(door, credentials(run, token))).startswith(b"HTTP/1.1 " + status), run
+            assert (await asked(worker, credentials(run, token))).startswith(b"HTTP/1.1 " + status), run
 
 
 async def test_in_reverse_the_token_stands_in_the_path(tmp_path: Path, tokens: RunTokens) -> None:
@@ -179,8 +179,8 @@ async def test_in_reverse_the_token_stands_in_the_path(tmp_path: Path, tokens: R
             MemoryRecorder(),
             access=Access(run_tokens=tokens),
             reverse=f"http://127.0.0.1:{upstream.port}",
-        ) as door,
-        httpx.AsyncClient(base_url=door.url) as client,
+        ) as worker,
+        httpx.AsyncClient(base_url=worker.url) as client,
     ):
         statuses = [
             (await client.get(f"{prefix}/x")).status_code

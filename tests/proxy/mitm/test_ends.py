@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from proxy.wire.config import Limits
-from tests.support.wire import Door, MemoryRecorder, Upstream, answering, opened, read_request, serving
+from tests.support.wire import MemoryRecorder, Upstream, Worker, answering, opened, read_request, serving
 
 ASK = b"GET http://api.test/x HTTP/1.1\r\nHost: api.test\r\n\r\n"
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n"
@@ -19,8 +19,8 @@ def _instead(upstream: Upstream) -> dict[str, str]:
     return {"api.test": f"http://127.0.0.1:{upstream.port}"}
 
 
-async def _client(door: Door, request: bytes = ASK) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+async def _client(worker: Worker, request: bytes = ASK) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
     writer.write(request)
     return reader, writer
 
@@ -53,8 +53,8 @@ async def test_a_response_cut_by_the_upstream_is_cut_for_the_client(
             _reset(writer)
 
     recorder = MemoryRecorder()
-    async with serving(handler) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as door:
-        reader, writer = await _client(door)
+    async with serving(handler) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+        reader, writer = await _client(worker)
         await recorder.begun.wait()
         await recorder.until(lambda: b"part" in recorder.only.body("response"))
         proceed.set()
@@ -72,8 +72,8 @@ async def test_an_upstream_that_closes_without_a_word_leaves_the_client_without_
         await read_request(reader)
 
     recorder = MemoryRecorder()
-    async with serving(handler) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as door:
-        reader, writer = await _client(door)
+    async with serving(handler) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+        reader, writer = await _client(worker)
         assert await reader.read() == b""
         writer.close()
         await recorder.only.over.wait()
@@ -91,8 +91,8 @@ async def test_a_client_that_leaves_takes_the_upstream_with_it(tmp_path: Path) -
         left.set()
 
     recorder = MemoryRecorder()
-    async with serving(handler) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as door:
-        reader, writer = await _client(door)
+    async with serving(handler) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+        reader, writer = await _client(worker)
         await reader.readexactly(len(HEAD) + 4)
         writer.close()
         async with asyncio.timeout(1):
@@ -112,9 +112,9 @@ async def test_a_client_that_leaves_before_its_request_is_kept_is_not_asked_for(
     recorder.gate.clear()
     async with (
         answering(HEAD + b"0123456789") as upstream,
-        opened(tmp_path, recorder, upstreams=_instead(upstream)) as door,
+        opened(tmp_path, recorder, upstreams=_instead(upstream)) as worker,
     ):
-        _, writer = await _client(door, request_)
+        _, writer = await _client(worker, request_)
         await recorder.begun.wait()
         _reset(writer)
         await asyncio.sleep(0.05)  # for the reset to arrive
@@ -129,9 +129,9 @@ async def test_a_client_that_leaves_in_its_own_request_is_recorded(tmp_path: Pat
     recorder = MemoryRecorder()
     async with (
         answering(HEAD + b"0123456789") as upstream,
-        opened(tmp_path, recorder, upstreams=_instead(upstream)) as door,
+        opened(tmp_path, recorder, upstreams=_instead(upstream)) as worker,
     ):
-        _, writer = await _client(door, ASK.replace(b"\r\n\r\n", b"\r\nContent-Length: 100\r\n\r\npart"))
+        _, writer = await _client(worker, ASK.replace(b"\r\n\r\n", b"\r\nContent-Length: 100\r\n\r\npart"))
         await recorder.until(lambda: bool(recorder.exchanges) and recorder.only.body("request") == b"part")
         writer.close()
         await recorder.only.over.wait()
@@ -139,9 +139,9 @@ async def test_a_client_that_leaves_in_its_own_request_is_recorded(tmp_path: Pat
     assert recorder.only.outcome == "client_closed"
 
 
-async def _problem(door: Door, request: bytes = ASK) -> tuple[int, dict[str, object]]:
+async def _problem(worker: Worker, request: bytes = ASK) -> tuple[int, dict[str, object]]:
     """Status and body of a refusal of ours."""
-    reader, writer = await _client(door, request)
+    reader, writer = await _client(worker, request)
     head = await reader.readuntil(b"\r\n\r\n")
     fields = head.decode().lower()
     assert "content-type: application/problem+json" in fields
@@ -158,8 +158,8 @@ async def test_an_upstream_that_refuses_the_connection_is_a_502_that_says_so(tmp
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     recorder = MemoryRecorder()
-    async with opened(tmp_path, recorder, upstreams={"api.test": f"http://127.0.0.1:{port}"}) as door:
-        status, body = await _problem(door)
+    async with opened(tmp_path, recorder, upstreams={"api.test": f"http://127.0.0.1:{port}"}) as worker:
+        status, body = await _problem(worker)
     assert status == 502
     assert "refused" in str(body["detail"])
     assert (recorder.only.outcome, recorder.only.head[0] if recorder.only.head else None) == ("server_closed", 502)
@@ -167,8 +167,8 @@ async def test_an_upstream_that_refuses_the_connection_is_a_502_that_says_so(tmp
 
 async def test_a_name_that_does_not_resolve_is_a_502_that_says_so(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
-    async with opened(tmp_path, recorder) as door:
-        status, body = await _problem(door, ASK.replace(b"api.test", b"nowhere.invalid"))
+    async with opened(tmp_path, recorder) as worker:
+        status, body = await _problem(worker, ASK.replace(b"api.test", b"nowhere.invalid"))
     assert status == 502
     assert "nowhere.invalid does not resolve" in str(body["detail"])
     assert recorder.only.outcome == "server_closed"
@@ -178,8 +178,8 @@ async def test_a_failed_connection_is_tried_again_for_the_next_request(tmp_path:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    async with opened(tmp_path, MemoryRecorder(), upstreams={"api.test": f"http://127.0.0.1:{port}"}) as door:
-        reader, writer = await _client(door)
+    async with opened(tmp_path, MemoryRecorder(), upstreams={"api.test": f"http://127.0.0.1:{port}"}) as worker:
+        reader, writer = await _client(worker)
         head, _ = await read_request(reader)
         assert b" 502 " in head
         server = await asyncio.start_server(_answer_once, "127.0.0.1", port)
@@ -210,8 +210,8 @@ async def test_an_upstream_that_does_not_accept_in_time_is_a_504(tmp_path: Path)
         limits = Limits(connect=0.2, grace=0.5)
         async with opened(
             tmp_path, recorder, upstreams={"api.test": f"http://127.0.0.1:{port}"}, limits=limits
-        ) as door:
-            status, _ = await _problem(door)
+        ) as worker:
+            status, _ = await _problem(worker)
         for filler in fillers:
             filler.close()
     assert (status, recorder.only.outcome) == (504, "timed_out")
@@ -227,9 +227,9 @@ async def test_an_upstream_that_falls_silent_is_given_up_where_a_limit_is_set(tm
     limits = Limits(silence=0.2, grace=0.5)
     async with (
         serving(handler) as upstream,
-        opened(tmp_path, recorder, upstreams=_instead(upstream), limits=limits) as door,
+        opened(tmp_path, recorder, upstreams=_instead(upstream), limits=limits) as worker,
     ):
-        reader, writer = await _client(door)
+        reader, writer = await _client(worker)
         assert await reader.read() == HEAD + b"part"
         writer.close()
     assert recorder.only.outcome == "timed_out"
@@ -244,17 +244,17 @@ async def test_an_upstream_that_never_answers_is_a_504_where_a_limit_is_set(tmp_
     limits = Limits(silence=0.2, grace=0.5)
     async with (
         serving(handler) as upstream,
-        opened(tmp_path, recorder, upstreams=_instead(upstream), limits=limits) as door,
+        opened(tmp_path, recorder, upstreams=_instead(upstream), limits=limits) as worker,
     ):
-        status, _ = await _problem(door)
+        status, _ = await _problem(worker)
     assert (status, recorder.only.outcome) == (504, "timed_out")
 
 
 async def test_a_malformed_response_is_a_502(tmp_path: Path) -> None:
     bad = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
     recorder = MemoryRecorder()
-    async with answering(bad) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as door:
-        status, _ = await _problem(door)
+    async with answering(bad) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+        status, _ = await _problem(worker)
     assert (status, recorder.only.outcome) == (502, "refused")
 
 
@@ -265,8 +265,8 @@ async def test_an_early_response_reaches_the_client_while_it_still_sends(tmp_pat
         await writer.drain()
 
     recorder = MemoryRecorder()
-    async with serving(handler) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as door:
-        reader, writer = await _client(door, ASK.replace(b"\r\n\r\n", b"\r\nContent-Length: 9000000\r\n\r\npart"))
+    async with serving(handler) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+        reader, writer = await _client(worker, ASK.replace(b"\r\n\r\n", b"\r\nContent-Length: 9000000\r\n\r\npart"))
         assert b" 413 " in await reader.readuntil(b"\r\n\r\nno")
         writer.close()
         await recorder.only.over.wait()
@@ -274,7 +274,7 @@ async def test_an_early_response_reaches_the_client_while_it_still_sends(tmp_pat
     assert recorder.only.head[0] == 413
 
 
-async def test_a_stopping_door_lets_a_response_end(tmp_path: Path) -> None:
+async def test_a_stopping_worker_lets_a_response_end(tmp_path: Path) -> None:
     proceed = asyncio.Event()
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -287,21 +287,21 @@ async def test_a_stopping_door_lets_a_response_end(tmp_path: Path) -> None:
     limits = Limits(grace=5)
     async with (
         serving(handler) as upstream,
-        opened(tmp_path, recorder, upstreams=_instead(upstream), limits=limits) as door,
+        opened(tmp_path, recorder, upstreams=_instead(upstream), limits=limits) as worker,
     ):
-        reader, writer = await _client(door)
+        reader, writer = await _client(worker)
         await reader.readexactly(len(HEAD) + 4)
-        door.config.stop.set()
-        await asyncio.sleep(0.05)  # for the door to stop listening
+        worker.config.stop.set()
+        await asyncio.sleep(0.05)  # for the worker to stop listening
         with pytest.raises(ConnectionRefusedError):
-            await asyncio.open_connection("127.0.0.1", door.port)
+            await asyncio.open_connection("127.0.0.1", worker.port)
         proceed.set()
         assert await reader.read() == b"456789"
         writer.close()
     assert recorder.only.outcome == "completed"
 
 
-async def test_a_stopping_door_waits_no_longer_than_its_grace(tmp_path: Path) -> None:
+async def test_a_stopping_worker_waits_no_longer_than_its_grace(tmp_path: Path) -> None:
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(HEAD + b"part")
@@ -311,12 +311,15 @@ async def test_a_stopping_door_waits_no_longer_than_its_grace(tmp_path: Path) ->
     async with (
         serving(handler) as upstream,
         asyncio.timeout(3),
-        opened(tmp_path, recorder, upstreams=_instead(upstream), limits=Limits(grace=0.1)) as door,
+        opened(tmp_path, recorder, upstreams=_instead(upstream), limits=Limits(grace=0.1)) as worker,
     ):
-        reader, writer = await _client(door)
+        reader, writer = await _client(worker)
         await reader.readexactly(len(HEAD) + 4)
     writer.close()
-    assert (recorder.only.outcome, recorder.only.error) == ("refused", "the door stopped before the exchange was over")
+    assert (recorder.only.outcome, recorder.only.error) == (
+        "refused",
+        "the worker stopped before the exchange was over",
+    )
 
 
 async def test_a_request_that_cannot_be_kept_is_refused_before_it_reaches_the_upstream(tmp_path: Path) -> None:
@@ -324,9 +327,9 @@ async def test_a_request_that_cannot_be_kept_is_refused_before_it_reaches_the_up
     recorder.keeps = False
     async with (
         answering(HEAD + b"0123456789") as upstream,
-        opened(tmp_path, recorder, upstreams=_instead(upstream)) as door,
+        opened(tmp_path, recorder, upstreams=_instead(upstream)) as worker,
     ):
-        status, body = await _problem(door)
+        status, body = await _problem(worker)
     assert (status, upstream.connections) == (503, 0)
     assert str(body["detail"]).endswith("it went nowhere (the disk is full)")
 
@@ -340,7 +343,7 @@ async def test_a_response_that_cannot_be_kept_does_not_end(tmp_path: Path) -> No
         writer.write(HEAD + b"0123456789")
         await reader.read()
 
-    async with serving(handler) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as door:
-        reader, writer = await _client(door)
+    async with serving(handler) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+        reader, writer = await _client(worker)
         assert await reader.read() == HEAD
         writer.close()

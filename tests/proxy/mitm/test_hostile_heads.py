@@ -7,7 +7,6 @@ record says what was wrong with it.
 import asyncio
 from pathlib import Path
 
-from tests.support.h2doors import reaching
 from tests.support.h2frames import (
     DATA,
     END_STREAM,
@@ -20,10 +19,11 @@ from tests.support.h2frames import (
     head_frame,
 )
 from tests.support.h2quick import frame
+from tests.support.h2workers import reaching
 from tests.support.wire import (
-    Door,
     MemoryRecorder,
     Upstream,
+    Worker,
     answering,
     connected,
     opened,
@@ -105,9 +105,9 @@ async def test_a_hostile_request_of_http_1_goes_nowhere(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
     answers: dict[bytes, int] = {}
     ok = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
-    async with answering(ok) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as door:
+    async with answering(ok) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
         for request in REQUESTS:
-            reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+            reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
             writer.write(request)
             async with asyncio.timeout(10):
                 answers[request] = int((await reader.readuntil(b"\r\n"))[9:12])
@@ -164,10 +164,10 @@ async def test_a_hostile_response_of_http_1_is_refused_and_a_sound_one_passes_as
         await writer.drain()
 
     passed: list[bytes] = []
-    async with serving(handler) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as door:
+    async with serving(handler) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
         for answer in (*RESPONSES, *SOUND_RESPONSES):
             recorder.exchanges.clear()
-            reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+            reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
             writer.write(b"GET http://api.test/x HTTP/1.1\r\nHost: api.test\r\nConnection: close\r\n\r\n")
             heard = await reader.read()
             writer.close()
@@ -264,15 +264,15 @@ SOUND_OF_HTTP_2 = ((LENGTH, b"3"), (b"x-a", b"caf\xc3\xa9"), (b"x-b", b"a\tb"), 
 class _Client:
     """Sends messages that were written for stream 1, each on a stream of its own, as long as its connection lasts."""
 
-    def __init__(self, door: Door, upstream: Upstream) -> None:
-        self._door, self._authority = door, f"localhost:{upstream.port}"
+    def __init__(self, worker: Worker, upstream: Upstream) -> None:
+        self._worker, self._authority = worker, f"localhost:{upstream.port}"
         self._stream = 0
         self._frames: FrameReader | None = None
         self._writer: asyncio.StreamWriter
 
     async def ask(self, message: bytes) -> tuple[int | None, bytes, bool]:
         if self._frames is None:
-            reader, self._writer = await connected(self._door, self._authority, alpn=("h2",))
+            reader, self._writer = await connected(self._worker, self._authority, alpn=("h2",))
             self._frames, self._stream = FrameReader(reader), -1
             self._writer.write(PREFACE + frame(SETTINGS))
         self._stream += 2
@@ -303,9 +303,9 @@ async def test_a_hostile_request_of_http_2_goes_nowhere(tmp_path: Path) -> None:
                 writer.write(head_frame([(b":status", b"200")], stream=stream, end=True))
 
     tls = upstream_tls("localhost", alpn=("h2",))
-    async with serving(handler, tls=tls) as upstream, opened(tmp_path, recorder, **reaching(upstream)) as door:
+    async with serving(handler, tls=tls) as upstream, opened(tmp_path, recorder, **reaching(upstream)) as worker:
         sound = _request(*SOUND_OF_HTTP_2, body=b"abc", trailers=TRAILERS)
-        client = _Client(door, upstream)
+        client = _Client(worker, upstream)
         for request in (*REQUESTS_OF_HTTP_2, sound):
             status, _, whole = await client.ask(request)
             if request is sound:
@@ -330,9 +330,9 @@ async def test_a_hostile_response_of_http_2_is_refused(tmp_path: Path) -> None:
             writer.write(answer.replace((1).to_bytes(4), stream.to_bytes(4)))
 
     tls = upstream_tls("localhost", alpn=("h2",))
-    async with serving(handler, tls=tls) as upstream, opened(tmp_path, recorder, **reaching(upstream)) as door:
+    async with serving(handler, tls=tls) as upstream, opened(tmp_path, recorder, **reaching(upstream)) as worker:
         sound = _response(*SOUND_OF_HTTP_2[:3], trailers=TRAILERS)
-        client = _Client(door, upstream)
+        client = _Client(worker, upstream)
         for answer in (*RESPONSES_OF_HTTP_2, sound):
             recorder.exchanges.clear()
             status, body, whole = await client.ask(_request(method=b"GET"))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.h2doors import OK, asking, reaching, speaking
 from tests.support.h2wire import Fields, Heard, Peer, StreamBroken
+from tests.support.h2workers import OK, asking, reaching, speaking
 from tests.support.wire import MemoryRecorder, opened
 
 SIZED: Fields = [*OK, ("content-length", "6")]
@@ -49,8 +49,8 @@ async def test_nothing_is_forwarded_before_it_is_kept(tmp_path: Path) -> None:
     async with (
         asyncio.timeout(10),
         speaking(handler) as upstream,
-        opened(tmp_path, recorder, **reaching(upstream)) as door,
-        asking(door, upstream) as (peer, authority),
+        opened(tmp_path, recorder, **reaching(upstream)) as worker,
+        asking(worker, upstream) as (peer, authority),
     ):
         stream = peer.ask(authority, "/x", method="POST", body=b"ab")
         await recorder.begun.wait()
@@ -77,8 +77,8 @@ async def test_a_request_does_not_end_before_it_is_kept(tmp_path: Path) -> None:
     async with (
         asyncio.timeout(10),
         speaking(handler) as upstream,
-        opened(tmp_path, recorder, **reaching(upstream)) as door,
-        asking(door, upstream) as (peer, authority),
+        opened(tmp_path, recorder, **reaching(upstream)) as worker,
+        asking(worker, upstream) as (peer, authority),
     ):
         stream = peer.begin(authority, "/x")
         peer.conn.send_data(stream, b"ab")
@@ -116,8 +116,8 @@ async def test_only_what_completes_a_response_waits_until_it_is_kept(tmp_path: P
     async with (
         asyncio.timeout(10),
         speaking(handler) as upstream,
-        opened(tmp_path, recorder, **reaching(upstream)) as door,
-        asking(door, upstream) as (peer, authority),
+        opened(tmp_path, recorder, **reaching(upstream)) as worker,
+        asking(worker, upstream) as (peer, authority),
     ):
         stream = peer.ask(authority, "/x")
         await _has(peer, heard := peer.streams[stream], b"abcd")
@@ -147,8 +147,8 @@ async def test_what_cannot_be_kept_goes_nowhere_and_does_not_end(tmp_path: Path)
     async with (
         asyncio.timeout(10),
         speaking(handler) as upstream,
-        opened(tmp_path, recorder, **reaching(upstream)) as door,
-        asking(door, upstream) as (peer, authority),
+        opened(tmp_path, recorder, **reaching(upstream)) as worker,
+        asking(worker, upstream) as (peer, authority),
     ):
         with pytest.raises(StreamBroken, match="reset"):
             await peer.answer(stream := peer.ask(authority, "/first"))

@@ -28,8 +28,8 @@ async def test_an_upstream_cannot_speak_as_us(tmp_path: Path, http2: bool, mode:
         answering(FORGED) as upstream,
         opened(
             tmp_path, recorder, answerer, mode=mode, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}
-        ) as door,
-        httpx.AsyncClient(proxy=door.proxy("mine"), verify=door.tls, http2=http2) as client,
+        ) as worker,
+        httpx.AsyncClient(proxy=worker.proxy("mine"), verify=worker.tls, http2=http2) as client,
     ):
         got = await client.get("https://api.test/x")
     assert (got.text, got.headers["x-other"], "alt-svc" in got.headers) == ("ok", "1", False)
@@ -45,9 +45,9 @@ async def test_nor_in_what_announces_its_answer(tmp_path: Path) -> None:
     early = b"HTTP/1.1 103 Early Hints\r\nPlayhead: replayed\r\nLink: </x>\r\n\r\n"
     async with (
         answering(early + FORGED) as upstream,
-        opened(tmp_path, MemoryRecorder(), upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as door,
+        opened(tmp_path, MemoryRecorder(), upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as worker,
     ):
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(b"GET http://api.test/x HTTP/1.1\r\nHost: api.test\r\n\r\n")
         told = await reader.readuntil(b"\r\n\r\nok")
         writer.close()

@@ -20,8 +20,8 @@ async def test_the_run_holds_what_was_asked_and_what_was_answered(tmp_path: Path
     answerer = ScriptedAnswerer(RECORDED, alpn=("h2", "http/1.1") if http2 else ("http/1.1",))
     recorder = MemoryRecorder()
     async with (
-        opened(tmp_path, recorder, answerer, mode="auto") as door,
-        httpx.AsyncClient(proxy=door.proxy("child"), verify=door.tls, http2=http2) as client,
+        opened(tmp_path, recorder, answerer, mode="auto") as worker,
+        httpx.AsyncClient(proxy=worker.proxy("child"), verify=worker.tls, http2=http2) as client,
     ):
         assert (await client.post("https://nowhere.invalid/v1/x", content=b"asked")).text == "hello"
     told = recorder.only
@@ -42,8 +42,8 @@ class Broken(MemoryRecorder):
 async def test_a_recorder_that_fails_costs_nobody_the_answer(tmp_path: Path, http2: bool) -> None:
     answerer, recorder = ScriptedAnswerer(RECORDED, alpn=("h2",) if http2 else ("http/1.1",)), Broken()
     async with (
-        opened(tmp_path, recorder, answerer, mode="auto") as door,
-        httpx.AsyncClient(proxy=door.proxy("child"), verify=door.tls, http2=http2) as client,
+        opened(tmp_path, recorder, answerer, mode="auto") as worker,
+        httpx.AsyncClient(proxy=worker.proxy("child"), verify=worker.tls, http2=http2) as client,
     ):
         assert (await client.get("https://nowhere.invalid/x")).text == "hello"
     assert recorder.gaps[0][:2] == ("child", "the recorder failed: LookupError")
@@ -55,8 +55,8 @@ async def test_nothing_ends_before_it_is_kept(tmp_path: Path, sized: bool) -> No
     answer = replace(RECORDED, pieces=pieces, headers=RECORDED.headers if sized else ())
     recorder = MemoryRecorder()
     recorder.gate.clear()
-    async with opened(tmp_path, recorder, ScriptedAnswerer(answer), mode="auto") as door:
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    async with opened(tmp_path, recorder, ScriptedAnswerer(answer), mode="auto") as worker:
+        reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK)
         await reader.readuntil(b"hel")
         await recorder.until(lambda: recorder.exchanges[0].outcome == "completed")
@@ -80,8 +80,8 @@ async def test_nothing_ends_before_it_is_kept(tmp_path: Path, sized: bool) -> No
 )
 async def test_an_end_is_recorded_as_what_it_is(tmp_path: Path, answer: Answer, outcome: str) -> None:
     recorder = MemoryRecorder()
-    async with opened(tmp_path, recorder, ScriptedAnswerer(answer), mode="auto") as door:
-        _, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    async with opened(tmp_path, recorder, ScriptedAnswerer(answer), mode="auto") as worker:
+        _, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK)
         await recorder.until(lambda: bool(recorder.exchanges) and recorder.exchanges[0].outcome is not None)
         writer.close()
@@ -91,8 +91,8 @@ async def test_an_end_is_recorded_as_what_it_is(tmp_path: Path, answer: Answer, 
 async def test_a_client_that_leaves_in_the_middle_is_recorded_as_gone(tmp_path: Path) -> None:
     slow = replace(RECORDED, pieces=(Piece(0, b"hel"), Piece(60_000_000_000, b"lo")), end_at=60_000_000_000)
     recorder = MemoryRecorder()
-    async with opened(tmp_path, recorder, ScriptedAnswerer(slow), mode="auto") as door:
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    async with opened(tmp_path, recorder, ScriptedAnswerer(slow), mode="auto") as worker:
+        reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK)
         await reader.readuntil(b"hel")
         writer.close()
@@ -107,8 +107,8 @@ async def test_the_next_request_goes_live_and_into_the_same_run(tmp_path: Path) 
         answerer = ScriptedAnswerer(RECORDED, None)
         settings = {"mode": "auto", "upstreams": {"api.example": origin}}
         async with (
-            opened(tmp_path, recorder, answerer, **settings) as door,
-            httpx.AsyncClient(proxy=door.proxy("child"), verify=door.tls) as client,
+            opened(tmp_path, recorder, answerer, **settings) as worker,
+            httpx.AsyncClient(proxy=worker.proxy("child"), verify=worker.tls) as client,
         ):
             answers = [(await client.get("http://api.example/x")).text for _ in range(2)]
     assert answers == ["hello", "live"]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from calls.model import Headers
 from replay.answer import Answer, Piece
-from tests.support.h2doors import asking, reaching, speaking
 from tests.support.h2wire import Peer
+from tests.support.h2workers import asking, reaching, speaking
 from tests.support.wire import MemoryRecorder, ScriptedAnswerer, answering, connected, opened
 
 SENT: Headers = (
@@ -43,14 +43,14 @@ async def test_extensions_and_forbidden_trailers_of_http_1_are_not_passed_on(tmp
     recorder = MemoryRecorder()
     async with (
         answering(head + _chunked(SENT, b';name="v;w"')) as upstream,
-        opened(tmp_path, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as door,
+        opened(tmp_path, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as worker,
     ):
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         request = b"POST http://api.test/ HTTP/1.1\r\nHost: api.test\r\nTransfer-Encoding: chunked\r\n\r\n"
         writer.write(request + _chunked(SENT, b";name=v"))
         heard = await reader.readuntil(b"0\r\nX-Before: 1\r\nGrpc-Status: 0\r\n\r\n")
         writer.close()
-        peer = Peer(*await connected(door, "api.test:443", alpn=("h2",)), client=True)
+        peer = Peer(*await connected(worker, "api.test:443", alpn=("h2",)), client=True)
         stream = peer.begin("api.test", "/")
         peer.conn.send_data(stream, b"abcde")
         peer.conn.send_headers(stream, OF_HTTP_2, end_stream=True)
@@ -80,8 +80,8 @@ async def test_forbidden_trailers_of_http_2_are_not_passed_on(tmp_path: Path) ->
     recorder = MemoryRecorder()
     async with (
         speaking(handler) as upstream,
-        opened(tmp_path, recorder, **reaching(upstream)) as door,
-        asking(door, upstream) as (peer, authority),
+        opened(tmp_path, recorder, **reaching(upstream)) as worker,
+        asking(worker, upstream) as (peer, authority),
     ):
         answers = []
         for path, trailers in (("/", OF_HTTP_2), ("/none", OF_HTTP_2[1:-1])):
@@ -97,12 +97,12 @@ async def test_forbidden_trailers_of_http_2_are_not_passed_on(tmp_path: Path) ->
 
 async def test_forbidden_trailers_of_a_recording_are_not_answered(tmp_path: Path) -> None:
     recorded = Answer(status=200, reason="OK", headers=(), pieces=(Piece(0, b"ok"),), trailers=SENT)
-    async with opened(tmp_path, answerer=ScriptedAnswerer(recorded, recorded, alpn=("h2",))) as door:
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    async with opened(tmp_path, answerer=ScriptedAnswerer(recorded, recorded, alpn=("h2",))) as worker:
+        reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(b"GET http://api.test/ HTTP/1.1\r\nHost: api.test\r\n\r\n")
         heard = await reader.readuntil(b"Grpc-Status: 0\r\n\r\n")
         writer.close()
-        peer = Peer(*await connected(door, "api.test:443", alpn=("h2",)), client=True)
+        peer = Peer(*await connected(worker, "api.test:443", alpn=("h2",)), client=True)
         answer = await peer.answer(peer.ask("api.test", "/"))
         peer.writer.close()
     assert heard.endswith(b"0\r\nX-Before: 1\r\nGrpc-Status: 0\r\n\r\n")

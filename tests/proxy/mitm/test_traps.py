@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from proxy.wire.config import Limits
-from tests.support.wire import Door, MemoryRecorder, Upstream, answering, connected, opened, read_request, serving
+from tests.support.wire import MemoryRecorder, Upstream, Worker, answering, connected, opened, read_request, serving
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 ASK = b"GET http://api.test/x HTTP/1.1\r\nHost: api.test\r\n\r\n"
@@ -28,8 +28,8 @@ def _post(body: bytes = b"ab", *fields: bytes) -> bytes:
     return b"\r\n".join(head) + b"\r\n\r\n" + body
 
 
-async def _first_line(door: Door, request: bytes) -> bytes:
-    reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+async def _first_line(worker: Worker, request: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
     writer.write(request)
     try:
         return (await reader.readuntil(b"\r\n")).rstrip()
@@ -56,8 +56,8 @@ SMUGGLED = b"GET http://api.test/admin HTTP/1.1\r\nHost: api.test\r\n\r\n"
 async def test_a_body_that_is_not_in_chunks_ends_the_connection(tmp_path: Path, body: bytes) -> None:
     """What comes behind it could be another request, or not: nobody answers it."""
     recorder = MemoryRecorder()
-    async with answering(OK) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as door:
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    async with answering(OK) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+        reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK.replace(b"\r\n\r\n", b"\r\nTransfer-Encoding: chunked\r\n\r\n") + body + SMUGGLED)
         writer.write_eof()
         got = await reader.read()
@@ -69,8 +69,8 @@ async def test_a_body_that_is_not_in_chunks_ends_the_connection(tmp_path: Path, 
 async def test_a_second_answer_is_for_nobody(tmp_path: Path) -> None:
     """It would be taken for the answer to what is asked next."""
     poisoned = OK + b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"
-    async with answering(poisoned) as upstream, opened(tmp_path, upstreams=_instead(upstream)) as door:
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    async with answering(poisoned) as upstream, opened(tmp_path, upstreams=_instead(upstream)) as worker:
+        reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         for _ in range(2):
             writer.write(ASK)
             assert await reader.readexactly(len(OK)) == OK
@@ -88,8 +88,8 @@ async def test_what_comes_unasked_is_for_nobody(tmp_path: Path) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil")
         await reader.read()
 
-    async with serving(handler) as upstream, opened(tmp_path, upstreams=_instead(upstream)) as door:
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    async with serving(handler) as upstream, opened(tmp_path, upstreams=_instead(upstream)) as worker:
+        reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         for _ in range(2):
             writer.write(ASK)
             assert await reader.readexactly(len(OK)) == OK
@@ -110,9 +110,9 @@ async def test_a_post_is_never_sent_twice(tmp_path: Path) -> None:
     upstream = Upstream()
     async with (
         serving(handler, upstream=upstream),
-        opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as door,
+        opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker,
     ):
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(_post())
         assert await reader.readexactly(len(OK)) == OK
         writer.write(_post())
@@ -127,11 +127,11 @@ async def test_a_client_s_connection_outlives_its_upstream_s(tmp_path: Path, tls
         await read_request(reader)
         writer.write(OK)
 
-    async with serving(handler) as upstream, opened(tmp_path, upstreams=_instead(upstream)) as door:
+    async with serving(handler) as upstream, opened(tmp_path, upstreams=_instead(upstream)) as worker:
         if tls:
-            reader, writer = await connected(door, "api.test:443")
+            reader, writer = await connected(worker, "api.test:443")
         else:
-            reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+            reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         ask = b"GET /x HTTP/1.1\r\nHost: api.test\r\n\r\n" if tls else ASK
         for _ in range(3):
             writer.write(ask)
@@ -145,11 +145,11 @@ async def test_a_client_s_connection_outlives_its_upstream_s(tmp_path: Path, tls
 async def test_the_next_request_waits_for_no_body_of_head(tmp_path: Path, status: bytes) -> None:
     sent = b"HTTP/1.1 " + status + b"\r\nContent-Length: 5\r\n\r\n"
     method = b"HEAD" if status.startswith(b"200") else b"GET"
-    async with answering(sent) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as door:
+    async with answering(sent) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker:
         if status.startswith(b"204"):
             sent = sent.replace(b"Content-Length: 5\r\n", b"")
             return
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         for _ in range(3):
             writer.write(ASK.replace(b"GET", method))
             assert await reader.readexactly(len(sent)) == sent
@@ -159,8 +159,8 @@ async def test_the_next_request_waits_for_no_body_of_head(tmp_path: Path, status
 
 async def test_what_has_no_body_ends_with_its_head_whatever_that_says(tmp_path: Path) -> None:
     sent = b"HTTP/1.1 304 Not Modified\r\nTransfer-Encoding: chunked\r\n\r\n"
-    async with answering(sent) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as door:
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    async with answering(sent) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker:
+        reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         for _ in range(2):
             writer.write(ASK)
             assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 304 ")
@@ -170,8 +170,8 @@ async def test_what_has_no_body_ends_with_its_head_whatever_that_says(tmp_path: 
 async def test_many_interim_answers_and_then_one(tmp_path: Path) -> None:
     interim = b"HTTP/1.1 100 Continue\r\n\r\n" + b"HTTP/1.1 103 Early Hints\r\nLink: </a>; rel=preload\r\n\r\n" * 3
     recorder = MemoryRecorder()
-    async with answering(interim + OK) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as door:
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    async with answering(interim + OK) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+        reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         for _ in range(2):
             writer.write(_post())
             assert await reader.readexactly(len(interim + OK)) == interim + OK
@@ -180,8 +180,8 @@ async def test_many_interim_answers_and_then_one(tmp_path: Path) -> None:
 
 
 async def test_a_client_may_send_its_body_though_nobody_said_continue(tmp_path: Path) -> None:
-    async with answering(OK) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as door:
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    async with answering(OK) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker:
+        reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(_post(b"body", b"Expect: 100-continue"))
         assert await reader.readexactly(len(OK)) == OK
         writer.close()
@@ -192,8 +192,8 @@ async def test_a_client_may_send_its_body_though_nobody_said_continue(tmp_path: 
 async def test_a_body_comes_through_however_it_is_cut(tmp_path: Path, size: int) -> None:
     body = b"".join(b"%x\r\n%b\r\n" % (n, b"x" * n) for n in (1, 16, 300)) + b"0\r\nX-T: v\r\n\r\n"
     recorder = MemoryRecorder()
-    async with answering(OK) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as door:
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    async with answering(OK) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+        reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         whole = ASK.replace(b"\r\n\r\n", b"\r\nTransfer-Encoding: chunked\r\n\r\n") + body
         for at in range(0, len(whole), size):
             writer.write(whole[at : at + size])
@@ -209,8 +209,8 @@ async def test_gzip_is_left_alone(tmp_path: Path) -> None:
     sent = (
         b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n\x1f\x8b\x08\r\n0\r\n\r\n"
     )
-    async with answering(sent) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as door:
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    async with answering(sent) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker:
+        reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK)
         assert await reader.readexactly(len(sent)) == sent
         writer.close()
@@ -218,8 +218,8 @@ async def test_gzip_is_left_alone(tmp_path: Path) -> None:
 
 async def test_an_answer_in_a_coding_that_nobody_speaks_is_not_passed_on(tmp_path: Path) -> None:
     sent = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: snappy\r\n\r\nabc"
-    async with answering(sent) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as door:
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    async with answering(sent) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker:
+        reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK)
         writer.write_eof()
         got = await reader.read()
@@ -247,9 +247,9 @@ async def test_an_answer_that_could_mean_two_things_is_never_passed_on(tmp_path:
     async with (
         asyncio.timeout(10),
         answering(sent) as upstream,
-        opened(tmp_path, recorder := MemoryRecorder(), upstreams=_instead(upstream)) as door,
+        opened(tmp_path, recorder := MemoryRecorder(), upstreams=_instead(upstream)) as worker,
     ):
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
         got = await reader.read()
         writer.close()
@@ -262,8 +262,8 @@ async def test_an_answer_that_could_mean_two_things_is_never_passed_on(tmp_path:
 async def test_what_is_sound_of_a_body_goes_on_before_the_rest_is_refused(tmp_path: Path) -> None:
     sent = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n2\r\ncd\r\nzz\r\n"
     recorder = MemoryRecorder()
-    async with answering(sent) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as door:
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    async with answering(sent) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+        reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK)
         assert await reader.read() == sent.removesuffix(b"zz\r\n")
         writer.close()
@@ -273,14 +273,14 @@ async def test_what_is_sound_of_a_body_goes_on_before_the_rest_is_refused(tmp_pa
 
 async def test_an_answer_with_bare_line_feeds_is_not_waited_for(tmp_path: Path) -> None:
     sent = b"HTTP/1.1 200 OK\nContent-Length: 2\n\nok"
-    async with answering(sent) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as door:
+    async with answering(sent) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker:
         # mitmproxy takes it for what it means.
-        assert await _first_line(door, ASK) in (b"HTTP/1.1 502 Bad Gateway", b"HTTP/1.1 200 OK")
+        assert await _first_line(worker, ASK) in (b"HTTP/1.1 502 Bad Gateway", b"HTTP/1.1 200 OK")
 
 
 async def test_who_names_no_host_but_in_its_target_asks_for_that(tmp_path: Path) -> None:
-    async with answering(OK) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as door:
-        await _first_line(door, b"GET http://api.test/x HTTP/1.1\r\nX: y\r\n\r\n")
+    async with answering(OK) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker:
+        await _first_line(worker, b"GET http://api.test/x HTTP/1.1\r\nX: y\r\n\r\n")
     assert b"\r\nHost: api.test\r\n" in upstream.heads[0]
 
 
@@ -291,10 +291,10 @@ async def test_a_head_that_does_not_end_is_not_waited_for(tmp_path: Path, before
     limits = Limits(head=0.2, grace=0.5)
     async with (
         answering(OK) as upstream,
-        opened(tmp_path, upstreams=_instead(upstream), limits=limits) as door,
+        opened(tmp_path, upstreams=_instead(upstream), limits=limits) as worker,
         asyncio.timeout(20),
     ):
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(before)
         if before:
             await reader.readuntil(b"hello")
@@ -334,8 +334,8 @@ async def test_a_reader_that_stops_holds_its_upstream_back(tmp_path: Path) -> No
                 stuck.set()
                 await writer.drain()
 
-    async with serving(handler) as upstream, opened(tmp_path, upstreams=_instead(upstream)) as door:
-        _, writer = await asyncio.open_connection("127.0.0.1", door.port, limit=1 << 16)
+    async with serving(handler) as upstream, opened(tmp_path, upstreams=_instead(upstream)) as worker:
+        _, writer = await asyncio.open_connection("127.0.0.1", worker.port, limit=1 << 16)
         writer.write(ASK)
         async with asyncio.timeout(20):
             await stuck.wait()
@@ -352,8 +352,8 @@ async def test_an_upstream_that_stops_holds_its_client_back(tmp_path: Path) -> N
         await reader.readuntil(b"\r\n\r\n")
         await over.wait()
 
-    async with serving(handler) as upstream, opened(tmp_path, upstreams=_instead(upstream)) as door:
-        _, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    async with serving(handler) as upstream, opened(tmp_path, upstreams=_instead(upstream)) as worker:
+        _, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK.replace(b"GET", b"PUT").replace(b"\r\n\r\n", b"\r\nContent-Length: %d\r\n\r\n" % size))
         try:
             while sent < size:
@@ -379,8 +379,8 @@ async def test_a_large_body_passes_both_ways(tmp_path: Path) -> None:
         await reader.read()
 
     recorder = MemoryRecorder()
-    async with serving(handler) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as door:
-        reader, writer = await connected(door, "api.test:443")
+    async with serving(handler) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+        reader, writer = await connected(worker, "api.test:443")
         body = bytes(range(256)) * (size // 256)
         writer.write(b"PUT /x HTTP/1.1\r\nHost: api.test\r\nContent-Length: %d\r\n\r\n" % size + body)
         head = await reader.readuntil(b"\r\n\r\n")
@@ -399,8 +399,8 @@ async def test_a_websocket_behind_requests_on_the_same_connection(tmp_path: Path
             writer.write(data.upper())
 
     recorder = MemoryRecorder()
-    async with serving(handler) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as door:
-        reader, writer = await connected(door, "api.test:443")
+    async with serving(handler) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+        reader, writer = await connected(worker, "api.test:443")
         writer.write(b"GET /x HTTP/1.1\r\nHost: api.test\r\n\r\n")
         assert await reader.readexactly(len(OK)) == OK
         writer.write(b"GET /ws HTTP/1.1\r\nHost: api.test\r\nUpgrade: echo\r\nConnection: Upgrade\r\n\r\n")
@@ -412,16 +412,16 @@ async def test_a_websocket_behind_requests_on_the_same_connection(tmp_path: Path
 
 
 async def test_credentials_for_us_go_no_further(tmp_path: Path) -> None:
-    async with answering(OK) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as door:
-        assert await _first_line(door, _post(b"ab", b"Proxy-Authorization: Basic eDp5", b"Proxy-Connection: x")) == (
+    async with answering(OK) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker:
+        assert await _first_line(worker, _post(b"ab", b"Proxy-Authorization: Basic eDp5", b"Proxy-Connection: x")) == (
             b"HTTP/1.1 200 OK"
         )
     assert b"proxy-" not in upstream.heads[0].lower()
 
 
 async def test_refusals_say_what_they_are(tmp_path: Path) -> None:
-    async with opened(tmp_path) as door:
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    async with opened(tmp_path) as worker:
+        reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(b"GET http://api.test/ HTTP/1.1\r\nHost: api.test\r\nX: y\0\r\n\r\n")
         got = await reader.read()
         writer.close()

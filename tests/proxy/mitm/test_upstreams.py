@@ -20,10 +20,10 @@ from proxy.errors import Failure, first
 from proxy.wire.access import Access
 from tests.support.h2wire import Peer
 from tests.support.wire import (
-    Door,
     MemoryRecorder,
     ScriptedAnswerer,
     Upstream,
+    Worker,
     answering,
     connected,
     opened,
@@ -36,8 +36,8 @@ from tests.support.wire import (
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 
 
-async def _get(door: Door, url: str, **more: Any) -> httpx.Response:
-    async with httpx.AsyncClient(proxy=door.proxy(), verify=door.tls) as client:
+async def _get(worker: Worker, url: str, **more: Any) -> httpx.Response:
+    async with httpx.AsyncClient(proxy=worker.proxy(), verify=worker.tls) as client:
         return await client.get(url, **more)
 
 
@@ -53,9 +53,9 @@ async def test_another_origin_is_contacted_and_the_record_keeps_the_host(tmp_pat
             tmp_path,
             recorder,
             upstreams={"API.test": f"http://127.0.0.1:{upstream.port}"},
-        ) as door,
+        ) as worker,
     ):
-        assert (await _get(door, url)).text == "hello"
+        assert (await _get(worker, url)).text == "hello"
     host = url.split("/")[2]
     assert f"\r\nHost: {host}\r\n".encode() in upstream.heads[0]
     assert recorder.only.begun["url"] == url
@@ -64,10 +64,10 @@ async def test_another_origin_is_contacted_and_the_record_keeps_the_host(tmp_pat
 async def test_an_override_may_be_for_one_port(tmp_path: Path) -> None:
     async with (
         answering(OK) as upstream,
-        opened(tmp_path, MemoryRecorder(), upstreams={"api.test:443": f"http://127.0.0.1:{upstream.port}"}) as door,
+        opened(tmp_path, MemoryRecorder(), upstreams={"api.test:443": f"http://127.0.0.1:{upstream.port}"}) as worker,
     ):
-        assert (await _get(door, "https://api.test/x")).text == "hello"
-        response = await _get(door, "http://api.test/x")
+        assert (await _get(worker, "https://api.test/x")).text == "hello"
+        response = await _get(worker, "http://api.test/x")
     assert response.status_code == 502
 
 
@@ -75,10 +75,10 @@ async def test_an_override_may_be_for_one_port(tmp_path: Path) -> None:
 async def test_an_override_may_lead_to_tls(tmp_path: Path, names: tuple[str, ...]) -> None:
     async with (
         answering(OK, tls=upstream_tls(*names)) as upstream,
-        opened(tmp_path, MemoryRecorder(), upstreams={"api.test": f"https://{names[0]}:{upstream.port}"}) as door,
+        opened(tmp_path, MemoryRecorder(), upstreams={"api.test": f"https://{names[0]}:{upstream.port}"}) as worker,
     ):
-        assert (await _get(door, "https://api.test/x")).text == "hello"
-        assert (await _get(door, "http://api.test/x")).text == "hello"
+        assert (await _get(worker, "https://api.test/x")).text == "hello"
+        assert (await _get(worker, "http://api.test/x")).text == "hello"
 
 
 # Certificates
@@ -117,8 +117,8 @@ async def test_a_certificate_that_is_not_valid_is_never_accepted(
     recorder = MemoryRecorder()
     async with (
         _with_certificate(configure) as upstream,
-        opened(tmp_path, recorder, allow_private=True, connect_ports=(upstream.port,)) as door,
-        httpx.AsyncClient(proxy=door.proxy(), verify=door.tls, http2=alpn == "h2") as client,
+        opened(tmp_path, recorder, allow_private=True, connect_ports=(upstream.port,)) as worker,
+        httpx.AsyncClient(proxy=worker.proxy(), verify=worker.tls, http2=alpn == "h2") as client,
     ):
         response = await client.post(f"https://localhost:{upstream.port}/x", content=b"secret")
     assert response.status_code == 502
@@ -143,9 +143,9 @@ async def test_a_failed_handshake_is_tried_again_for_the_next_request(tmp_path: 
 
     async with (
         serving(handler, upstream=upstream),
-        opened(tmp_path, MemoryRecorder(), allow_private=True, connect_ports=(upstream.port,)) as door,
+        opened(tmp_path, MemoryRecorder(), allow_private=True, connect_ports=(upstream.port,)) as worker,
     ):
-        reader, writer = await connected(door, f"localhost:{upstream.port}", alpn=("http/1.1", "h2"))
+        reader, writer = await connected(worker, f"localhost:{upstream.port}", alpn=("http/1.1", "h2"))
         assert upstream.connections == 1
         writer.write(f"GET / HTTP/1.1\r\nHost: localhost:{upstream.port}\r\n\r\n".encode())
         assert await reader.readexactly(len(OK)) == OK
@@ -160,9 +160,9 @@ async def test_an_upstream_that_does_not_speak_tls_is_a_502(tmp_path: Path) -> N
 
     async with (
         serving(handler) as upstream,
-        opened(tmp_path, MemoryRecorder(), upstreams={"api.test": f"https://127.0.0.1:{upstream.port}"}) as door,
+        opened(tmp_path, MemoryRecorder(), upstreams={"api.test": f"https://127.0.0.1:{upstream.port}"}) as worker,
     ):
-        response = await _get(door, "https://api.test/x")
+        response = await _get(worker, "https://api.test/x")
     assert (response.status_code, response.json()["error"]["code"]) == (502, "tls_failed")
 
 
@@ -171,7 +171,7 @@ async def test_a_private_ca_that_cannot_be_read_is_named(tmp_path: Path) -> None
         async with opened(tmp_path, upstream_ca=str(tmp_path / "none.pem")):
             pass
     assert raised.group_contains(Failure, match=r"none\.pem cannot be read")
-    assert isinstance(first(raised.value), Failure), "what a door says of itself, out of its task groups"
+    assert isinstance(first(raised.value), Failure), "what a worker says of itself, out of its task groups"
 
 
 async def test_a_private_ca_without_a_certificate_is_named(tmp_path: Path) -> None:
@@ -185,16 +185,16 @@ async def test_a_private_ca_without_a_certificate_is_named(tmp_path: Path) -> No
 # Reverse mode
 
 
-async def test_a_door_in_front_of_one_origin(tmp_path: Path) -> None:
+async def test_a_worker_in_front_of_one_origin(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
     async with (
         answering(OK) as upstream,
-        opened(tmp_path, recorder, reverse=f"http://127.0.0.1:{upstream.port}") as door,
+        opened(tmp_path, recorder, reverse=f"http://127.0.0.1:{upstream.port}") as worker,
         httpx.AsyncClient() as client,
     ):
-        assert (await client.get(f"{door.url}/~run-8/v1/x?y=/~z/")).text == "hello"
-        assert (await client.get(f"{door.url}/v1/x", headers={"X-Playhead-Run": "run-9"})).text == "hello"
-        assert (await client.get(f"{door.url}/~run-8")).text == "hello"
+        assert (await client.get(f"{worker.url}/~run-8/v1/x?y=/~z/")).text == "hello"
+        assert (await client.get(f"{worker.url}/v1/x", headers={"X-Playhead-Run": "run-9"})).text == "hello"
+        assert (await client.get(f"{worker.url}/~run-8")).text == "hello"
     host = f"127.0.0.1:{upstream.port}"
     assert [head.split(b" HTTP")[0] for head in upstream.heads] == [b"GET /v1/x?y=/~z/", b"GET /v1/x", b"GET /"]
     assert all(f"\r\nHost: {host}\r\n".encode() in head for head in upstream.heads)
@@ -202,13 +202,13 @@ async def test_a_door_in_front_of_one_origin(tmp_path: Path) -> None:
     assert recorder.exchanges[0].begun["url"] == f"http://{host}/v1/x?y=/~z/"
 
 
-async def test_a_door_in_front_of_an_origin_with_tls(tmp_path: Path) -> None:
+async def test_a_worker_in_front_of_an_origin_with_tls(tmp_path: Path) -> None:
     async with (
         answering(OK, tls=upstream_tls("localhost")) as upstream,
-        opened(tmp_path, MemoryRecorder(), reverse=f"https://localhost:{upstream.port}") as door,
+        opened(tmp_path, MemoryRecorder(), reverse=f"https://localhost:{upstream.port}") as worker,
         httpx.AsyncClient() as client,
     ):
-        assert (await client.post(f"{door.url}/~run-8/v1/x", content=b"a" * 2_000_000)).text == "hello"
+        assert (await client.post(f"{worker.url}/~run-8/v1/x", content=b"a" * 2_000_000)).text == "hello"
     assert upstream.bodies == [b"a" * 2_000_000]
 
 
@@ -218,12 +218,12 @@ async def test_in_reverse_a_token_may_stand_in_the_path(tmp_path: Path) -> None:
         answering(OK) as upstream,
         opened(
             tmp_path, recorder, access=Access(tokens=("s3cret",)), reverse=f"http://127.0.0.1:{upstream.port}"
-        ) as door,
+        ) as worker,
         httpx.AsyncClient() as client,
     ):
-        refused = await client.get(f"{door.url}/~run-8/v1/x")
+        refused = await client.get(f"{worker.url}/~run-8/v1/x")
         assert (refused.status_code, refused.json()["error"]["code"]) == (401, "token_required")
-        assert (await client.get(f"{door.url}/~run-8~s3cret/v1/x")).text == "hello"
+        assert (await client.get(f"{worker.url}/~run-8~s3cret/v1/x")).text == "hello"
     assert [told.begun["run"] for told in recorder.exchanges] == ["run-8"]
     assert upstream.heads[0].startswith(b"GET /v1/x HTTP")
 
@@ -231,10 +231,10 @@ async def test_in_reverse_a_token_may_stand_in_the_path(tmp_path: Path) -> None:
 async def test_in_reverse_a_recording_answers(tmp_path: Path) -> None:
     answerer = ScriptedAnswerer(whole(b"recorded"))
     async with (
-        opened(tmp_path, answerer=answerer, reverse="https://api.nowhere.invalid") as door,
+        opened(tmp_path, answerer=answerer, reverse="https://api.nowhere.invalid") as worker,
         httpx.AsyncClient() as client,
     ):
-        assert (await client.get(f"{door.url}/~run-8/v1/x")).text == "recorded"
+        assert (await client.get(f"{worker.url}/~run-8/v1/x")).text == "recorded"
     request, run, _ = answerer.asked[0]
     assert (request.url, run) == ("https://api.nowhere.invalid/v1/x", "run-8")
 
@@ -249,8 +249,8 @@ async def test_a_host_on_the_tunnel_list_passes_undecrypted_and_is_noted(tmp_pat
     upstream_ca().configure_trust(trust)
     async with (
         answering(OK, tls=upstream_tls("localhost")) as upstream,
-        opened(tmp_path, recorder, connect_ports=(upstream.port,), **settings) as door,
-        httpx.AsyncClient(proxy=door.proxy("run-5"), verify=trust) as client,
+        opened(tmp_path, recorder, connect_ports=(upstream.port,), **settings) as worker,
+        httpx.AsyncClient(proxy=worker.proxy("run-5"), verify=trust) as client,
     ):
         assert (await client.get(f"https://localhost:{upstream.port}/x")).text == "hello"
     assert not recorder.exchanges
@@ -260,17 +260,17 @@ async def test_a_host_on_the_tunnel_list_passes_undecrypted_and_is_noted(tmp_pat
 async def test_a_tunnel_is_not_let_inside_either(tmp_path: Path) -> None:
     async with (
         answering(OK) as upstream,
-        opened(tmp_path, MemoryRecorder(), tunnel=("localhost",), connect_ports=(upstream.port,)) as door,
+        opened(tmp_path, MemoryRecorder(), tunnel=("localhost",), connect_ports=(upstream.port,)) as worker,
     ):
         with pytest.raises((ConnectionError, ssl.SSLError)):
-            await connected(door, f"localhost:{upstream.port}")
+            await connected(worker, f"localhost:{upstream.port}")
         assert upstream.connections == 0
 
 
 async def test_a_tunnel_cannot_be_answered_from_a_recording(tmp_path: Path) -> None:
-    async with opened(tmp_path, answerer=ScriptedAnswerer(), tunnel=("*.pinned.test",)) as door:
+    async with opened(tmp_path, answerer=ScriptedAnswerer(), tunnel=("*.pinned.test",)) as worker:
         with pytest.raises(ConnectionRefusedError, match="tunnel_in_replay"):
-            await connected(door, "api.pinned.test:443")
+            await connected(worker, "api.pinned.test:443")
 
 
 async def test_what_is_neither_tls_nor_http_is_noted(tmp_path: Path) -> None:
@@ -281,9 +281,9 @@ async def test_what_is_neither_tls_nor_http_is_noted(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
     async with (
         serving(handler) as upstream,
-        opened(tmp_path, recorder, allow_private=True, connect_ports=(upstream.port,)) as door,
+        opened(tmp_path, recorder, allow_private=True, connect_ports=(upstream.port,)) as worker,
     ):
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(f"CONNECT localhost:{upstream.port} HTTP/1.1\r\n\r\n".encode())
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"\x01\x02ab cde")
@@ -294,8 +294,8 @@ async def test_what_is_neither_tls_nor_http_is_noted(tmp_path: Path) -> None:
 
 
 async def test_in_replay_it_is_not_let_through(tmp_path: Path) -> None:
-    async with opened(tmp_path, answerer=ScriptedAnswerer()) as door:
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    async with opened(tmp_path, answerer=ScriptedAnswerer()) as worker:
+        reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(b"CONNECT localhost:443 HTTP/1.1\r\n\r\n")
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"\x01\x02ab cde")
@@ -344,10 +344,10 @@ async def test_a_proxy_above_is_asked_for_everything(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
     async with answering(OK, tls=upstream_tls("api.test")) as upstream, _proxy_above(heads, upstream.port) as above:
         settings: dict[str, Any] = {"upstream_proxy": f"http://user:p%40ss@127.0.0.1:{above.port}"}
-        async with opened(tmp_path, recorder, **settings) as door:
-            assert (await _get(door, "https://api.test/x")).text == "hello"
-            assert (await _get(door, "http://plain.test/y?z")).text == "hello"
-            denied = await _get(door, "https://denied.test/x")
+        async with opened(tmp_path, recorder, **settings) as worker:
+            assert (await _get(worker, "https://api.test/x")).text == "hello"
+            assert (await _get(worker, "http://plain.test/y?z")).text == "hello"
+            denied = await _get(worker, "https://denied.test/x")
     credentials = b"Proxy-Authorization: Basic " + base64.b64encode(b"user:p@ss")
     assert heads[0].startswith(b"CONNECT api.test:443 HTTP/1.1\r\n")
     assert heads[1].startswith(b"GET http://plain.test/y?z HTTP/1.1\r\n")
@@ -369,9 +369,9 @@ async def test_a_proxy_above_speaks_http_2_through(tmp_path: Path) -> None:
     async with (
         serving(handler, tls=upstream_tls("api.test", alpn=("h2",))) as upstream,
         _proxy_above(heads, upstream.port) as above,
-        opened(tmp_path, MemoryRecorder(), upstream_proxy=f"http://127.0.0.1:{above.port}") as door,
+        opened(tmp_path, MemoryRecorder(), upstream_proxy=f"http://127.0.0.1:{above.port}") as worker,
     ):
-        reader, writer = await connected(door, "api.test:443", alpn=("h2", "http/1.1"))
+        reader, writer = await connected(worker, "api.test:443", alpn=("h2", "http/1.1"))
         peer = Peer(reader, writer, client=True)
         assert (await peer.answer(peer.ask("api.test", "/x"))).body == b"two"
         writer.close()
@@ -384,17 +384,17 @@ async def test_an_override_does_not_go_by_the_proxy_above(tmp_path: Path) -> Non
             "upstream_proxy": f"http://127.0.0.1:{above.port}",
             "upstreams": {"api.test": f"http://127.0.0.1:{upstream.port}"},
         }
-        async with opened(tmp_path, MemoryRecorder(), **settings) as door:
-            assert (await _get(door, "https://api.test/x")).text == "hello"
-            assert (await _get(door, "http://api.test/x")).text == "hello"
+        async with opened(tmp_path, MemoryRecorder(), **settings) as worker:
+            assert (await _get(worker, "https://api.test/x")).text == "hello"
+            assert (await _get(worker, "http://api.test/x")).text == "hello"
     assert not heads
     assert upstream.heads[1].startswith(b"GET /x HTTP/1.1\r\n")
 
 
-# Many doors, one port; other clients
+# Many workers, one port; other clients
 
 
-async def test_several_doors_share_a_port(tmp_path: Path) -> None:
+async def test_several_workers_share_a_port(tmp_path: Path) -> None:
     one, two = ScriptedAnswerer(*[whole(b"1")] * 40), ScriptedAnswerer(*[whole(b"2")] * 40)
     async with (
         opened(tmp_path, answerer=one, reuse_port=True) as first,
@@ -402,16 +402,16 @@ async def test_several_doors_share_a_port(tmp_path: Path) -> None:
     ):
         assert second.port == first.port
         texts = {(await _get(first, "http://nowhere.invalid/")).text for _ in range(40)}
-    # The kernel spreads connections by their addresses: forty at one door only would be a chance of 1 in 2^39.
+    # The kernel spreads connections by their addresses: forty at one worker only would be a chance of 1 in 2^39.
     assert texts == {"1", "2"}
 
 
 async def test_a_port_in_use_is_named(tmp_path: Path) -> None:
-    async with opened(tmp_path) as door:
+    async with opened(tmp_path) as worker:
         with pytest.raises(ExceptionGroup) as raised:
-            async with opened(tmp_path, port=door.port):
+            async with opened(tmp_path, port=worker.port):
                 pass
-    assert raised.group_contains(Failure, match=f"cannot listen on 127.0.0.1:{door.port}: .*choose another port")
+    assert raised.group_contains(Failure, match=f"cannot listen on 127.0.0.1:{worker.port}: .*choose another port")
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
@@ -420,16 +420,16 @@ async def test_curl_goes_through(tmp_path: Path, flag: str) -> None:
     recorder = MemoryRecorder()
     async with (
         answering(OK) as upstream,
-        opened(tmp_path, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as door,
+        opened(tmp_path, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as worker,
     ):
         command = [
             "curl",
             "-sS",
             flag,
             "--proxy",
-            door.proxy("run-c"),
+            worker.proxy("run-c"),
             "--cacert",
-            str(door.config.authority.certificate),
+            str(worker.config.authority.certificate),
         ]
         curl = await asyncio.create_subprocess_exec(
             *command, "-d", "asked", "https://api.test/x", stdout=subprocess.PIPE
@@ -457,10 +457,10 @@ s.once('data', () => {
 async def test_node_trusts_our_leaves(tmp_path: Path) -> None:
     async with (
         answering(OK) as upstream,
-        opened(tmp_path, MemoryRecorder(), upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as door,
+        opened(tmp_path, MemoryRecorder(), upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as worker,
     ):
         node = await asyncio.create_subprocess_exec(
-            "node", "-e", NODE, str(door.port), str(door.config.authority.certificate), stdout=subprocess.PIPE
+            "node", "-e", NODE, str(worker.port), str(worker.config.authority.certificate), stdout=subprocess.PIPE
         )
         out, _ = await node.communicate()
     assert json.loads(out) == [200, "hello", True]

@@ -39,7 +39,7 @@ async def test_ctrl_c_while_its_processes_stop_leaves_none_of_them(times: int, e
 
     async def command() -> None:
         async with House(load({"data": data}, None)) as house:
-            house._doors.append(cast(Child, child))
+            house._workers.append(cast(Child, child))
 
     async with asyncio.TaskGroup() as group:
         task = group.create_task(command())

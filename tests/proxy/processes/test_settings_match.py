@@ -10,7 +10,7 @@ from proxy.commands.record import _apart
 from proxy.commands.up import _only_one
 from proxy.errors import Failure
 from proxy.processes.command_processes import House
-from proxy.processes.settings_match import DOORS, facts, others, same_database, same_profiles
+from proxy.processes.settings_match import WORKERS, facts, others, same_database, same_profiles
 from proxy.settings import Settings, load
 
 PROFILE = (
@@ -28,8 +28,8 @@ def settings(place: Path, toml: str = "", **flags: Any) -> Settings:
     return load(flags, file)
 
 
-def keeper(found: Settings) -> dict[str, Any]:
-    """What the keeper of an `up` says about itself, as it is read again."""
+def store_server(found: Settings) -> dict[str, Any]:
+    """What the store server of an `up` says about itself, as it is read again."""
     told: dict[str, Any] = json.loads(
         json.dumps({"settings": facts(found, ("database_url", "profile")), "config": str(found.config)})
     )
@@ -53,25 +53,25 @@ def keeper(found: Settings) -> dict[str, Any]:
         ("workers = 2\nproxy_port = 9\n", "", []),
     ],
 )
-def test_a_door_differs_by_what_is_set_here_and_set_otherwise(
+def test_a_worker_differs_by_what_is_set_here_and_set_otherwise(
     here: str, there: str, differ: list[str], tmp_path: Path
 ) -> None:
-    known = json.loads(json.dumps(facts(settings(tmp_path / "there", there), DOORS)))
+    known = json.loads(json.dumps(facts(settings(tmp_path / "there", there), WORKERS)))
     assert others(settings(tmp_path / "here", here), known) == differ
 
 
 def test_a_variable_counts_as_much_as_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = facts(settings(tmp_path), DOORS)
+    known = facts(settings(tmp_path), WORKERS)
     monkeypatch.setenv("PLAYHEAD_BODY_LIMIT", "10")
     assert others(settings(tmp_path), known) == ["body_limit"]
 
 
-def test_another_database_than_the_keepers_is_refused(tmp_path: Path) -> None:
-    known = keeper(settings(tmp_path, database_url="postgresql://user:word@host/one"))
+def test_another_database_than_the_store_servers_is_refused(tmp_path: Path) -> None:
+    known = store_server(settings(tmp_path, database_url="postgresql://user:word@host/one"))
     assert "word" not in json.dumps(known)
     same_database(settings(tmp_path), known)
     same_database(settings(tmp_path, database_url="postgresql://user:word@host/one"), known)
-    for other in (known, keeper(settings(tmp_path))):
+    for other in (known, store_server(settings(tmp_path))):
         with pytest.raises(Failure, match="names another database"):
             same_database(settings(tmp_path, database_url="postgresql://user:word@host/two"), other)
 
@@ -79,31 +79,33 @@ def test_another_database_than_the_keepers_is_refused(tmp_path: Path) -> None:
 def test_what_is_secret_by_other_profiles_than_the_ups_is_not_recorded(tmp_path: Path) -> None:
     bare, own = settings(tmp_path / "bare"), settings(tmp_path / "own", PROFILE)
     other = settings(tmp_path / "other", PROFILE.replace("badge", "pin"))
-    for own_door in (True, False):
-        same_profiles(own, keeper(own), own_door=own_door)
+    for own_worker in (True, False):
+        same_profiles(own, store_server(own), own_worker=own_worker)
         for known in (bare, other):
             with pytest.raises(Failure, match=r"start that again with --config .*own/playhead.toml"):
-                same_profiles(own, keeper(known), own_door=own_door)
-    same_profiles(bare, keeper(own), own_door=False)
+                same_profiles(own, store_server(known), own_worker=own_worker)
+    same_profiles(bare, store_server(own), own_worker=False)
     with pytest.raises(Failure, match=r"say --config .*own/playhead.toml"):
-        same_profiles(bare, keeper(own), own_door=True)
+        same_profiles(bare, store_server(own), own_worker=True)
 
 
-def test_a_keeper_that_is_no_ups_has_no_say_in_profiles(tmp_path: Path) -> None:
-    same_profiles(settings(tmp_path, PROFILE), {"settings": facts(settings(tmp_path), ["database_url"])}, own_door=True)
+def test_a_store_server_that_is_no_ups_has_no_say_in_profiles(tmp_path: Path) -> None:
+    same_profiles(
+        settings(tmp_path, PROFILE), {"settings": facts(settings(tmp_path), ["database_url"])}, own_worker=True
+    )
 
 
-def test_no_other_door_stands_in_for_one_that_answers(tmp_path: Path) -> None:
-    note = {"mode": "auto", "settings": facts(settings(tmp_path), DOORS)}
+def test_no_other_worker_stands_in_for_one_that_answers(tmp_path: Path) -> None:
+    note = {"mode": "auto", "settings": facts(settings(tmp_path), WORKERS)}
     assert _apart(settings(tmp_path), note) == ""
     with pytest.raises(Failure, match="body_limit: set otherwise here"):
         _apart(settings(tmp_path, "body_limit = 10\n"), note)
-    assert "a door of its own" in _apart(settings(tmp_path, "body_limit = 10\n"), {**note, "mode": "record"})
+    assert "a worker of its own" in _apart(settings(tmp_path, "body_limit = 10\n"), {**note, "mode": "record"})
 
 
-@pytest.mark.parametrize("part", ["all", "keeper"])
+@pytest.mark.parametrize("part", ["all", "store"])
 def test_nobody_goes_by_the_note_of_an_up_that_was_killed(part: str, data: Path) -> None:
-    """`keeper`: the note is the doors', which an `up` of their own runs."""
+    """`store server`: the note is the workers', which an `up` of their own runs."""
     house = House(load({"data": data, "part": part}, None))
     house.data.announce("up", {"proxy": "http://127.0.0.1:9"})
     with _only_one(house):

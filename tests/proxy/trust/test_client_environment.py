@@ -79,7 +79,7 @@ def test_a_container_is_given_no_address_and_no_path_of_this_machine() -> None:
     [
         ("http://r:t@127.0.0.1:8080", "10.0.0.1", "http://r:t@10.0.0.1:8080"),
         ("http://[::1]:8081", "fd00::1", "http://[fd00::1]:8081"),
-        ("http://keeper:8081", "proxy", "http://keeper:8081"),
+        ("http://store:8081", "proxy", "http://store:8081"),
     ],
 )
 def test_only_a_loopback_address_is_another_for_a_container(url: str, host: str, seen: str) -> None:
@@ -177,7 +177,7 @@ def test_a_no_proxy_that_hides_models_is_reported_and_the_rest_is_kept() -> None
     assert found.value == "localhost,127.0.0.1,::1,intra.corp,10.0.0.0/8"
 
 
-def test_in_replay_nothing_but_loopback_goes_past_the_door() -> None:
+def test_in_replay_nothing_but_loopback_goes_past_the_worker() -> None:
     assert made({"no_proxy": "intra.corp"}, bypass=False)["NO_PROXY"] == "localhost,127.0.0.1,::1"
 
 

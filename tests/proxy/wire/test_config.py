@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from proxy.errors import Failure
 from proxy.trust.ca import Authority, ensure
 from proxy.wire.access import Access
-from proxy.wire.config import DoorConfig, Origin, loopback
+from proxy.wire.config import EngineConfig, Origin, loopback
 from proxy.worker.process import all_files
 
 
@@ -20,15 +20,15 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "example.com", "2001:db8::1"])
-def test_a_door_beyond_loopback_wants_a_token(authority: Authority, host: str) -> None:
+def test_a_worker_beyond_loopback_wants_a_token(authority: Authority, host: str) -> None:
     with pytest.raises(Failure, match="set a token"):
-        DoorConfig(authority=authority, host=host)
-    DoorConfig(authority=authority, host=host, access=Access(tokens=("secret",)))
+        EngineConfig(authority=authority, host=host)
+    EngineConfig(authority=authority, host=host, access=Access(tokens=("secret",)))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
-def test_a_door_on_loopback_wants_none(authority: Authority, host: str) -> None:
-    DoorConfig(authority=authority, host=host)
+def test_a_worker_on_loopback_wants_none(authority: Authority, host: str) -> None:
+    EngineConfig(authority=authority, host=host)
 
 
 @pytest.mark.parametrize(
@@ -36,9 +36,9 @@ def test_a_door_on_loopback_wants_none(authority: Authority, host: str) -> None:
 )
 def test_what_is_no_origin_is_named(authority: Authority, text: str) -> None:
     with pytest.raises(Failure, match="is not an origin"):
-        DoorConfig(authority=authority, upstreams={"api.test": text})
+        EngineConfig(authority=authority, upstreams={"api.test": text})
     with pytest.raises(Failure, match="is not an origin"):
-        DoorConfig(authority=authority, reverse=text)
+        EngineConfig(authority=authority, reverse=text)
 
 
 @given(
@@ -61,19 +61,19 @@ def test_only_this_machine_s_addresses_are_loopback() -> None:
     assert not loopback("192.168.0.1")
 
 
-def test_the_settings_of_a_door_are_plain(authority: Authority, tmp_path: Path) -> None:
-    config = DoorConfig(authority=authority, upstream_ca=str(tmp_path / "none.pem"))
+def test_the_settings_of_a_worker_are_plain(authority: Authority, tmp_path: Path) -> None:
+    config = EngineConfig(authority=authority, upstream_ca=str(tmp_path / "none.pem"))
     assert config.mode == "record"
 
 
-def test_a_door_brings_no_database_along() -> None:
+def test_a_worker_brings_no_database_along() -> None:
     """It would cost a second of every start, and nothing that is slow belongs here."""
     code = "import sys, proxy.worker.process; print([name for name in ('sqlalchemy', 'asyncpg', 'alembic', 'fastapi', 'mitmproxy') if name in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"
 
 
-def test_a_door_takes_all_the_files_that_it_may_have() -> None:
+def test_a_worker_takes_all_the_files_that_it_may_have() -> None:
     before = soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from proxy.wire.access import Access
 from proxy.wire.destinations import Destinations
-from tests.support.wire import Door, MemoryRecorder, answering, opened
+from tests.support.wire import MemoryRecorder, Worker, answering, opened
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 
@@ -104,16 +104,16 @@ def test_our_own_address_is_never_reached_whatever_is_allowed(address: str) -> N
     assert "own address" in problem.detail
 
 
-async def _connect(door: Door, target: str, *fields: str) -> tuple[int, dict[str, Any]]:
-    return await _asked(door, f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n", *fields)
+async def _connect(worker: Worker, target: str, *fields: str) -> tuple[int, dict[str, Any]]:
+    return await _asked(worker, f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n", *fields)
 
 
-async def _get(door: Door, url: str, *fields: str) -> tuple[int, dict[str, Any]]:
-    return await _asked(door, f"GET {url} HTTP/1.1\r\nHost: x.test\r\n", *fields)
+async def _get(worker: Worker, url: str, *fields: str) -> tuple[int, dict[str, Any]]:
+    return await _asked(worker, f"GET {url} HTTP/1.1\r\nHost: x.test\r\n", *fields)
 
 
-async def _asked(door: Door, head: str, *fields: str) -> tuple[int, dict[str, Any]]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+async def _asked(worker: Worker, head: str, *fields: str) -> tuple[int, dict[str, Any]]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
     writer.write((head + "".join(f"{field}\r\n" for field in fields) + "\r\n").encode())
     try:
         got = await reader.readuntil(b"\r\n\r\n")
@@ -141,15 +141,15 @@ async def _asked(door: Door, head: str, *fields: str) -> tuple[int, dict[str, An
 )
 async def test_an_agent_does_not_get_inside(tmp_path: Path, url: str) -> None:
     recorder = MemoryRecorder()
-    async with opened(tmp_path, recorder) as door:
-        status, problem = await _get(door, url)
+    async with opened(tmp_path, recorder) as worker:
+        status, problem = await _get(worker, url)
     assert (status, problem["error"]["code"]) == (403, "destination_prohibited")
     assert [told.outcome for told in recorder.exchanges] == ["refused"]
 
 
 async def test_who_sends_a_body_inside_is_told_why_not(tmp_path: Path) -> None:
-    async with opened(tmp_path, MemoryRecorder()) as door:
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    async with opened(tmp_path, MemoryRecorder()) as worker:
+        reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(b"POST http://127.1/ HTTP/1.1\r\nHost: 127.1\r\nContent-Length: 5\r\n\r\nhello")
         assert (await reader.readline()).startswith(b"HTTP/1.1 403 ")
         writer.close()
@@ -157,8 +157,8 @@ async def test_who_sends_a_body_inside_is_told_why_not(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("target", ["api.test:22", "api.test:25", "127.0.0.1:443", "[::1]:443"])
 async def test_a_tunnel_inside_is_refused_at_once(tmp_path: Path, target: str) -> None:
-    async with opened(tmp_path, MemoryRecorder()) as door:
-        status, problem = await _connect(door, target)
+    async with opened(tmp_path, MemoryRecorder()) as worker:
+        status, problem = await _connect(worker, target)
     assert (status, problem["error"]["code"]) == (403, "destination_prohibited")
 
 
@@ -173,9 +173,9 @@ async def test_a_name_that_points_inside_is_refused_at_the_address(
         address = "93.184.216.34" if len(lookups) > 1 else "127.0.0.1"
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
 
-    async with answering(OK) as upstream, opened(tmp_path, MemoryRecorder(), connect_ports=(upstream.port,)) as door:
+    async with answering(OK) as upstream, opened(tmp_path, MemoryRecorder(), connect_ports=(upstream.port,)) as worker:
         monkeypatch.setattr(socket, "getaddrinfo", resolve)
-        status, _ = await _get(door, f"http://rebinding.test:{upstream.port}/")
+        status, _ = await _get(worker, f"http://rebinding.test:{upstream.port}/")
         monkeypatch.undo()
         assert (status, upstream.connections) == (403, 0)
     assert lookups == ["rebinding.test"]
@@ -203,9 +203,9 @@ async def test_of_several_addresses_only_an_allowed_one_is_used(
 async def test_private_addresses_can_be_allowed(tmp_path: Path) -> None:
     async with (
         answering(OK) as upstream,
-        opened(tmp_path, MemoryRecorder(), allow_private=True, connect_ports=(upstream.port,)) as door,
+        opened(tmp_path, MemoryRecorder(), allow_private=True, connect_ports=(upstream.port,)) as worker,
     ):
-        assert (await _get(door, f"http://127.0.0.1:{upstream.port}/"))[0] == 200
+        assert (await _get(worker, f"http://127.0.0.1:{upstream.port}/"))[0] == 200
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0", "[::ffff:127.0.0.1]"])
@@ -217,19 +217,19 @@ async def test_our_own_api_is_out_of_reach(tmp_path: Path, host: str) -> None:
             "own_addresses": (("127.0.0.1", api.port),),
             "upstreams": {"api.test": f"http://127.0.0.1:{api.port}"},
         }
-        async with opened(tmp_path, MemoryRecorder(), **settings) as door:
-            status, problem = await _get(door, f"http://{host}:{api.port}/v1/runs")
+        async with opened(tmp_path, MemoryRecorder(), **settings) as worker:
+            status, problem = await _get(worker, f"http://{host}:{api.port}/v1/runs")
             assert (status, problem["error"]["code"]) == (403, "destination_prohibited")
-            assert (await _get(door, "http://api.test/v1/runs"))[0] == 403
+            assert (await _get(worker, "http://api.test/v1/runs"))[0] == 403
         assert api.connections == 0
 
 
 async def test_one_origin_may_stand_in_for_all_hosts_below_a_name(tmp_path: Path) -> None:
     async with answering(OK) as near, answering(OK) as far:
         origins = {name: f"http://127.0.0.1:{one.port}" for name, one in (("*.Tools.test", near), ("*.test", far))}
-        async with opened(tmp_path, MemoryRecorder(), upstreams=origins) as door:
+        async with opened(tmp_path, MemoryRecorder(), upstreams=origins) as worker:
             for host, connections in (("a.b.tools.test", (1, 0)), ("tools.test", (1, 1))):
-                assert (await _get(door, f"http://{host}/"))[0] == 200
+                assert (await _get(worker, f"http://{host}/"))[0] == 200
                 assert (near.connections, far.connections) == connections
 
 
@@ -237,8 +237,8 @@ async def test_we_do_not_call_ourselves(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    async with opened(tmp_path, MemoryRecorder(), port=port, allow_private=True, connect_ports=(port,)) as door:
-        assert (await _get(door, f"http://127.0.0.1:{port}/"))[0] == 403
+    async with opened(tmp_path, MemoryRecorder(), port=port, allow_private=True, connect_ports=(port,)) as worker:
+        assert (await _get(worker, f"http://127.0.0.1:{port}/"))[0] == 403
 
 
 # Who may use us
@@ -263,10 +263,10 @@ async def test_without_the_token_nobody_gets_anything(
 ) -> None:
     monkeypatch.setattr(Destinations, "connect", None)  # nothing may even be looked up
     recorder = MemoryRecorder()
-    async with opened(tmp_path, recorder, access=Access(tokens=("secret",))) as door:
+    async with opened(tmp_path, recorder, access=Access(tokens=("secret",))) as worker:
         for status, problem in (
-            await _connect(door, "api.test:443", *fields),
-            await _get(door, "http://api.test/", *fields),
+            await _connect(worker, "api.test:443", *fields),
+            await _get(worker, "http://api.test/", *fields),
         ):
             assert (status, problem["error"]["code"]) == (407, "token_required")
     assert not recorder.exchanges
@@ -281,21 +281,21 @@ async def test_the_token_opens(tmp_path: Path) -> None:
             recorder,
             access=Access(tokens=("sécret",)),
             upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"},
-        ) as door,
+        ) as worker,
     ):
-        assert (await _get(door, "http://api.test/", _basic("team:night-1", "sécret")))[0] == 200
-        assert (await _connect(door, "api.test:443", _basic("run-1", "sécret")))[0] == 200
+        assert (await _get(worker, "http://api.test/", _basic("team:night-1", "sécret")))[0] == 200
+        assert (await _connect(worker, "api.test:443", _basic("run-1", "sécret")))[0] == 200
     assert recorder.only.begun["run"] == "team:night-1"
 
 
 async def test_on_loopback_any_token_will_do_where_none_is_set(tmp_path: Path) -> None:
-    async with opened(tmp_path, MemoryRecorder()) as door:
-        assert (await _connect(door, "api.test:443", _basic("run-1", "anything")))[0] == 200
-        assert (await _connect(door, "api.test:443"))[0] == 200
+    async with opened(tmp_path, MemoryRecorder()) as worker:
+        assert (await _connect(worker, "api.test:443", _basic("run-1", "anything")))[0] == 200
+        assert (await _connect(worker, "api.test:443"))[0] == 200
 
 
 @pytest.mark.parametrize("run", ["a b", "x/../y", "é", "a" * 129])
 async def test_what_cannot_name_a_run_is_told_so(tmp_path: Path, run: str) -> None:
-    async with opened(tmp_path, MemoryRecorder()) as door:
-        status, problem = await _connect(door, "api.test:443", _basic(run, "x"))
+    async with opened(tmp_path, MemoryRecorder()) as worker:
+        status, problem = await _connect(worker, "api.test:443", _basic(run, "x"))
     assert (status, problem["error"]["code"]) == (400, "bad_run")

@@ -1,4 +1,4 @@
-"""What a door counts of its answers, and that a disk that refuses the count harms nobody."""
+"""What a worker counts of its answers, and that a disk that refuses the count harms nobody."""
 
 from collections import Counter
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Whoever asks for a replay's report gets all of it that any client had seen, however late the door notes it."""
+"""Whoever asks for a replay's report gets all of it that any client had seen, however late the worker notes it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -40,23 +40,23 @@ async def served(house: House) -> int:
     return int(told["served"])
 
 
-async def test_a_report_is_waited_for_until_the_door_has_noted_it(tmp_path: Path, database: Database) -> None:
+async def test_a_report_is_waited_for_until_the_worker_has_noted_it(tmp_path: Path, database: Database) -> None:
     spools = tmp_path / "spools"
     async with opened(spools, database) as house:
-        with Spool(spools / "door") as spool:
+        with Spool(spools / "worker") as spool:
             notes = noting(tmp_path, spool)
             async with replaying(notes) as replays, asyncio.TaskGroup() as group:
-                assert not await house.keeper.settled(0.2, reports=True), "a client has seen its answer"
-                assert await house.keeper.settled(10), "nothing else is lacking"
+                assert not await house.store_server.settled(0.2, reports=True), "a client has seen its answer"
+                assert await house.store_server.settled(10), "nothing else is lacking"
                 asking = group.create_task(served(house))
                 await notes.note(replays)
             assert asking.result() == 1
 
 
-async def test_what_a_killed_door_did_not_note_is_not_waited_for(tmp_path: Path, database: Database) -> None:
+async def test_what_a_killed_worker_did_not_note_is_not_waited_for(tmp_path: Path, database: Database) -> None:
     spools = tmp_path / "spools"
     async with opened(spools, database) as house:
-        with Spool(spools / "door") as spool:
+        with Spool(spools / "worker") as spool:
             notes = noting(tmp_path, spool)
             async with replaying(notes) as replays:
                 await notes.note(replays)
@@ -64,18 +64,18 @@ async def test_what_a_killed_door_did_not_note_is_not_waited_for(tmp_path: Path,
         assert await served(house) == 1
 
 
-async def test_a_full_spool_ends_no_door_and_is_tried_again(
+async def test_a_full_spool_ends_no_worker_and_is_tried_again(
     tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spools = tmp_path / "spools"
     async with opened(spools, database) as house:
-        with Spool(spools / "door") as spool:
+        with Spool(spools / "worker") as spool:
             notes = noting(tmp_path, spool)
             async with replaying(notes) as replays:
                 with monkeypatch.context() as full:
                     full.setattr(spool, "append", _full)
                     await notes.note(replays)
-                assert not await house.keeper.settled(0.1, reports=True)
+                assert not await house.store_server.settled(0.1, reports=True)
                 await notes.note(replays)
                 assert await served(house) == 1
 

@@ -84,10 +84,10 @@ def side_by_side(*works: Iterator[Exchange]) -> list[Exchange]:
 
 
 async def stored(
-    database: Database, *batches: Sequence[Exchange], keeper: Kin | None = None
+    database: Database, *batches: Sequence[Exchange], store_server: Kin | None = None
 ) -> dict[str, tuple[str, int]]:
     """The runs that came of it: how sure each is, and how many exchanges it has."""
-    kin = keeper or Kin(database, lambda one: Kept(one, understood(one)))
+    kin = store_server or Kin(database, lambda one: Kept(one, understood(one)))
     for batch in batches:
         await Ingest(database).put(await kin.joined([Kept(one, understood(one)) for one in batch]))
     page = await Runs(database).page(Filters(), NOON)
@@ -194,7 +194,7 @@ async def test_with_a_second_run_of_the_process_what_nothing_names_is_a_guess(da
     assert runs == {"s-0": ("derived", 1), "s-1": ("derived", 1), PROCESS: ("guessed", 2)}
 
 
-async def test_a_keeper_that_begins_anew_mixes_nothing(database: Database) -> None:
+async def test_a_store_server_that_begins_anew_mixes_nothing(database: Database) -> None:
     clock, names = Clock(), ("904", "905", "906")
     order = side_by_side(*(ticket(clock, name) for name in names))
     truth = {one.id: names[n % 3] for n, one in enumerate(order)}

@@ -35,7 +35,7 @@ understood = partial(derive, profiles=PROFILES)
 
 
 def asked(number: int, *told: tuple[str, str], url: str = CHAT, **body: Any) -> Exchange:
-    """A request of which the door knew what is `told`, and the owner."""
+    """A request of which the worker knew what is `told`, and the owner."""
     request = {"model": "gpt-5", "messages": [{"role": "user", "content": prose(str(number), 200)}], **body}
     evidence = (*told, ("owner", OWNER))
     run = next((value for source, value in evidence if source != "traceparent"), OWNER)
@@ -108,7 +108,7 @@ def test_a_trace_counts_only_where_nothing_stronger_was_said() -> None:
 
 
 async def put(database: Database, *batch: Exchange, gaps: Sequence[Gap] = ()) -> None:
-    """As the keeper stores what it has drained."""
+    """As the store server stores what it has drained."""
     kin = Kin(database, lambda one: Kept(one, understood(one)))
     await Ingest(database).put(await kin.joined([Kept(one, understood(one)) for one in batch]), gaps)
 
@@ -183,7 +183,7 @@ async def test_from_the_spool_to_a_bundle_the_run_is_the_one_that_the_body_names
 ) -> None:
     sent = [asked(1, prompt_cache_key=SESSION), asked(2), asked(3, prompt_cache_key=SESSION), traced(4), traced(5)]
     async with opened(tmp_path, database) as house:
-        with Spool(tmp_path / "door") as spool:
+        with Spool(tmp_path / "worker") as spool:
             written = [spool.append(encode(record)) for one in sent for record in events_of(one)]
             await spool.reached(max(written))
             listed = (await house.api.get(f"/v1/runs/{SESSION}/calls?settled=true")).json()

@@ -28,7 +28,7 @@ CONTEXT = "0b7c1f6e-3f0d-4c1b-9d2e-7a4d5f6e8c90"
 def told(
     number: int, url: str, body: dict[str, Any], answer: Any, *evidence: tuple[str, str], owner: str = OWNER
 ) -> Exchange:
-    """An exchange of which the door knew the owner, and `evidence`."""
+    """An exchange of which the worker knew the owner, and `evidence`."""
     known = (*evidence, ("owner", owner))
     return exchange(
         number,

@@ -190,7 +190,7 @@ async def test_a_session_that_two_agents_share_is_of_nobody_though_its_tools_are
             assert await Runs(database).delete(run)
 
 
-async def test_a_keeper_that_remembers_files_as_one_that_reads(database: Database) -> None:
+async def test_a_store_server_that_remembers_files_as_one_that_reads(database: Database) -> None:
     same = ("call_x", {"city": "Oslo"})
     one, other = [turn(1, OSLO), turn(5, brings=["call_o"])], [turn(2, same), turn(6, brings=["call_x"])]
     tool, kin, ingest = weather(4), Kin(database, lambda one: Kept(one, understood(one))), Ingest(database)

@@ -154,7 +154,7 @@ def test_any_whole_exchange_goes_through_both(made: list[Exchange]) -> None:
 
 
 def _redacted(made: Iterable[Exchange]) -> list[Exchange]:
-    """What a door would have recorded: nothing else is ever exported."""
+    """What a worker would have recorded: nothing else is ever exported."""
     return adopted(
         Interaction(place="x", request=one.request, response=one.response, first_byte_at=1, ended_at=2)
         for one in made

@@ -104,7 +104,7 @@ async def test_storing_a_batch_twice_stores_it_once(database: Database) -> None:
     assert await stored(database) == [one.exchange for one in batch]
 
 
-async def test_two_keepers_may_store_the_same_at_once(database: Database) -> None:
+async def test_two_store_servers_may_store_the_same_at_once(database: Database) -> None:
     batch = [kept(n, run=f"run-{n % 7}") for n in range(80)]
     await asyncio.gather(*(Ingest(database).put(part) for part in (batch, batch[::-1], batch[20:])))
     assert (await counts(database))["exchanges"] == 80
@@ -167,11 +167,11 @@ async def test_what_postgres_cannot_hold_becomes_a_gap_with_its_evidence_and_the
     database: Database, bad: Exchange
 ) -> None:
     good = [kept(n) for n in range(2, 9)]
-    done = await Ingest(database).put([*good[:3], Kept(bad, None, ("door-1 before 77",)), *good[3:]])
+    done = await Ingest(database).put([*good[:3], Kept(bad, None, ("worker-1 before 77",)), *good[3:]])
     assert done.exchanges == 7
     assert len(done.quarantined) == 1
     assert "could not be stored" in done.quarantined[0].reason
-    assert "door-1 before 77" in done.quarantined[0].reason
+    assert "worker-1 before 77" in done.quarantined[0].reason
     assert await stored(database) == [one.exchange for one in good]
     async with database.raw() as connection:
         evidence = unpack(await connection.fetchval("SELECT evidence FROM gaps"))
@@ -372,7 +372,7 @@ async def test_nothing_is_lost_or_doubled_when_the_postmaster_is_killed_again_an
 
 
 async def drain(ingest: Ingest, batches: Sequence[Sequence[Kept]], server: Server, killer: asyncio.Task[None]) -> int:
-    """Store the batches as a keeper does, over and over until the killing is done; how often Postgres was away."""
+    """Store the batches as a store server does, over and over until the killing is done; how often Postgres was away."""
     refusals = 0
     while True:
         for batch in batches:

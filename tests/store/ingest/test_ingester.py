@@ -1,4 +1,4 @@
-"""From a door's spool to Postgres to REST, with everything between dying at the worst moment."""
+"""From a worker's spool to Postgres to REST, with everything between dying at the worst moment."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -13,7 +13,7 @@ from calls.model import Body, Call, Chunk, Exchange
 from store.bundle.bundle import read
 from store.database.connection import Database, Unavailable
 from store.ingest.batch_writer import Ingest, Kept, Stored
-from store.ingest.drain import DOOR_DIED
+from store.ingest.drain import WORKER_DIED
 from store.query.exchanges import Recorded
 from store.query.runs import Runs
 from store.spool import Spool
@@ -67,14 +67,14 @@ class Flaky(Ingest):
         return done
 
 
-async def test_what_a_door_spools_comes_back_over_rest_byte_for_byte(tmp_path: Path, database: Database) -> None:
+async def test_what_a_worker_spools_comes_back_over_rest_byte_for_byte(tmp_path: Path, database: Database) -> None:
     binary = replace(conversation(1)[0], id=uuid7(NOON + 9, 9), started_at=NOON + 9)
     assert binary.response is not None
     body = Body(data=bytes(range(256)), chunks=(Chunk(5, 0, 100), Chunk(9, 100, 156)), size=256)
     binary = replace(binary, response=replace(binary.response, body=body))
     sent = [*conversation(3), binary]
     async with opened(tmp_path, database) as house:
-        with Spool(tmp_path / "door") as spool:
+        with Spool(tmp_path / "worker") as spool:
             for exchange in sent:
                 await written(spool, events_of(exchange))
             listed = (await house.api.get(f"/v1/runs/{RUN}/calls?settled=true")).json()
@@ -93,9 +93,9 @@ async def test_what_a_door_spools_comes_back_over_rest_byte_for_byte(tmp_path: P
 async def test_an_exchange_whose_answer_was_seen_to_end_is_waited_for(tmp_path: Path, database: Database) -> None:
     *events, last = events_of(conversation(1)[0])
     async with opened(tmp_path, database) as house:
-        with Spool(tmp_path / "door") as spool:
+        with Spool(tmp_path / "worker") as spool:
             await written(spool, events)
-            assert not await house.keeper.settled(0.3), "the agent has seen its answer end, so it must be in"
+            assert not await house.store_server.settled(0.3), "the agent has seen its answer end, so it must be in"
             async with asyncio.TaskGroup() as group:
                 asking = group.create_task(house.api.get(f"/v1/runs/{RUN}?settled=true"))
                 await written(spool, [last])
@@ -105,52 +105,52 @@ async def test_an_exchange_whose_answer_was_seen_to_end_is_waited_for(tmp_path: 
 async def test_an_exchange_in_flight_is_not_waited_for(tmp_path: Path, database: Database) -> None:
     one, other = conversation(2)
     async with opened(tmp_path, database) as house:
-        with Spool(tmp_path / "door") as spool:
+        with Spool(tmp_path / "worker") as spool:
             await written(spool, [*list(events_of(one))[:3], *events_of(other)])
             run = (await house.api.get(f"/v1/runs/{RUN}?settled=true")).json()
             assert (run["settled"], run["calls"]) == (True, 1)
 
 
-async def test_several_doors_are_drained_side_by_side(tmp_path: Path, database: Database) -> None:
+async def test_several_workers_are_drained_side_by_side(tmp_path: Path, database: Database) -> None:
     sent = conversation(6)
     async with opened(tmp_path, database) as house:
         with Spool(tmp_path / "one") as one, Spool(tmp_path / "two") as two:
             for n, exchange in enumerate(sent):
                 await written(two if n % 2 else one, events_of(exchange))
-            assert await house.keeper.settled(10)
+            assert await house.store_server.settled(10)
     assert await stored(database) == sent
 
 
-async def test_what_a_dead_door_left_open_is_stored_as_cut_with_a_gap(tmp_path: Path, database: Database) -> None:
+async def test_what_a_dead_worker_left_open_is_stored_as_cut_with_a_gap(tmp_path: Path, database: Database) -> None:
     whole, torn = conversation(2)
-    with Spool(tmp_path / "door") as spool:
+    with Spool(tmp_path / "worker") as spool:
         await written(spool, [*events_of(whole), *list(events_of(torn))[:-2]])
-    async with running(kept(tmp_path, database)) as keeper:
-        await until(lambda: not (tmp_path / "door").exists())
-        assert await keeper.settled(5)
+    async with running(kept(tmp_path, database)) as store_server:
+        await until(lambda: not (tmp_path / "worker").exists())
+        assert await store_server.settled(5)
     first, second = await stored(database)
     assert first == whole
     assert (second.id, second.outcome, second.ended_at) == (torn.id, "server_closed", None)
     assert second.request == torn.request
     (gap,) = await gaps(database)
-    assert (gap.exchange, gap.reason) == (torn.id, DOOR_DIED)
+    assert (gap.exchange, gap.reason) == (torn.id, WORKER_DIED)
 
 
-async def test_a_dead_door_s_open_exchange_waits_for_the_database(
+async def test_a_dead_worker_s_open_exchange_waits_for_the_database(
     tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("store.ingest.ingester.HELD", 0)  # so that it is parked as well
     torn = conversation(1)[0]
-    keeper = kept(tmp_path, database)
-    async with running(keeper):
-        with Spool(tmp_path / "door") as spool:
+    store_server = kept(tmp_path, database)
+    async with running(store_server):
+        with Spool(tmp_path / "worker") as spool:
             await written(spool, list(events_of(torn))[:-2])
-            await keeper.settled(0.5)
-        keeper._ingest = away = Flaky(database, ["before"] * 1000)
+            await store_server.settled(0.5)
+        store_server._ingest = away = Flaky(database, ["before"] * 1000)
         await away.tried.wait()
     assert await stored(database) == []
     async with running(kept(tmp_path, database)):
-        await until(lambda: not (tmp_path / "door").exists())
+        await until(lambda: not (tmp_path / "worker").exists())
     assert [each.request for each in await stored(database)] == [torn.request]
     assert len(await gaps(database)) == 1
 
@@ -162,21 +162,21 @@ async def until(met: Callable[[], bool], seconds: float = 10) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_a_living_door_s_spool_is_left_alone(tmp_path: Path, database: Database) -> None:
-    with Spool(tmp_path / "door") as spool:
-        async with running(kept(tmp_path, database)) as keeper:
+async def test_a_living_worker_s_spool_is_left_alone(tmp_path: Path, database: Database) -> None:
+    with Spool(tmp_path / "worker") as spool:
+        async with running(kept(tmp_path, database)) as store_server:
             await written(spool, events_of(conversation(1)[0]))
-            assert await keeper.settled(10)
-        assert (tmp_path / "door").is_dir()
+            assert await store_server.settled(10)
+        assert (tmp_path / "worker").is_dir()
     assert await gaps(database) == []
 
 
 async def test_gaps_and_replay_reports_go_through(tmp_path: Path, database: Database) -> None:
     gap = Gap(RUN, NOON, "the spool was full", None)
-    with Spool(tmp_path / "door") as spool:
-        async with running(kept(tmp_path, database)) as keeper:
+    with Spool(tmp_path / "worker") as spool:
+        async with running(kept(tmp_path, database)) as store_server:
             await written(spool, [gap, ReplayNoted("r", b'{"served":1}'), ReplayNoted("r", b'{"served":2}')])
-            assert await keeper.settled(10)
+            assert await store_server.settled(10)
     assert await gaps(database) == [gap]
     assert await Runs(database).replay("r") == b'{"served":2}'
 
@@ -185,21 +185,21 @@ async def test_gaps_and_replay_reports_go_through(tmp_path: Path, database: Data
 async def test_a_database_that_goes_away_loses_nothing_and_doubles_nothing(
     faults: list[str], tmp_path: Path, database: Database
 ) -> None:
-    keeper = kept(tmp_path, database)
-    keeper._ingest = Flaky(database, faults)
-    with Spool(tmp_path / "door") as spool:
-        async with running(keeper):
+    store_server = kept(tmp_path, database)
+    store_server._ingest = Flaky(database, faults)
+    with Spool(tmp_path / "worker") as spool:
+        async with running(store_server):
             await written(spool, [each for exchange in conversation(3) for each in events_of(exchange)])
-            assert await keeper.settled(10)
-            assert "database" not in keeper.troubles
+            assert await store_server.settled(10)
+            assert "database" not in store_server.troubles
     assert await stored(database) == conversation(3)
-    assert keeper.counts.retries == len(faults)
+    assert store_server.counts.retries == len(faults)
 
 
-async def test_a_keeper_that_is_stopped_while_the_database_is_away_forgets_nothing(
+async def test_a_store_server_that_is_stopped_while_the_database_is_away_forgets_nothing(
     tmp_path: Path, database: Database
 ) -> None:
-    with Spool(tmp_path / "door") as spool:
+    with Spool(tmp_path / "worker") as spool:
         await written(spool, [each for exchange in conversation(3) for each in events_of(exchange)])
         first = kept(tmp_path, database)
         first._ingest = away = Flaky(database, ["before"] * 1000)
@@ -214,18 +214,18 @@ async def test_a_keeper_that_is_stopped_while_the_database_is_away_forgets_nothi
 
 
 @pytest.mark.parametrize("cut", range(0, 22, 3))
-async def test_a_keeper_may_die_after_any_event(cut: int, tmp_path: Path, database: Database) -> None:
+async def test_a_store_server_may_die_after_any_event(cut: int, tmp_path: Path, database: Database) -> None:
     """Interleaved exchanges, so that the cursor never stands between two of them."""
     one, two, three = (list(events_of(exchange)) for exchange in conversation(3))
     mixed = [event for group in zip(one, two, three, strict=True) for event in group]
-    with Spool(tmp_path / "door") as spool:
+    with Spool(tmp_path / "worker") as spool:
         await written(spool, mixed[:cut])
-        async with running(kept(tmp_path, database)) as keeper:
+        async with running(kept(tmp_path, database)) as store_server:
             # Not always: an answer may have ended whose exchange has not.
-            await keeper.settled(1)
+            await store_server.settled(1)
         await written(spool, mixed[cut:])
-        async with running(kept(tmp_path, database)) as keeper:
-            assert await keeper.settled(10)
+        async with running(kept(tmp_path, database)) as store_server:
+            assert await store_server.settled(10)
     assert await stored(database) == conversation(3)
     assert await gaps(database) == []
 
@@ -244,13 +244,13 @@ async def test_an_event_that_nobody_understands_is_set_aside_and_the_rest_goes_o
     poison: bytes, tmp_path: Path, database: Database
 ) -> None:
     one, two = conversation(2)
-    with Spool(tmp_path / "door") as spool:
-        async with running(kept(tmp_path, database)) as keeper:
+    with Spool(tmp_path / "worker") as spool:
+        async with running(kept(tmp_path, database)) as store_server:
             await written(spool, events_of(one))
             spool.append(poison)
             await written(spool, events_of(two))
-            assert await keeper.settled(10)
-        assert [path.read_bytes() for path in (tmp_path / "door" / "damaged").iterdir()] == [poison]
+            assert await store_server.settled(10)
+        assert [path.read_bytes() for path in (tmp_path / "worker" / "damaged").iterdir()] == [poison]
     assert await stored(database) == [one, two]
     (gap,) = await gaps(database)
     assert "none that this Playhead knows" in gap.reason
@@ -260,19 +260,19 @@ async def test_damage_in_a_spool_is_a_gap_and_its_bytes_outlive_the_spool(tmp_pa
     one, two = conversation(2)
     spools = tmp_path / "spool"
     spools.mkdir()
-    with Spool(spools / "door") as spool:
+    with Spool(spools / "worker") as spool:
         await written(spool, events_of(one))
-        size = next((spools / "door").glob("*.seg")).stat().st_size
+        size = next((spools / "worker").glob("*.seg")).stat().st_size
         await written(spool, events_of(two))
-    segment = next((spools / "door").glob("*.seg"))
+    segment = next((spools / "worker").glob("*.seg"))
     data = bytearray(segment.read_bytes())
     data[size + 20] ^= 1
     segment.write_bytes(data)
     async with running(kept(spools, database)):
-        await until(lambda: not (spools / "door").exists())
+        await until(lambda: not (spools / "worker").exists())
     assert (await stored(database))[0] == one
     assert any("cannot be read" in gap.reason for gap in await gaps(database))
-    assert list((tmp_path / "damaged" / "door").iterdir())
+    assert list((tmp_path / "damaged" / "worker").iterdir())
 
 
 async def test_a_call_that_cannot_be_derived_costs_no_evidence(
@@ -281,13 +281,13 @@ async def test_a_call_that_cannot_be_derived_costs_no_evidence(
     def broken(exchange: Exchange) -> Call:
         raise ZeroDivisionError
 
-    keeper = kept(tmp_path, database, broken)
-    with Spool(tmp_path / "door") as spool:
-        async with running(keeper):
+    store_server = kept(tmp_path, database, broken)
+    with Spool(tmp_path / "worker") as spool:
+        async with running(store_server):
             await written(spool, events_of(conversation(1)[0]))
-            assert await keeper.settled(10)
+            assert await store_server.settled(10)
     assert await stored(database) == conversation(1)
-    assert keeper.counts.underived == 1
+    assert store_server.counts.underived == 1
     assert "ZeroDivisionError" in caplog.text
 
 
@@ -299,42 +299,42 @@ async def test_no_mistake_in_what_is_derived_keeps_the_evidence_from_being_store
         raise ZeroDivisionError
 
     monkeypatch.setattr(mistaken, broken)
-    with Spool(tmp_path / "door") as spool:
-        async with running(kept(tmp_path, database)) as keeper:
+    with Spool(tmp_path / "worker") as spool:
+        async with running(kept(tmp_path, database)) as store_server:
             await written(spool, events_of(conversation(1)[0]))
-            assert await keeper.settled(10)
+            assert await store_server.settled(10)
     assert await stored(database) == conversation(1)
     assert "ZeroDivisionError" in caplog.text
 
 
 async def test_a_spool_that_cannot_be_read_is_named_and_the_others_go_on(tmp_path: Path, database: Database) -> None:
     (tmp_path / "bad" / "cursor").mkdir(parents=True)
-    with Spool(tmp_path / "door") as spool:
-        async with running(kept(tmp_path, database)) as keeper:
+    with Spool(tmp_path / "worker") as spool:
+        async with running(kept(tmp_path, database)) as store_server:
             await written(spool, events_of(conversation(1)[0]))
-            assert not await keeper.settled(10), "nobody knows what is in there"
-            assert list(keeper.troubles) == ["bad"]
+            assert not await store_server.settled(10), "nobody knows what is in there"
+            assert list(store_server.troubles) == ["bad"]
     assert await stored(database) == conversation(1)
 
 
 async def test_what_is_no_spool_is_no_trouble(tmp_path: Path, database: Database) -> None:
     (tmp_path / ".DS_Store").write_bytes(b"stray")
     (tmp_path / "lost+found").mkdir()
-    with Spool(tmp_path / "door") as spool:
-        async with running(kept(tmp_path, database)) as keeper:
+    with Spool(tmp_path / "worker") as spool:
+        async with running(kept(tmp_path, database)) as store_server:
             await written(spool, events_of(conversation(1)[0]))
-            assert await keeper.settled(10)
-            assert keeper.troubles == {}
+            assert await store_server.settled(10)
+            assert store_server.troubles == {}
     assert [path.name for path in (tmp_path / "lost+found").iterdir()] == []
 
 
-async def test_an_idle_keeper_forgets_what_it_has_stored(tmp_path: Path, database: Database) -> None:
-    with Spool(tmp_path / "door", max_bytes=64 << 10) as spool:
-        async with running(kept(tmp_path, database)) as keeper:
+async def test_an_idle_store_server_forgets_what_it_has_stored(tmp_path: Path, database: Database) -> None:
+    with Spool(tmp_path / "worker", max_bytes=64 << 10) as spool:
+        async with running(kept(tmp_path, database)) as store_server:
             for n in range(12):
                 await written(spool, [each for exchange in conversation(1, n) for each in events_of(exchange)])
-                assert await keeper.settled(10)
-            await until(lambda: (tmp_path / "door" / "cursor").exists())
-            await until(lambda: len(list((tmp_path / "door").glob("*.seg"))) == 1)
-            await until(lambda: keeper.bytes_pending() == 0)
+                assert await store_server.settled(10)
+            await until(lambda: (tmp_path / "worker" / "cursor").exists())
+            await until(lambda: len(list((tmp_path / "worker").glob("*.seg"))) == 1)
+            await until(lambda: store_server.bytes_pending() == 0)
     assert len(await stored(database)) == 12

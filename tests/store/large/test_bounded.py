@@ -15,7 +15,7 @@ from store.generations.auto_session_file import Take
 from store.spool import Spool
 from tests.store import exchanges as made
 from tests.store.samples import NOON, uuid7
-from tests.store.test_keeper_process import Process, data, keeper
+from tests.store.test_store_server_process import Process, data, store_server
 
 __all__ = ["data"]
 
@@ -50,7 +50,7 @@ def resident(one: Process, name: str) -> int:
 async def test_it_opens_no_large_body_itself_whatever_is_asked_of_it(data: Path, database_url: str) -> None:
     sent = exchange()
     growth: dict[str, int] = {}
-    async with keeper(data, database_url=database_url, open_api=True) as one:
+    async with store_server(data, database_url=database_url, open_api=True) as one:
         at_rest = resident(one, "VmRSS")
 
         def note(what: str) -> None:
@@ -110,7 +110,7 @@ async def test_it_compares_runs_of_large_streamed_answers_in_a_helper_process(da
     sent = [streamed_exchange(run, number, 30_000_000) for number, run in enumerate(("one", "one", "other", "other"))]
     growth: dict[str, int] = {}
     statuses: dict[str, int] = {}
-    async with keeper(data, database_url=database_url, open_api=True) as one:
+    async with store_server(data, database_url=database_url, open_api=True) as one:
         at_rest = resident(one, "VmRSS")
         with Spool(data / "spool" / "worker") as spool:
             for exchange in sent:

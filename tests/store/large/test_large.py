@@ -26,8 +26,8 @@ from store.api.deps import Desk
 from store.api.spilled_answers import BODY
 from store.database.connection import Database
 from store.ingest.batch_writer import Ingest
-from store.ingest.drain import DOOR_DIED, Drain
-from store.ingest.ingester import Keeper
+from store.ingest.drain import WORKER_DIED, Drain
+from store.ingest.ingester import StoreServer
 from store.large.helper import Helper
 from store.large.jobs import Job, Rendering, Reply, StoringJob, WorkerConfig
 from store.large.weight import LARGE, is_large
@@ -72,14 +72,14 @@ async def spooled(directory: Path, exchanges: Sequence[Exchange], *, together: b
 @asynccontextmanager
 async def serving(
     spools: Path, database: Database, url: str, **limits: float
-) -> AsyncIterator[tuple[Keeper, httpx2.AsyncClient, Helper]]:
+) -> AsyncIterator[tuple[StoreServer, httpx2.AsyncClient, Helper]]:
     """A store server with helper processes, which stores and answers."""
     config = WorkerConfig(database_url=url, redaction_key=b"k" * 32, memory_limit=int(limits.get("memory", 512 << 20)))
     storing, reading = Helper(config, time_limit=limits.get("time", 60)), Helper(config)
     ingest = Ingest(database, profile=PROFILES.digest)
-    keeper = Keeper(spools, ingest, lambda one: _derived_here(one), large=storing)
-    async with running(keeper), serving_api(keeper, database, helper=reading) as api:
-        yield keeper, api, storing
+    store_server = StoreServer(spools, ingest, lambda one: _derived_here(one), large=storing)
+    async with running(store_server), serving_api(store_server, database, helper=reading) as api:
+        yield store_server, api, storing
     await reading.close()
 
 
@@ -139,8 +139,8 @@ async def test_large_exchanges_are_stored_and_read_by_helper_processes(
 ) -> None:
     sent = [exchange(1, LONG), exchange(2, chat("short")), exchange(3, MANY)]
     await spooled(tmp_path / "worker", sent)
-    async with serving(tmp_path, database, database_url) as (keeper, api, _):
-        assert await keeper.settled(60)
+    async with serving(tmp_path, database, database_url) as (store_server, api, _):
+        assert await store_server.settled(60)
         listed = (await api.get(f"/v1/runs/{RUN}/calls?settled=true")).json()
         assert listed["settled"]
         assert [call["id"] for call in listed["items"]] == [one.id for one in sent]
@@ -166,14 +166,14 @@ async def test_what_cannot_be_derived_within_the_limits_is_stored_as_evidence_wi
     sent = exchange(1, json.dumps(dict.fromkeys(map(str, range(400_000)), 1)).encode())
     assert sent.response is not None
     await spooled(tmp_path / "worker", [sent])
-    async with serving(tmp_path, database, database_url, memory=130 << 20) as (keeper, api, _):
-        assert await keeper.settled(60)
+    async with serving(tmp_path, database, database_url, memory=130 << 20) as (store_server, api, _):
+        assert await store_server.settled(60)
         call = (await api.get(f"/v1/runs/{RUN}/calls")).json()["items"][0]
         assert "no call was derived" in call["warnings"][-1]
         assert "memory" in call["warnings"][-1]
         assert (await api.get(f"/v1/calls/{call['id']}")).json()["warnings"] == call["warnings"]
         assert (await api.get(f"/v1/exchanges/{sent.id}/response")).content == sent.response.body.data
-        assert keeper.counts.underived == 1
+        assert store_server.counts.underived == 1
 
 
 async def test_what_cannot_be_stored_is_a_gap_and_its_events_are_kept(tmp_path: Path, database: Database) -> None:
@@ -187,9 +187,9 @@ async def test_what_cannot_be_stored_is_a_gap_and_its_events_are_kept(tmp_path: 
 
     sent = exchange(1, LONG)
     await spooled(tmp_path / "spool" / "worker", [sent])
-    keeper = Keeper(tmp_path / "spool", Ingest(database), lambda one: derive(one, PROFILES), large=Failing())
-    async with running(keeper):
-        assert await keeper.settled(60)
+    store_server = StoreServer(tmp_path / "spool", Ingest(database), lambda one: derive(one, PROFILES), large=Failing())
+    async with running(store_server):
+        assert await store_server.settled(60)
         (gap,) = await Runs(database).gaps(RUN)
         assert (gap.exchange, "it was ended" in gap.reason) == (sent.id, True)
         assert (tmp_path / "damaged" / f"{sent.id}.parked").stat().st_size > len(LONG)
@@ -207,15 +207,15 @@ async def test_an_exchange_that_takes_long_holds_up_no_other(tmp_path: Path, dat
             pass
 
     await spooled(tmp_path / "a", [exchange(1, LONG)])
-    keeper = Keeper(tmp_path, Ingest(database), lambda one: derive(one, PROFILES), large=Slow())
-    async with running(keeper), serving_api(keeper, database) as api:
+    store_server = StoreServer(tmp_path, Ingest(database), lambda one: derive(one, PROFILES), large=Slow())
+    async with running(store_server), serving_api(store_server, database) as api:
         await spooled(tmp_path / "b", [exchange(2)])
         async with asyncio.timeout(20):
             while not (await api.get("/v1/calls")).json()["items"]:  # noqa: ASYNC110 - another task stores it
                 await asyncio.sleep(0.02)
-        assert not await keeper.settled(0.3), "what is acknowledged and not stored is not settled"
+        assert not await store_server.settled(0.3), "what is acknowledged and not stored is not settled"
         release.set()
-        assert await keeper.settled(60)
+        assert await store_server.settled(60)
 
 
 async def test_a_large_exchange_whose_worker_died_is_stored_as_cut_off(
@@ -227,11 +227,11 @@ async def test_a_large_exchange_whose_worker_died_is_stored_as_cut_off(
             if not isinstance(record, Closed):
                 last = spool.append(encode(record))
         await spool.reached(last)
-    async with serving(tmp_path, database, database_url) as (keeper, _, _):
-        assert await keeper.settled(60)
+    async with serving(tmp_path, database, database_url) as (store_server, _, _):
+        assert await store_server.settled(60)
         while not (gaps := await Runs(database).gaps(RUN)):  # noqa: ASYNC110 - the drain finds that nobody writes
             await asyncio.sleep(0.05)
-    assert [gap.reason for gap in gaps] == [DOOR_DIED]
+    assert [gap.reason for gap in gaps] == [WORKER_DIED]
 
 
 async def test_a_job_that_takes_too_long_is_ended_and_the_next_one_done(
@@ -282,7 +282,7 @@ async def test_an_answer_that_takes_long_is_sent_as_it_grows(
     monkeypatch.setattr(aside, "WHOLE_WITHIN", 0.01)
     monkeypatch.setattr(aside, "LOOK", 0.01)
     helper, sent = Growing(failed), list[Message]()
-    desk = Desk(keeper=Any, database=Any, profiles=PROFILES, clean=str, helper=helper)  # type: ignore[arg-type]
+    desk = Desk(store_server=Any, database=Any, profiles=PROFILES, clean=str, helper=helper)  # type: ignore[arg-type]
     app = SimpleNamespace(state=SimpleNamespace(desk=desk))
     scope = {"type": "http", "method": "GET", "path": "/a", "query_string": b"", "headers": [], "app": app, BODY: b""}
 

@@ -116,7 +116,7 @@ async def test_what_a_profile_says_to_ignore_in_answers_is_no_other_answer(
         await ran(before, "b", 1, asks=lambda turn: "something else")
     rule = '[[profile]]\nname = "mine/1"\nextends = "openai_chat/1"\nmatch = { host = "*" }\n'
     profiles = shipped(f'{rule}answer = {{ ignore = ["{path}"] }}\n')
-    desk = Desk(keeper=kept(tmp_path / "spool", database), database=database, profiles=profiles, clean=str)
+    desk = Desk(store_server=kept(tmp_path / "spool", database), database=database, profiles=profiles, clean=str)
     ignoring = Ignoring(recorded=desk.recorded, derive=desk.derive, profiles=profiles)
     [answers] = (await store_drift(database, Asked(), ignoring=ignoring))["answers"]
     assert (answers["asked_again"], answers["answered_otherwise"]) == (1, otherwise)

@@ -24,7 +24,7 @@ from store.api.server import serving
 from store.bundle.bundle import Bundle, Entry, read, write
 from store.database.connection import Database
 from store.ingest.batch_writer import Ingest
-from store.ingest.ingester import Keeper
+from store.ingest.ingester import StoreServer
 from store.ingest.insert_rows import Kept
 from store.query.exchanges import Recorded
 from store.query.rekey import Rekeying
@@ -73,8 +73,8 @@ def exchange(number: int, asked: Any, told: Any, run: str = "run-1", **headers: 
 async def house(spools: Path, database: Database, profiles: Profiles) -> AsyncIterator[httpx2.AsyncClient]:
     """REST over what is stored, under these rules."""
     derived = partial(derive, profiles=profiles)
-    keeper = Keeper(spools, Ingest(database, profile=profiles.digest), derived)
-    desk = Desk(keeper=keeper, database=database, profiles=profiles, clean=str)
+    store_server = StoreServer(spools, Ingest(database, profile=profiles.digest), derived)
+    desk = Desk(store_server=store_server, database=database, profiles=profiles, clean=str)
     with socket.socket() as port:
         port.bind(("127.0.0.1", 0))
         async with serving(create(desk, ()), port):
@@ -167,7 +167,7 @@ async def test_all_runs_or_those_that_are_named(tmp_path: Path, database: Databa
         is_problem(await api.post("/v1/rekey", json={"runs": ["no/run"]}), 422)
 
 
-async def test_other_rules_than_the_keeper_s_are_refused(tmp_path: Path, database: Database) -> None:
+async def test_other_rules_than_the_store_server_s_are_refused(tmp_path: Path, database: Database) -> None:
     async with house(tmp_path, database, PLAIN) as api:
         wanted = {"profiles": shipped(CHANGED).digest}
         told = is_problem(await api.post("/v1/rekey", json=wanted), 409, "other_rules")

@@ -236,7 +236,7 @@ async def test_what_is_not_http_within_tls_passes(capturing: Capturing, speaks: 
             upstream_ca().configure_trust(trust)
             trust.set_alpn_protocols(["postgresql"])
         else:
-            trust = capture.door.tls
+            trust = capture.worker.tls
         await writer.start_tls(trust, server_hostname="db.test")
         writer.write(SSL_REQUEST)
         assert await reader.readexactly(10) == b"<" + SSL_REQUEST + b">"
@@ -250,7 +250,7 @@ async def test_what_is_not_http_within_tls_passes(capturing: Capturing, speaks: 
 async def test_a_replay_refuses_what_is_not_http_within_tls(capturing: Capturing) -> None:
     async with capturing(None, ScriptedAnswerer(), message=PASS) as capture:
         reader, writer = await capture.connect("db.test")
-        await writer.start_tls(capture.door.tls, server_hostname="db.test")
+        await writer.start_tls(capture.worker.tls, server_hostname="db.test")
         writer.write(SSL_REQUEST)
         with contextlib.suppress(ConnectionError, ssl.SSLError):
             assert await reader.read() == b""

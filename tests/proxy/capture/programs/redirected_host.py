@@ -118,9 +118,9 @@ async def main(engine: str, text_format: str, directory: Path) -> dict[str, Any]
         await asyncio.start_server(handler, sock=listener, ssl=context)
     found: dict[str, Any] = {}
     ports = {"connect_ports": (80, 443, 25), "transparent": TRANSPARENT}
-    async with wire.opened(directory, recorder, **ports) as door:
+    async with wire.opened(directory, recorder, **ports) as worker:
         ca = directory / "ca.pem"
-        ca.write_bytes(door.config.authority.certificate.read_bytes())
+        ca.write_bytes(worker.config.authority.certificate.read_bytes())
         trust = ("curl", "-sS", "-m", "10", "--cacert", str(ca), "-w", "%{http_code}", "-o", "/dev/null")
         named = (*trust, "--resolve", f"api.test:443:{THERE4}", "--resolve", f"api.test:80:{THERE4}")
         named6 = (*trust, "--resolve", f"api.test:443:[{THERE6}]")

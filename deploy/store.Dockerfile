@@ -1,5 +1,5 @@
-# The keeper: spools in, Postgres and REST out. It carries no mitmproxy and no embedded Postgres. Build from the root:
-#   docker build -f deploy/keeper.Dockerfile -t playhead-keeper .
+# The store server: spools in, Postgres and REST out. It carries no mitmproxy and no embedded Postgres. Build from the root:
+#   docker build -f deploy/store.Dockerfile -t playhead-store .
 FROM python:3.13-slim AS build
 COPY --from=ghcr.io/astral-sh/uv:0.13.9 /uv /usr/local/bin/uv
 ENV UV_COMPILE_BYTECODE=1 UV_LINK_MODE=copy UV_PYTHON_DOWNLOADS=never
@@ -15,7 +15,7 @@ RUN uv sync --frozen --no-default-groups --no-editable
 FROM python:3.13-slim
 RUN useradd --uid 10001 --home-dir /var/lib/playhead --create-home --shell /usr/sbin/nologin playhead
 COPY --from=build --chown=root:root /app/.venv /app/.venv
-ENV PATH=/app/.venv/bin:$PATH PLAYHEAD_DATA=/var/lib/playhead PLAYHEAD_PART=keeper
+ENV PATH=/app/.venv/bin:$PATH PLAYHEAD_DATA=/var/lib/playhead PLAYHEAD_PART=store
 USER 10001
 WORKDIR /var/lib/playhead
 VOLUME /var/lib/playhead

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A keeper's process and what it said first."""
+    """A store server's process and what it said first."""
 
     process: asyncio.subprocess.Process
     said: dict[str, Any]
@@ -49,7 +49,7 @@ class Process:
 
 
 @asynccontextmanager
-async def keeper(data: Path, **told: Any) -> AsyncIterator[Process]:
+async def store_server(data: Path, **told: Any) -> AsyncIterator[Process]:
     """Start one; whatever happens, none is left behind."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "store"),
@@ -85,10 +85,10 @@ def data() -> Iterator[Path]:
     shutil.rmtree(directory)
 
 
-async def test_it_stores_what_doors_spool_and_stops_when_its_stdin_ends(data: Path, database_url: str) -> None:
-    async with keeper(data, database_url=database_url) as one:
+async def test_it_stores_what_workers_spool_and_stops_when_its_stdin_ends(data: Path, database_url: str) -> None:
+    async with store_server(data, database_url=database_url) as one:
         assert one.said["ready"] is True
-        with Spool(data / "spool" / "door") as spool:
+        with Spool(data / "spool" / "worker") as spool:
             for exchange in conversation(2):
                 await written(spool, events_of(exchange))
             calls = await one.get(f"/v1/runs/{RUN}/calls?settled=true")
@@ -99,35 +99,35 @@ async def test_it_stores_what_doors_spool_and_stops_when_its_stdin_ends(data: Pa
 
 
 async def test_sigterm_stops_it_cleanly_and_what_came_last_is_in(data: Path, database_url: str) -> None:
-    async with keeper(data, database_url=database_url) as one:
-        with Spool(data / "spool" / "door") as spool:
+    async with store_server(data, database_url=database_url) as one:
+        with Spool(data / "spool" / "worker") as spool:
             await written(spool, events_of(conversation(1)[0]))
         one.process.send_signal(signal.SIGTERM)
         assert await ended(one) == 0
-    async with keeper(data, database_url=database_url) as two:
+    async with store_server(data, database_url=database_url) as two:
         assert (await two.get(f"/v1/runs/{RUN}"))["calls"] == 1
 
 
 @pytest.mark.slow
 async def test_killed_again_and_again_it_stores_everything_once(data: Path, database_url: str) -> None:
     sent = conversation(12)
-    with Spool(data / "spool" / "door") as spool:
+    with Spool(data / "spool" / "worker") as spool:
         for n in range(0, 12, 3):
-            async with keeper(data, database_url=database_url) as one:
+            async with store_server(data, database_url=database_url) as one:
                 for exchange in sent[n : n + 3]:
                     await written(spool, events_of(exchange))
                 await asyncio.sleep(0.05 * n)
                 one.process.kill()
                 await ended(one)
-        async with keeper(data, database_url=database_url) as last:
+        async with store_server(data, database_url=database_url) as last:
             calls = await last.get(f"/v1/runs/{RUN}/calls?settled=true&limit=100")
     assert [call["id"] for call in calls["items"]] == [exchange.id for exchange in sent]
 
 
 @pytest.mark.slow
 async def test_an_embedded_postgres_that_is_killed_comes_back(data: Path) -> None:
-    async with keeper(data) as one:
-        with Spool(data / "spool" / "door") as spool:
+    async with store_server(data) as one:
+        with Spool(data / "spool" / "worker") as spool:
             await written(spool, events_of(conversation(1)[0]))
             assert (await one.get(f"/v1/runs/{RUN}?settled=true"))["calls"] == 1
             os.kill(int((data / "pg" / "data" / "postmaster.pid").read_text().split()[0]), signal.SIGKILL)
@@ -143,7 +143,7 @@ async def test_an_embedded_postgres_that_is_killed_comes_back(data: Path) -> Non
 
 async def test_it_asks_for_the_token_of_its_data_directory(data: Path, database_url: str) -> None:
     file = data / "keys" / "api.token"
-    async with keeper(data, database_url=database_url, tokens=["another"]) as one:
+    async with store_server(data, database_url=database_url, tokens=["another"]) as one:
         refused = await one.answer("/v1/runs", None)
         assert (refused.status_code, f"lies in {file}" in refused.json()["detail"]) == (401, True)
         assert file.stat().st_mode & 0o777 == 0o600
@@ -151,18 +151,18 @@ async def test_it_asks_for_the_token_of_its_data_directory(data: Path, database_
             assert (await one.answer("/v1/runs", token)).status_code == 200
         one.process.terminate()
         await ended(one)
-    async with keeper(data, database_url=database_url, open_api=True) as one:
+    async with store_server(data, database_url=database_url, open_api=True) as one:
         assert (await one.answer("/v1/runs", None)).status_code == 200
 
 
-async def test_a_second_keeper_on_one_data_directory_refuses(data: Path, database_url: str) -> None:
-    async with keeper(data, database_url=database_url), keeper(data, database_url=database_url) as second:
-        assert "another keeper runs" in second.said["failed"]
+async def test_a_second_store_server_on_one_data_directory_refuses(data: Path, database_url: str) -> None:
+    async with store_server(data, database_url=database_url), store_server(data, database_url=database_url) as second:
+        assert "another store server runs" in second.said["failed"]
         assert await ended(second) == 125
 
 
 async def refusal(data: Path, **told: Any) -> str:
-    async with keeper(data, **told) as one:
+    async with store_server(data, **told) as one:
         assert await ended(one) == 125
         words: str = one.said["failed"]
     return words

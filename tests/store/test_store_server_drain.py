@@ -41,7 +41,7 @@ def segments(directory: Path) -> int:
 
 
 def committed(one: Drain, budget: int = PLENTY) -> list[Exchange]:
-    """One look at the spool by a keeper that stores and commits what it found."""
+    """One look at the spool by a store server that stores and commits what it found."""
     found = one.gather(budget)
     one.stored()
     one.commit()
@@ -49,7 +49,7 @@ def committed(one: Drain, budget: int = PLENTY) -> list[Exchange]:
 
 
 async def test_a_crash_at_any_time_loses_no_exchange(tmp_path: Path) -> None:
-    """Interleaved exchanges, looks at any time, some of them never committed: a new keeper finds what is not stored."""
+    """Interleaved exchanges, looks at any time, some of them never committed: a new store server finds what is not stored."""
     for seed in range(40):
         dice = random.Random(seed)
         sent = turns(6)
@@ -66,7 +66,7 @@ async def test_a_crash_at_any_time_loses_no_exchange(tmp_path: Path) -> None:
                     assert not found.gaps
                     if dice.random() < 0.5:
                         one.reader.close()
-                        one = drain(directory)  # the keeper died before it stored what it found
+                        one = drain(directory)  # the store server died before it stored what it found
                         continue
                     stored |= {each.id: each for each in found.exchanges}
                     one.stored()
@@ -96,7 +96,7 @@ async def test_a_long_exchange_does_not_hold_up_the_deletion_of_segments(tmp_pat
         assert list((tmp_path / "open").iterdir()) == []
 
 
-async def test_a_parked_exchange_outlives_the_keeper(tmp_path: Path) -> None:
+async def test_a_parked_exchange_outlives_the_store_server(tmp_path: Path) -> None:
     exchange = turns(1)[0]
     events = list(events_of(exchange))
     with Spool(tmp_path) as spool:
@@ -109,7 +109,9 @@ async def test_a_parked_exchange_outlives_the_keeper(tmp_path: Path) -> None:
             assert one.held == 0
 
 
-async def test_a_keeper_that_dies_between_database_and_cursor_stores_a_parked_exchange_again(tmp_path: Path) -> None:
+async def test_a_store_server_that_dies_between_database_and_cursor_stores_a_parked_exchange_again(
+    tmp_path: Path,
+) -> None:
     exchange = turns(1)[0]
     events = list(events_of(exchange))
     with Spool(tmp_path) as spool:
@@ -195,8 +197,8 @@ async def test_events_that_could_not_be_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("over", [False, True], ids=["in its midst", "after its end"])
-async def test_an_answer_that_the_door_itself_broke_off_is_a_gap(tmp_path: Path, over: bool) -> None:
-    exchange = replace(turns(1)[0], outcome="refused", error="the door stopped before the exchange was over")
+async def test_an_answer_that_the_worker_itself_broke_off_is_a_gap(tmp_path: Path, over: bool) -> None:
+    exchange = replace(turns(1)[0], outcome="refused", error="the worker stopped before the exchange was over")
     *events, closed = events_of(exchange)
     assert exchange.response
     end = [Ended(exchange.id, 9, "response", exchange.response.body.size)] if over else []

@@ -1,4 +1,4 @@
-"""kill -9 of the keeper under load: agents notice nothing, nothing is lost, nothing is there twice."""
+"""kill -9 of the store server under load: agents notice nothing, nothing is lost, nothing is there twice."""
 
 import asyncio
 from pathlib import Path
@@ -11,7 +11,9 @@ from tests.drills.upstream import upstream
 
 
 @pytest.mark.slow
-async def test_a_keeper_killed_again_and_again_loses_nothing_and_doubles_nothing(data: Path, database_url: str) -> None:
+async def test_a_store_server_killed_again_and_again_loses_nothing_and_doubles_nothing(
+    data: Path, database_url: str
+) -> None:
     async with (
         upstream() as source,
         up(data, "--database-url", database_url, config=source.config) as house,
@@ -23,7 +25,7 @@ async def test_a_keeper_killed_again_and_again_loses_nothing_and_doubles_nothing
                 group.create_task(crew.agent(f"agent-{n}").ask_on(stop, "/whole?size=3000", "/stream?pieces=10"))
             for _ in range(2):
                 await source.served(30)
-                await killed(house.keeper)
+                await killed(house.store_server)
                 await until(lambda: get(house.api, "/runs/agent-0"))
             stop.set()
         comparison = await compared(house, crew.ledger, source, crew.runs)

@@ -13,7 +13,7 @@ from bench import peers
 from bench.figures import cpu, cpu_with_children
 from bench.load import HOST
 from bench.replay import recorded
-from bench.stage import Door, Process, Stage
+from bench.stage import Process, Stage, Worker
 from bench.wire import Broken
 from bench.workloads import STORED, STORED_CALLS, WORKLOADS
 from proxy.processes.store_client import Api
@@ -52,7 +52,7 @@ class Engines:
 
     stage: Stage
     sources: Sources
-    _doors: dict[str, Door] = field(default_factory=dict)
+    _workers: dict[str, Worker] = field(default_factory=dict)
 
     def ask(self, name: str, workload: str, seconds: float) -> dict[str, Any]:
         """Have an engine asked; what was found. Raises Broken."""
@@ -61,52 +61,52 @@ class Engines:
             return self._kept(name, what)
         if name == STORED:
             return self.stored.ask()
-        return self.stage.ask(self._door(name), **what)
+        return self.stage.ask(self._worker(name), **what)
 
-    def _door(self, name: str) -> Door:
-        if name not in self._doors:
-            self._doors[name] = ENGINES[name](self)
-        return self._doors[name]
+    def _worker(self, name: str) -> Worker:
+        if name not in self._workers:
+            self._workers[name] = ENGINES[name](self)
+        return self._workers[name]
 
     def _kept(self, name: str, what: Mapping[str, Any]) -> dict[str, Any]:
         """What open streams add to a fresh engine: what was once used stays with a process."""
         with self.stage.round(f"memory-{name}") as stage:
             fresh = Engines(stage=stage, sources=self.sources)
             # The first calls load and build what is needed once.
-            stage.ask(fresh._door(name), seconds=0.5)
-            found = stage.ask(fresh._door(name), **what)
-        empty, full = (sizes.get("door", 0.0) for sizes in found["rss"])
+            stage.ask(fresh._worker(name), seconds=0.5)
+            found = stage.ask(fresh._worker(name), **what)
+        empty, full = (sizes.get("worker", 0.0) for sizes in found["rss"])
         return found | {"detail": {"kib": (full - empty) * 1024 / what["connections"]}}
 
     @cached_property
     def stored(self) -> "Stored":
-        door = self.ours(STORED)
-        keeper, api = self.stage.keeper(STORED)
+        worker = self.ours(STORED)
+        store_server, api = self.stage.store_server(STORED)
         data = self.stage.house(STORED).data.postgres / "data"
         postgres = int((data / "postmaster.pid").read_text().split()[0])
-        return Stored(self.stage, door, keeper, api, postgres)
+        return Stored(self.stage, worker, store_server, api, postgres)
 
-    def enter(self, peer: AbstractContextManager[Door]) -> Door:
+    def enter(self, peer: AbstractContextManager[Worker]) -> Worker:
         """Start a peer for as long as the round lasts."""
         return self.stage.stack.enter_context(peer)
 
-    def ours(self, name: str, engine: str = "lane", **differences: Any) -> Door:
-        """A door of ours."""
+    def ours(self, name: str, engine: str = "lane", **differences: Any) -> Worker:
+        """A worker of ours."""
         return self.stage.ours(name, engine=engine, **differences)
 
-    def replaying(self, name: str, engine: str) -> Door:
-        """A door that answers from the recording."""
+    def replaying(self, name: str, engine: str) -> Worker:
+        """A worker that answers from the recording."""
         source = {"replay": [self.sources.recording], "replay_options": {"after_last": "repeat-last"}}
         return self.ours(name, engine, mode="replay", profiles_toml=PROFILE, **source)
 
 
 @dataclass(slots=True)
 class Stored:
-    """A door with its keeper and Postgres."""
+    """A worker with its store server and Postgres."""
 
     stage: Stage
-    door: Door
-    keeper: Process
+    worker: Worker
+    store_server: Process
     api: Api
     postgres: int
 
@@ -114,14 +114,14 @@ class Stored:
         """Record calls until each is in its rows; the CPU of all three."""
         run = f"stored-{self.stage.first}"
         before = self._used()
-        found = self.stage.ask(self.door, calls=STORED_CALLS, seconds=PATIENCE, warm=0.0, run=run)
+        found = self.stage.ask(self.worker, calls=STORED_CALLS, seconds=PATIENCE, warm=0.0, run=run)
         self._settled(run, found["asked"])
         parts = {f"{part}_us": (late - before[part]) / found["asked"] * 1e6 for part, late in self._used().items()}
         return found | {"cpu_us": sum(parts.values()), "detail": parts}
 
     def _used(self) -> dict[str, float]:
-        door = cpu(self.door.pids["door"])
-        return {"door": door, "keeper": cpu(self.keeper.pid), "postgres": cpu_with_children(self.postgres)}
+        worker = cpu(self.worker.pids["worker"])
+        return {"worker": worker, "store": cpu(self.store_server.pid), "postgres": cpu_with_children(self.postgres)}
 
     def _settled(self, run: str, calls: int) -> None:
         end = time.monotonic() + PATIENCE
@@ -132,17 +132,17 @@ class Stored:
             time.sleep(0.2)
 
 
-def _mitmdump(engines: Engines) -> Door:
+def _mitmdump(engines: Engines) -> Worker:
     return engines.enter(peers.mitmdump(engines.stage, "-w", str(engines.stage.directory / "flows")))
 
 
-ENGINES: Final[Mapping[str, Callable[[Engines], Door]]] = MappingProxyType(
+ENGINES: Final[Mapping[str, Callable[[Engines], Worker]]] = MappingProxyType(
     {
         "direct": lambda engines: engines.stage.direct(),
         "nginx": lambda engines: engines.enter(peers.nginx(engines.stage, engines.sources.nginx)),
         "lane-relay": lambda engines: engines.ours("lane-relay", mode="passthrough"),
         "lane-record": lambda engines: engines.ours("lane-record"),
-        STORED: lambda engines: engines.stored.door,
+        STORED: lambda engines: engines.stored.worker,
         "lane-replay": lambda engines: engines.replaying("lane-replay", "lane"),
         "mitmproxy-bare": lambda engines: engines.stage.bare(),
         "mitmproxy-record": lambda engines: engines.ours("mitmproxy-record", "mitmproxy"),

@@ -1,4 +1,4 @@
-"""HTTP/2 through a door under test: upstreams that speak it, and clients that ask them."""
+"""HTTP/2 through a worker under test: upstreams that speak it, and clients that ask them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.support.h2wire import Fields, Peer, StreamBroken
-from tests.support.wire import Door, Upstream, connected, serving, upstream_tls
+from tests.support.wire import Upstream, Worker, connected, serving, upstream_tls
 
 OK: Fields = [(":status", "200"), ("x-a", "1")]
 
@@ -30,10 +30,10 @@ async def speaking(
 
 
 @asynccontextmanager
-async def asking(door: Door, upstream: Upstream, *, acknowledge: bool = True) -> AsyncIterator[tuple[Peer, str]]:
-    """An HTTP/2 client of that upstream, through the door."""
+async def asking(worker: Worker, upstream: Upstream, *, acknowledge: bool = True) -> AsyncIterator[tuple[Peer, str]]:
+    """An HTTP/2 client of that upstream, through the worker."""
     authority = f"localhost:{upstream.port}"
-    reader, writer = await connected(door, authority, alpn=("h2",))
+    reader, writer = await connected(worker, authority, alpn=("h2",))
     try:
         yield Peer(reader, writer, client=True, acknowledge=acknowledge), authority
     finally:
@@ -41,7 +41,7 @@ async def asking(door: Door, upstream: Upstream, *, acknowledge: bool = True) ->
 
 
 def reaching(*upstreams: Upstream) -> dict[str, Any]:
-    """A door that may reach these."""
+    """A worker that may reach these."""
     return {"allow_private": True, "connect_ports": tuple(upstream.port for upstream in upstreams)}
 
 

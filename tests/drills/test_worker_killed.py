@@ -1,4 +1,4 @@
-"""kill -9 of a door while it streams: what its agents saw end is kept, what was cut is kept as cut, and it comes back."""
+"""kill -9 of a worker while it streams: what its agents saw end is kept, what was cut is kept as cut, and it comes back."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ SENT = 6
 
 
 @pytest.mark.slow
-async def test_a_door_killed_in_mid_stream_loses_nothing_that_was_acknowledged(data: Path, database_url: str) -> None:
+async def test_a_worker_killed_in_mid_stream_loses_nothing_that_was_acknowledged(data: Path, database_url: str) -> None:
     async with (
         upstream() as source,
         up(data, "--database-url", database_url, config=source.config) as house,
@@ -31,9 +31,9 @@ async def test_a_door_killed_in_mid_stream_loses_nothing_that_was_acknowledged(d
             for _ in range(5):
                 await busy.ask("/whole?size=2000")
             await until_true(lambda: _all_spooled(house))
-            await killed(house.doors[0])
+            await killed(house.workers[0])
         busy.leave()
-        assert (await busy.ask_again("/whole?size=100")).end == "whole", "the door is not back on its port"
+        assert (await busy.ask_again("/whole?size=100")).end == "whole", "the worker is not back on its port"
         comparison = await compared(house, crew.ledger, source, crew.runs)
         night = await bundle(house.api, "night")
         run = await get(house.api, "/runs/night")
@@ -46,7 +46,7 @@ async def test_a_door_killed_in_mid_stream_loses_nothing_that_was_acknowledged(d
     assert sorted(gap.exchange or "" for gap in night.gaps) == sorted(exchange.id for exchange in cut)
     assert (run["complete"], run["gaps"], run["exchanges"]) == (False, STREAMS, STREAMS + 6)
 
-    flags = ("--part", "doors", "--mode", "replay", "--replay", str(recording))
+    flags = ("--part", "proxy", "--mode", "replay", "--replay", str(recording))
     async with up(data, *flags) as house, Crew(house.port) as again:
         missed = await again.agent("stream").ask(TARGET)
     assert missed.status == 424
@@ -54,7 +54,7 @@ async def test_a_door_killed_in_mid_stream_loses_nothing_that_was_acknowledged(d
 
 
 @pytest.mark.slow
-async def test_doors_killed_again_and_again_under_load_keep_every_promise(data: Path, database_url: str) -> None:
+async def test_workers_killed_again_and_again_under_load_keep_every_promise(data: Path, database_url: str) -> None:
     async with (
         upstream() as source,
         up(data, "--database-url", database_url, config=source.config) as house,
@@ -67,7 +67,7 @@ async def test_doors_killed_again_and_again_under_load_keep_every_promise(data: 
                 for agent in agents:
                     group.create_task(agent.ask_until_cut("/whole?size=500", "/stream?pieces=20"))
                 await source.served(30)
-                await killed(house.doors[0])
+                await killed(house.workers[0])
         comparison = await compared(house, crew.ledger, source, crew.runs)
     assert comparison.sound, str(comparison)
     assert comparison.counts["cut"] >= 3, str(comparison)

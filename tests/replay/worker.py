@@ -1,4 +1,4 @@
-"""A door of a few lines for tests with real clients: HTTP/1.1 in reverse mode, answers as replay gives them."""
+"""A worker of a few lines for tests with real clients: HTTP/1.1 in reverse mode, answers as replay gives them."""
 
 import asyncio
 import threading
@@ -15,7 +15,7 @@ type Answerer = Callable[[Request], Awaitable[Answer | None]]
 
 
 @dataclass
-class Door:
+class Worker:
     """Where clients connect, and what they sent."""
 
     origin: str
@@ -73,15 +73,15 @@ class Door:
 
 
 @contextmanager
-def open_door(origin: str, answerer: Answerer) -> Iterator[Door]:
-    """A door on a loop of its own, so that blocking clients can use it."""
-    door = Door(origin, answerer)
+def open_worker(origin: str, answerer: Answerer) -> Iterator[Worker]:
+    """A worker on a loop of its own, so that blocking clients can use it."""
+    worker = Worker(origin, answerer)
     ready, stop = threading.Event(), asyncio.Event()
     loop = asyncio.new_event_loop()
 
     async def main() -> None:
-        server = await asyncio.start_server(door.serve, "127.0.0.1", 0)
-        door.port = server.sockets[0].getsockname()[1]
+        server = await asyncio.start_server(worker.serve, "127.0.0.1", 0)
+        worker.port = server.sockets[0].getsockname()[1]
         ready.set()
         await stop.wait()
         server.close()
@@ -92,7 +92,7 @@ def open_door(origin: str, answerer: Answerer) -> Iterator[Door]:
     thread.start()
     try:
         assert ready.wait(10)
-        yield door
+        yield worker
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join(10)
