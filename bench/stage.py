@@ -17,7 +17,7 @@ import trustme
 
 from bench.load import DOMAIN, HOST, HOST_H2, NEW_HOST
 from bench.wire import Broken
-from proxy.processes.command_processes import House
+from proxy.processes.command_processes import CommandProcesses
 from proxy.processes.store_client import Api
 from proxy.settings import load
 
@@ -167,11 +167,13 @@ class Stage:
         process, said = self.process("store", {"data": str(self.house(name).data.root)})
         return process, self.stack.enter_context(self.house(name).api_client(f"http://127.0.0.1:{said['port']}"))
 
-    def house(self, name: str) -> House:
+    def house(self, name: str) -> CommandProcesses:
         """A data directory of ours, new unless it was asked for before."""
         upstreams = {NEW_HOST.format(n): f"https://localhost:{port}" for n, port in enumerate(self.ports)}
         upstreams |= {HOST: f"https://localhost:{self.port}", HOST_H2: f"https://localhost:{self.port_h2}"}
-        return House(load({"data": self.directory / name, "upstreams": upstreams, "spool_limit": SPOOL}, None))
+        return CommandProcesses(
+            load({"data": self.directory / name, "upstreams": upstreams, "spool_limit": SPOOL}, None)
+        )
 
     def ours(self, name: str, **differences: Any) -> Worker:
         """Our own worker, with a data directory of that name, told as the house tells it."""

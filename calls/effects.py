@@ -42,7 +42,7 @@ class BadRule(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class EffectRule:
     """What holds for a host, or a host and a method."""
 
     policy: Policy
@@ -58,7 +58,7 @@ class Rule:
 class Effects:
     """The rules of one fork."""
 
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[EffectRule, ...] = ()
     unsafe: Policy = "block"
     """For what no rule is about, and what may change something at a host that is no model API."""
 
@@ -117,14 +117,14 @@ def _is_about_something_else(request: Request, route: Route) -> bool:
 _RULE: Final = re.compile(r"(?:(?P<method>[A-Z]+) +)?(?P<host>[A-Za-z0-9.*_\[\]:-]+)")
 
 
-def rule(text: str, policy: Policy) -> Rule:
+def rule(text: str, policy: Policy) -> EffectRule:
     """A rule as a person writes it: `HOST` or `METHOD HOST`, the host with `*` for any part. Raises BadRule."""
     found = _RULE.fullmatch(text.strip())
     if found is None:
         raise BadRule(
             f"{text!r} is no rule; write HOST or 'METHOD HOST', such as tickets.example.com or 'POST *.example.com'"
         )
-    return Rule(policy, found["host"].lower(), found["method"])
+    return EffectRule(policy, found["host"].lower(), found["method"])
 
 
 def effects(wanted: Sequence[str], allowed: Iterable[str]) -> Effects:

@@ -86,7 +86,7 @@ def _passed(event: Data) -> int:
     return len(event.data) if event.size is None else event.size
 
 
-class Fold:
+class ExchangeBuilder:
     """One exchange while its events come in."""
 
     def __init__(self) -> None:

@@ -46,7 +46,7 @@ class Part:
 
 
 @dataclass(slots=True)
-class Folded:
+class RetryGroup:
     """One call, and its exchanges in step order."""
 
     parts: list[Part] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Folded:
         return tuple(part.id for part in self.parts)
 
 
-def fold(parts: Iterable[Part]) -> list[Folded]:
+def fold(parts: Iterable[Part]) -> list[RetryGroup]:
     """The calls that these exchanges of one run are. The exchanges come in step order, and so do the calls."""
     folding = _Folding()
     for part in parts:
@@ -71,9 +71,9 @@ class _Folding:
     """What is still open while the exchanges of a run go by."""
 
     def __init__(self) -> None:
-        self.calls: list[Folded] = []
-        self._failed: dict[str, list[Folded]] = {}
-        self._pending: dict[str, Folded] = {}
+        self.calls: list[RetryGroup] = []
+        self._failed: dict[str, list[RetryGroup]] = {}
+        self._pending: dict[str, RetryGroup] = {}
 
     def take(self, part: Part) -> None:
         """Join the exchange to the call that it goes on with, or begin one with it."""
@@ -85,11 +85,11 @@ class _Folding:
         if part.pending is not None:
             self._pending[part.pending] = call
 
-    def _begun(self) -> Folded:
-        self.calls.append(Folded())
+    def _begun(self) -> RetryGroup:
+        self.calls.append(RetryGroup())
         return self.calls[-1]
 
-    def _looked_at(self, part: Part) -> Folded | None:
+    def _looked_at(self, part: Part) -> RetryGroup | None:
         """The call whose work this is a look at. The work is over when an answer does not say that it goes on."""
         if part.polls is None or (call := self._pending.get(part.polls)) is None:
             return None
@@ -97,7 +97,7 @@ class _Folding:
             del self._pending[part.polls]
         return call
 
-    def _tried_again(self, part: Part) -> Folded | None:
+    def _tried_again(self, part: Part) -> RetryGroup | None:
         """The call of which this is the next try: the first that had failed by then, not long before."""
         waiting = [call for call in self._failed.pop(part.key, ()) if part.started_at - _end(call) <= RETRY_WITHIN]
         found = next((call for call in waiting if part.started_at - _end(call) >= -SEEN_LATE), None)
@@ -109,7 +109,7 @@ class _Folding:
         return found
 
 
-def _end(call: Folded) -> int:
+def _end(call: RetryGroup) -> int:
     last = call.parts[-1]
     return last.started_at if last.ended_at is None else last.ended_at
 

@@ -46,7 +46,7 @@ class WrongFlag(Failure):
     """What is wrong stands on the command line itself."""
 
 
-class Tunnel(BaseModel):
+class TunnelSettings(BaseModel):
     """Hosts that are passed on undecrypted (pinned clients), and noted."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -126,7 +126,7 @@ class Settings(BaseSettings):
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="hosts that may be asked for real in replay, unrecorded: as modes has it with passthrough"
     )
-    tunnel: Tunnel = Field(Tunnel(), description="hosts that are passed on undecrypted, and noted")
+    tunnel: TunnelSettings = Field(TunnelSettings(), description="hosts that are passed on undecrypted, and noted")
     profile: tuple[dict[str, Any], ...] = Field((), description="how requests to an API become keys (docs/keys.md)")
     config: Path | None = Field(None, description="the file that was read")
 
@@ -313,7 +313,7 @@ def _failure(error: ValidationError, given: Mapping[str, Any], path: Path) -> Fa
 
 def _reason(wrong: ErrorDetails, where: Sequence[str]) -> str:
     if wrong["type"] == "extra_forbidden":
-        known = Tunnel.model_fields if where[0] == "tunnel" else Settings.model_fields
+        known = TunnelSettings.model_fields if where[0] == "tunnel" else Settings.model_fields
         near = _near(where[-1], 0.6, known)
         return f"there is no such setting; did you mean {'.'.join((*where[:-1], near))}?" if near else NO_SUCH
     if where == ["profile"]:

@@ -18,7 +18,7 @@ from replay.misses.nearest import Finder, document
 from replay.script import Index, Recorded, index
 from store.bundle.bundle import Bundle
 from store.bundle.exchange_summary import Brief, brief
-from store.bundle.rows_bundle import Stored
+from store.bundle.rows_bundle import StoredRun
 
 
 @dataclass(kw_only=True)
@@ -96,7 +96,7 @@ def recording(bundle: Bundle, profiles: Profiles, *, from_step: int = 1, until_s
     where it is to go its own way from there."""
     rekeyed = bundle.profiles != profiles.digest
     entries = bundle.entries
-    briefs = entries.briefs() if isinstance(entries, Stored) else map(brief, entries)
+    briefs = entries.briefs() if isinstance(entries, StoredRun) else map(brief, entries)
     ordered = sorted(briefs, key=lambda one: (one.started_at, one.id))
     gaps = {
         gap.exchange: f"part of {'it' if gap.exchange else 'its run'} could not be recorded ({gap.reason})"

@@ -164,3 +164,17 @@ def test_every_package_says_what_each_of_its_modules_is_for() -> None:
 def test_no_folder_holds_more_modules_than_a_reader_can_look_through() -> None:
     counts = Counter(name.rpartition(".")[0] for name, file in _modules().items() if file.name != "__init__.py")
     assert {folder: count for folder, count in counts.items() if count > SIBLINGS} == {}
+
+
+INTERFACE = {"calls.framing": "Decoder"}
+"""Names that every module of a package has, since it is what others use them by."""
+
+
+def test_no_two_public_classes_of_a_package_have_one_name() -> None:
+    places: dict[tuple[str, str], list[str]] = {}
+    for name, file in _modules().items():
+        for node in ast.parse(file.read_text()).body:
+            public = isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+            if public and INTERFACE.get(name.rpartition(".")[0]) != node.name:
+                places.setdefault((name.partition(".")[0], node.name), []).append(name)
+    assert {key: names for key, names in places.items() if len(names) > 1} == {}

@@ -20,7 +20,7 @@ _BY_HOST: Final = frozenset(("rest/1", "graphql/1", "searches/1", "vectors/1", "
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ProposedRule:
     """One entry of one list of a profile."""
 
     key: str
@@ -38,12 +38,12 @@ class Proposal:
     """Its name without the version."""
     extends: str
     host: str | None
-    rules: tuple[Rule, ...]
+    rules: tuple[ProposedRule, ...]
 
 
 def proposals(findings: Iterable[Finding]) -> list[Proposal]:
     """What to write down for the findings that have a rule."""
-    groups: defaultdict[tuple[str, str | None], list[Rule]] = defaultdict(list)
+    groups: defaultdict[tuple[str, str | None], list[ProposedRule]] = defaultdict(list)
     for found in findings:
         if found.rules:
             host = found.host if found.profile in _BY_HOST else None
@@ -66,7 +66,7 @@ def _stem(profile: str, host: str | None) -> str:
     return place + MARK if profile == "rest/1" else f"{place}-{name}{MARK}"
 
 
-def _rule(found: Finding) -> Rule:
+def _rule(found: Finding) -> ProposedRule:
     kind = found.guess.field_class
     entry = _text(found.path)
     if kind == "nonces":
@@ -74,7 +74,7 @@ def _rule(found: Finding) -> Rule:
     folded = kind in ("id", "nonces")
     lists = {"body": f"fold.{kind}" if folded else kind, "query": f"query.{kind}", "answer": "answer.ignore"}
     key = lists.get(found.part, "headers.transient")
-    return Rule(key, entry, f"{found.guess.reason}; differed in {found.times} of {found.of} calls")
+    return ProposedRule(key, entry, f"{found.guess.reason}; differed in {found.times} of {found.of} calls")
 
 
 def _text(value: str) -> str:
@@ -135,7 +135,7 @@ def _extended(lines: Sequence[str], block: range, proposal: Proposal) -> list[st
     return made
 
 
-def _into(line: str, rules: Sequence[Rule]) -> str:
+def _into(line: str, rules: Sequence[ProposedRule]) -> str:
     """A line that opens a list, with entries put first."""
     head, _, rest = line.partition("[")
     if not rest.strip() or rest.lstrip().startswith("#"):
@@ -155,16 +155,16 @@ def _fresh(proposal: Proposal, about: str) -> str:
     return "\n".join([*head, *(_list(key, rules).rstrip("\n") for key, rules in _by_key(proposal).items())]) + "\n"
 
 
-def _list(key: str, rules: Iterable[Rule]) -> str:
+def _list(key: str, rules: Iterable[ProposedRule]) -> str:
     return f"{key} = [\n" + "".join(map(_entry, rules)) + "]\n"
 
 
-def _entry(rule: Rule) -> str:
+def _entry(rule: ProposedRule) -> str:
     return f"  {rule.entry},  # {rule.reason}\n"
 
 
-def _by_key(proposal: Proposal) -> dict[str, list[Rule]]:
-    found: defaultdict[str, list[Rule]] = defaultdict(list)
+def _by_key(proposal: Proposal) -> dict[str, list[ProposedRule]]:
+    found: defaultdict[str, list[ProposedRule]] = defaultdict(list)
     for rule in proposal.rules:
         found[rule.key].append(rule)
     return found

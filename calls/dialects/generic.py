@@ -32,10 +32,10 @@ def assemble(content_type: str) -> Assembly:
     """An assembly by media type."""
     if content_type == websocket.MEDIA:
         return Events(websocket.Decoder())
-    return Events(sse.Decoder()) if "event-stream" in content_type else Whole(content_type)
+    return Events(sse.Decoder()) if "event-stream" in content_type else WholeBody(content_type)
 
 
-class Whole:
+class WholeBody:
     """A body that is one value."""
 
     streamed: Final = False

@@ -16,7 +16,7 @@ from calls.codec import body
 from calls.codec.canonical import canonical_parsed, digest, unicode
 from calls.codec.json import parse
 from calls.keys.divergence import readable
-from calls.keys.key_selection import Folded, LeftOut, Notes, Renamed, Selection
+from calls.keys.key_selection import LeftOut, NormalizedField, Notes, Renamed, Selection
 from calls.keys.profile import NEVER_KEYS, HeaderRules, Profile, Profiles
 from calls.keys.rules import tree
 from calls.keys.strict_key import strict_key
@@ -62,7 +62,7 @@ class Keyed:
         return self.notes.renamed
 
     @property
-    def folded(self) -> tuple[Folded, ...]:
+    def folded(self) -> tuple[NormalizedField, ...]:
         """What went in in the one spelling of several that are equal."""
         return self.notes.folded
 

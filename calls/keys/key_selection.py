@@ -39,7 +39,7 @@ class Renamed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Folded:
+class NormalizedField:
     """Something that went into the key in the one spelling of several that the API treats as equal."""
 
     pointer: str
@@ -66,9 +66,9 @@ class Notes:
         return tuple(Renamed(pointer=pointer(at), was=was, now=now) for at, was, now in self.ids)
 
     @property
-    def folded(self) -> tuple[Folded, ...]:
+    def folded(self) -> tuple[NormalizedField, ...]:
         """All that went in in another spelling."""
-        return tuple(Folded(pointer=pointer(at), rule=rule) for at, rule in self.folds)
+        return tuple(NormalizedField(pointer=pointer(at), rule=rule) for at, rule in self.folds)
 
     @property
     def unknown(self) -> tuple[str, ...]:

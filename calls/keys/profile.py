@@ -31,7 +31,7 @@ class BadProfile(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Match:
+class ProfileMatch:
     """Which requests a profile is for: every list that is not empty must have a pattern that fits (`*` is any text)."""
 
     host: tuple[str, ...] = ()
@@ -153,7 +153,7 @@ class Profile:
 
     name: str
     """With its version: `openai_chat/1`."""
-    match: Match = Match()
+    match: ProfileMatch = ProfileMatch()
     key: tuple[str, ...] = ()
     transient: tuple[str, ...] = ()
     identity: tuple[str, ...] = ()
@@ -250,7 +250,7 @@ def _plain(value: Any) -> Any:
     return {part.name: _plain(getattr(value, part.name)) for part in fields(value) if part.name not in _NO_KEY}
 
 
-def _matches(match: Match, route: Route) -> bool:
+def _matches(match: ProfileMatch, route: Route) -> bool:
     return (
         (not match.dialect or route.dialect in match.dialect)
         and (not match.operation or route.operation in match.operation)

@@ -19,9 +19,9 @@ from calls.keys.profile import (
     Default,
     Folds,
     HeaderRules,
-    Match,
     Nonce,
     Profile,
+    ProfileMatch,
     Query,
     Unknown,
 )
@@ -75,8 +75,11 @@ def extended(base: Profile, own: Profile, says: Container[str], dropped: Contain
     return Profile(
         name=own.name,
         **classes,
-        match=Match(
-            **{part.name: getattr(own.match, part.name) or getattr(base.match, part.name) for part in fields(Match)}
+        match=ProfileMatch(
+            **{
+                part.name: getattr(own.match, part.name) or getattr(base.match, part.name)
+                for part in fields(ProfileMatch)
+            }
         ),
         query=_laid(Query, base.query, own.query),
         headers=_laid(HeaderRules, base.headers, own.headers, dropped),
@@ -166,11 +169,11 @@ class _Table:
             return value
         raise self.bad(f"told is true or false, not {value!r}", "told")
 
-    def _match(self, table: Any) -> Match:
-        lists = self._lists(table, Match, "match")
+    def _match(self, table: Any) -> ProfileMatch:
+        lists = self._lists(table, ProfileMatch, "match")
         lists["host"] = tuple(host.lower() for host in lists.get("host", ()))
         lists["method"] = tuple(method.upper() for method in lists.get("method", ()))
-        return Match(**lists)
+        return ProfileMatch(**lists)
 
     def _headers(self, table: Any) -> HeaderRules:
         if self.extends and isinstance(table, dict) and "transient" in table:

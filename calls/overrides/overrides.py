@@ -20,7 +20,7 @@ class BadOverride(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Match:
+class OverrideMatch:
     """What a request must look like. What is not given fits everything; hosts and paths may hold `*`."""
 
     host: str | None = None
@@ -38,7 +38,7 @@ class Match:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Whole:
+class WholeOverride:
     """Another answer. What is not given stays as it was recorded."""
 
     status: int | None = None
@@ -48,7 +48,7 @@ class Whole:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Text:
+class TextOverride:
     """Another text in a model's answer: instead of all of it, or of each place where `find` stands."""
 
     text: str
@@ -98,7 +98,7 @@ class Fault:
     piece: int | None = None
 
 
-type Change = Whole | Text | Arguments | Patch | ToolResult | Fault
+type Change = WholeOverride | TextOverride | Arguments | Patch | ToolResult | Fault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,7 @@ class Override:
 
     change: Change
     step: int | None = None
-    match: Match | None = None
+    match: OverrideMatch | None = None
     line: int | None = None
 
     def wrong(self, why: str) -> BadOverride:
@@ -122,7 +122,7 @@ class Override:
         """Where it holds, for a person."""
         if self.match is None:
             return f"step {self.step}"
-        given = ((field.name, getattr(self.match, field.name)) for field in fields(Match))
+        given = ((field.name, getattr(self.match, field.name)) for field in fields(OverrideMatch))
         return ", ".join(f"{name} {value}" for name, value in given if value is not None)
 
     @property
@@ -131,7 +131,7 @@ class Override:
         match self.change:
             case Fault(kind=kind, amount=amount):
                 return f"fault {kind} {amount:g}" if amount else f"fault {kind}"
-            case Whole():
+            case WholeOverride():
                 return "answer"
             case ToolResult():
                 return "tool_result"
@@ -190,14 +190,14 @@ def _made(number: int, line: int | None, entry: Mapping[str, Any]) -> Override:
     return Override(number=number, line=line, step=step, match=match, change=change)
 
 
-def _match(value: Any) -> Match:
-    known = tuple(field.name for field in fields(Match))
+def _match(value: Any) -> OverrideMatch:
+    known = tuple(field.name for field in fields(OverrideMatch))
     given = _table(value, "match", known)
     if not given:
         raise _Wrong(f"match is empty, and would fit everything; say at least one of {', '.join(known)}")
     nth = _whole(given["nth"], "match.nth", 1) if "nth" in given else None
     words = {name: _word(given[name], f"match.{name}") for name in given if name != "nth"}
-    return Match(**words, nth=nth)
+    return OverrideMatch(**words, nth=nth)
 
 
 def _answer(value: Any) -> Change:
@@ -206,7 +206,9 @@ def _answer(value: Any) -> Change:
         raise _Wrong("answer is empty; say at least one of status, headers, body")
     status = _status(given["status"], "answer.status") if "status" in given else None
     headers = tuple(_headers(given.get("headers", {})))
-    return Whole(status=status, headers=headers, body=_value(given.get("body"), "body"), has_body="body" in given)
+    return WholeOverride(
+        status=status, headers=headers, body=_value(given.get("body"), "body"), has_body="body" in given
+    )
 
 
 def _headers(value: Any) -> Iterable[tuple[str, str]]:
@@ -222,11 +224,13 @@ def _headers(value: Any) -> Iterable[tuple[str, str]]:
 
 def _text(value: Any) -> Change:
     if isinstance(value, str):
-        return Text(text=value)
+        return TextOverride(text=value)
     given = _table(value, "text", ("find", "replace"))
     if len(given) != 2:
         raise _Wrong('text is the new text, or { find = "…", replace = "…" }')
-    return Text(text=_word(given["replace"], "text.replace", empty=True), find=_word(given["find"], "text.find"))
+    return TextOverride(
+        text=_word(given["replace"], "text.replace", empty=True), find=_word(given["find"], "text.find")
+    )
 
 
 def _arguments(value: Any) -> Change:

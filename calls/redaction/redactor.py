@@ -21,7 +21,7 @@ from calls.redaction.head import Replace, Treatment
 from calls.redaction.rules.credentials import RULES
 from calls.redaction.rules.personal_data import PERSONAL_DATA
 from calls.redaction.rules.personal_names import rules_for_names
-from calls.redaction.rules.secret_rule import Rule
+from calls.redaction.rules.secret_rule import SecretRule
 from calls.redaction.scanning.layered_scanner import LayeredScanner
 from calls.redaction.scanning.scanner import Table
 from calls.redaction.streams.message_bounds import has_messages
@@ -33,7 +33,7 @@ from calls.redaction.streams.streamed_text import StreamedText
 class Rules:
     """What counts as secret."""
 
-    credentials: tuple[Rule, ...] = RULES
+    credentials: tuple[SecretRule, ...] = RULES
     keep: frozenset[str] = frozenset()
     """Request headers, in lower case, that stay because a profile makes keys of them."""
 
@@ -77,7 +77,7 @@ class AnswerHead(NamedTuple):
 
 
 @lru_cache(4)
-def _table_of(rules: tuple[Rule, ...]) -> Table:
+def _table_of(rules: tuple[SecretRule, ...]) -> Table:
     return Table(rules)
 
 

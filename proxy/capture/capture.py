@@ -13,7 +13,7 @@ from proxy.capture.connections.connection import CapturedConnection, Enter, Ente
 from proxy.capture.connections.destination import Captured
 from proxy.capture.connections.original_destination import Address, Source, plain_address
 from proxy.capture.connections.passed_notes import PassedNotes
-from proxy.capture.connections.relay import Relay, Server
+from proxy.capture.connections.relay import PassedConnection, RelayServer
 from proxy.capture.control import CaptureRequest
 from proxy.capture.dns import datagrams
 from proxy.capture.dns.resolver import Resolver
@@ -47,7 +47,7 @@ class CaptureContext(Protocol):
     engine: Engine
     enter: Enter
     enter_proxy: EnterProxy
-    relays: set[Relay]
+    relays: set[PassedConnection]
 
     def open_connections(self) -> int:
         """Count what counts against the worker's limit of open files."""
@@ -206,7 +206,7 @@ class Capture:
         host = self._names.name(address) or name or str(address)
         return host if self.engine.tunnelled(host) else None
 
-    async def connect(self, server: Server, address: Address, port: int) -> None:
+    async def connect(self, server: RelayServer, address: Address, port: int) -> None:
         """Connect to the destination. Raises Problem."""
         loop, destinations = asyncio.get_running_loop(), self.engine.destinations
 
@@ -245,17 +245,17 @@ class Capture:
 
     def relay(
         self, client: asyncio.Transport, server: asyncio.Transport, address: Address, port: int, reason: str
-    ) -> Relay:
+    ) -> PassedConnection:
         """Let a connection pass as it is."""
         kind = self._kind(address, port, "tcp", "passed", reason)
-        relay = Relay(client, server, self._report.entry(kind), self._relayed)
+        relay = PassedConnection(client, server, self._report.entry(kind), self._relayed)
         self._relays += 1
         self.intake.relays.add(relay)
         self.engine.config.counts["connections/tunnel"] += 1
         self._notes.began(kind)
         return relay
 
-    def _relayed(self, relay: Relay) -> None:
+    def _relayed(self, relay: PassedConnection) -> None:
         self._relays -= 1
         self.intake.relays.discard(relay)
         self._notes.ended()

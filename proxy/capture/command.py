@@ -59,7 +59,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
+class CommandResult:
     """What came of a command."""
 
     code: int
@@ -87,7 +87,7 @@ class Ran:
         return [one for one in self.connections if one["outcome"] == "passed"]
 
 
-async def run_command(work: Work) -> Ran:
+async def run_command(work: Work) -> CommandResult:
     """Run it to its end. Raises Failure where it cannot be started, or not as captive as is required."""
     if work.wish.isolation == "off":
         return await _run_with_variables(work)
@@ -101,19 +101,19 @@ async def run_command(work: Work) -> Ran:
         return await _run_with_variables(work, str(reason))
 
 
-async def _run_captive(work: Work) -> Ran:
+async def _run_captive(work: Work) -> CommandResult:
     # It is of no use where --isolation is off, and imports what only Linux has.
-    from proxy.capture.namespace.launch import Captive, Capture
-    from proxy.capture.namespace.trust_files import Authority
+    from proxy.capture.namespace.launch import Captive, CapturePlan
+    from proxy.capture.namespace.trust_files import AuthorityFiles
 
     place = work.place
     if not place.get("control"):
         raise NotCaptive("the proxy worker has no control socket", "restart `playhead up` with this version")
-    capture = Capture(
+    capture = CapturePlan(
         control=place["control"],
         run=work.run,
         token=work.token,
-        authority=Authority(certificate=Path(place["ca"]), java=java_roots(place["ca_bundle"])),
+        authority=AuthorityFiles(certificate=Path(place["ca"]), java=java_roots(place["ca_bundle"])),
         passes_other_tcp=work.passes_other_traffic,
         allow_local=work.wish.allow_local,
         services=[one for one in _addresses(work.api or "") if one[0] in ("127.0.0.1", "::1")],
@@ -132,14 +132,14 @@ async def _run_captive(work: Work) -> Ran:
     )
     async with Captive(work.command, capture, stdout=work.stdout) as captive:
         code = await captive.run(around)
-        return Ran(code=code, isolation="captive", connections=await captive.connections())
+        return CommandResult(code=code, isolation="captive", connections=await captive.connections())
 
 
-async def _run_with_variables(work: Work, not_captive: str | None = None) -> Ran:
+async def _run_with_variables(work: Work, not_captive: str | None = None) -> CommandResult:
     around = environment(work)
     own = [*_own_addresses(work), *work.wish.allow_local]
     watched = await run_watched(work.command, around, own, how=work.wish.watch, stdout=work.stdout)
-    return Ran(
+    return CommandResult(
         code=watched.code,
         isolation="none" if watched.how == "off" else "watched",
         not_captive=not_captive,
@@ -200,7 +200,7 @@ def java_roots(bundle: str | Path) -> Path | None:
     return store
 
 
-def isolation_lines(ran: Ran, *, is_replay: bool, reported: Collection[str] = ()) -> Iterator[str]:
+def isolation_lines(ran: CommandResult, *, is_replay: bool, reported: Collection[str] = ()) -> Iterator[str]:
     """What a summary says of isolation: why there was none, what passed, what was refused and how to allow it.
 
     `reported`: the destinations whose refusal the report of a replay has named already.
@@ -221,7 +221,7 @@ def isolation_lines(ran: Ran, *, is_replay: bool, reported: Collection[str] = ()
         yield from _local_fixes(refused)
 
 
-def store_escapes(api: Api, run: str, ran: Ran) -> None:
+def store_escapes(api: Api, run: str, ran: CommandResult) -> None:
     """Make each destination that was reached past the proxy worker a gap of the run."""
     gaps = [{"reason": one["reason"], "count": one["count"]} for one in ran.escaped]
     if gaps:

@@ -8,7 +8,7 @@ from proxy.capture.capture import Capture
 from proxy.capture.connections.arrival import Arrival
 from proxy.capture.connections.connection import Enter, EnterProxy
 from proxy.capture.connections.original_destination import Source
-from proxy.capture.connections.relay import Relay
+from proxy.capture.connections.relay import PassedConnection
 from proxy.capture.control import CaptureRequest, ControlSocket, Refused, RunningCapture
 from proxy.capture.transparent import transparent_capture
 from proxy.wire.access import Access
@@ -26,7 +26,7 @@ class Intake:
         self.enter_proxy = enter_proxy
         self._engine_connections = engine_connections
         self._captures: set[Capture] = set()
-        self.relays: set[Relay] = set()
+        self.relays: set[PassedConnection] = set()
         """Of all captures: a connection may outlive the command that made it."""
 
     def open_connections(self) -> int:

@@ -98,7 +98,7 @@ class Owners:
     _holders: OrderedDict[int, Holder] = field(init=False, default_factory=OrderedDict)
     """The processes that opened connections last, by their numbers; the last one last."""
 
-    _search: "Search | None" = field(init=False, default=None)
+    _search: "ProcessSearch | None" = field(init=False, default=None)
     _pool: ThreadPoolExecutor | None = field(init=False, default=None)
     _waiting: int = field(init=False, default=0)
 
@@ -142,7 +142,7 @@ class Owners:
         """The owner of a connection; that of the machine where its process cannot be seen."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="owner")
-            self._search = Search(self.port)
+            self._search = ProcessSearch(self.port)
         assert self._search is not None
         self._waiting += 1
         found: Holder | None = None
@@ -189,7 +189,7 @@ class Owners:
         return owner
 
 
-class Search:
+class ProcessSearch:
     """Finds processes by their sockets. For one thread."""
 
     def __init__(self, port: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 
 from proxy.capture.command import IsolationWish
-from proxy.processes.command_processes import House
+from proxy.processes.command_processes import CommandProcesses
 from proxy.processes.store_client import Api
 from proxy.run_names import unfit
 from proxy.settings import Settings, WrongFlag, load
@@ -138,7 +138,7 @@ def asking[T](flags: dict[str, Any], question: Callable[[Api], T]) -> T:
     """Ask the store server: the running one, or one of our own for this moment."""
 
     async def ask() -> T:
-        async with House(settings(**flags)) as house:
+        async with CommandProcesses(settings(**flags)) as house:
             with await house.api() as api:
                 return await asyncio.to_thread(question, api)
 

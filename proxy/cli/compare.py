@@ -22,9 +22,9 @@ from proxy.cli.common import (
     with_settings,
 )
 from proxy.cli.profiles import user_profiles
-from proxy.commands.bisect import Bisection, Found, Harmless, sentence
+from proxy.commands.bisect import Bisection, BisectResult, Harmless, sentence
 from proxy.errors import Failure
-from proxy.processes.command_processes import House
+from proxy.processes.command_processes import CommandProcesses
 from proxy.processes.store_client import Api, NotFound, meant, segment
 from proxy.processes.user_command import present
 from proxy.run_names import file_of, no_file, unknown
@@ -81,7 +81,7 @@ async def compared(found: Settings, one: str, other: str) -> dict[str, Any]:
     if all(name in files for name in names):
         sides = [from_file(files[name], redactor, reading.profiles).exchanges for name in names]
         return compare((one, sides[0]), (other, sides[1]), reading)
-    async with House(found) as house:
+    async with CommandProcesses(found) as house:
         if not files:
             with await house.api() as api:
                 return await asyncio.to_thread(_asked, api, one, other)
@@ -104,7 +104,7 @@ def _asked(api: Api, one: str, other: str) -> dict[str, Any]:
     return told
 
 
-async def _exchanges(house: House, name: str, redactor: Redactor, reading: Reading) -> list[Exchange]:
+async def _exchanges(house: CommandProcesses, name: str, redactor: Redactor, reading: Reading) -> list[Exchange]:
     """The exchanges of a file or a run. Raises Failure."""
     if file := _file(name):
         return from_file(file, redactor, reading.profiles).exchanges
@@ -170,7 +170,7 @@ async def _bisected(
 ) -> dict[str, Any]:
     present(command)
     reading, redactor = _reading(found)
-    async with House(found) as house:
+    async with CommandProcesses(found) as house:
         sides = [await _exchanges(house, name, redactor, reading) for name in (good, bad)]
         mixtures = await asyncio.to_thread(_mixtures, (good, bad), sides, reading)
         able = [mixture for mixture in mixtures if mixture.candidates]
@@ -198,7 +198,7 @@ def _mixtures(names: tuple[str, str], sides: list[list[Exchange]], reading: Read
     return made
 
 
-def _told(good: str, bad: str, result: Found) -> dict[str, Any]:
+def _told(good: str, bad: str, result: BisectResult) -> dict[str, Any]:
     return {
         "good": good,
         "bad": bad,

@@ -14,7 +14,7 @@ from calls.model import Headers
 from calls.redaction.redactor import Redactor
 from proxy.cli.common import RUN_ID, as_json, asking, print_json, settings, with_settings
 from proxy.cli.profiles import user_profiles
-from proxy.commands.export import Search, exported, show_skipped
+from proxy.commands.export import SecretSearch, exported, show_skipped
 from proxy.errors import Failure
 from proxy.processes.store_client import Api, meant
 from proxy.run_names import unfit
@@ -55,7 +55,7 @@ def export_command(
         raise click.UsageError("--json tells of a file: give one with -o FILE.")
     try:
         redactor = _redactor(flags)[0]
-        search = Search(redactor=redactor, allowed=("*",) if force else allowed)
+        search = SecretSearch(redactor=redactor, allowed=("*",) if force else allowed)
         made = asking(flags, lambda api: exported(api, meant(api, run), form, search, output))
     except OSError as error:
         if output is None:

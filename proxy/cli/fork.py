@@ -9,7 +9,7 @@ import click
 
 from calls.effects import BadRule, effects
 from proxy.cli.common import RUN_ID, isolation_wish, pairs, settings, with_isolation, with_settings
-from proxy.commands.fork import Wanted, fork
+from proxy.commands.fork import ForkCommand, fork
 from proxy.commands.override_file import overrides_of
 
 type Command = Callable[..., Any]
@@ -103,7 +103,7 @@ def _forked(
         effects(live["effects"], live["allow"])
     except BadRule as error:
         raise click.UsageError(str(error)) from error
-    wanted = Wanted(
+    wanted = ForkCommand(
         recording=recording,
         at=at,
         run=run_id,

@@ -16,7 +16,7 @@ from proxy.demo.screen import Screen
 from proxy.doctor import doctor
 from proxy.doctor.probe_servers import HOST, echoing
 from proxy.errors import Failure
-from proxy.processes.command_processes import House
+from proxy.processes.command_processes import CommandProcesses
 from proxy.processes.user_command import present
 from proxy.recording.run_identity import BY_PROCESS
 from proxy.settings import Settings
@@ -81,7 +81,7 @@ def env_command(
         playhead env --for-container --format dotenv > agent.env
         docker run --env-file agent.env …
     """
-    house = House(settings(**flags))
+    house = CommandProcesses(settings(**flags))
     note = house.running_up(patience=60, coming=wait)
     if note is None:
         raise Failure(
@@ -135,7 +135,7 @@ def _explain_certificates(api: str, directory: str, listen: str) -> None:
 @click.option("--bundle", is_flag=True, help="The file that holds the system's roots as well.")
 def ca_command(bundle: bool, as_json: bool, **flags: Any) -> None:
     """Print the path of our CA certificate, which clients must trust. It is made on first use."""
-    house = House(settings(**flags))
+    house = CommandProcesses(settings(**flags))
     authority = ensure(house.data.keys)
     if as_json:
         print_json({"ca": str(authority.certificate), "ca_bundle": str(authority.bundle)})
@@ -167,7 +167,7 @@ def token_command(recording: bool, run_id: str | None, as_json: bool, **flags: A
     """
     if recording and run_id:
         raise click.UsageError("--recording and --run are two tokens: ask for one of them.")
-    house = House(settings(**flags))
+    house = CommandProcesses(settings(**flags))
     if run_id:
         told = {"token": house.run_token(run_id), "run": run_id}
     elif recording:
@@ -226,9 +226,9 @@ def doctor_command(command: tuple[str, ...], strict: bool, as_json: bool, **flag
 
 
 async def _examined(found: Settings, command: tuple[str, ...]) -> tuple[doctor.Finding, ...]:
-    async with House(found) as house, echoing() as echo:
+    async with CommandProcesses(found) as house, echoing() as echo:
         worker = await house.worker(mode="passthrough", spooled=False, upstreams={HOST: echo.origin})
-        place = doctor.Worker(
+        place = doctor.ProbedWorker(
             proxy=f"http://127.0.0.1:{worker.ready['port']}",
             ca=worker.ready["ca"],
             ca_bundle=worker.ready["ca_bundle"],

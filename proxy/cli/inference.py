@@ -25,7 +25,7 @@ from proxy.inference.replay import again
 from proxy.inference.replay import as_json as report
 from proxy.inference.server import Device, Serving, home, serve, set_up
 from proxy.inference.tally import Tally, Word, verdict
-from proxy.processes.command_processes import House
+from proxy.processes.command_processes import CommandProcesses
 from proxy.settings import Settings
 from proxy.terminal.text import print_table, printable
 from proxy.worker.recordings import from_file
@@ -250,7 +250,7 @@ async def _derived_again(found: Settings, run: str, server: str | None, key: str
     profiles = user_profiles(found)
     exchanges = _from_file(run, profiles)
     if exchanges is None:
-        async with House(found) as house:
+        async with CommandProcesses(found) as house:
             with await house.api() as api:
                 exchanges = await asyncio.to_thread(recorded, api, run)
     asked = await again(exchanges, server, found.upstreams, profiles, key)

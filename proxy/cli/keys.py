@@ -16,7 +16,7 @@ from proxy.cli.common import as_json, print_json, settings, with_settings
 from proxy.cli.profiles import user_profiles
 from proxy.commands.calibrate import Outcome, calibrated, exchanges, is_file, write
 from proxy.errors import Failure
-from proxy.processes.command_processes import House
+from proxy.processes.command_processes import CommandProcesses
 from proxy.processes.store_client import Api, meant
 from proxy.settings import Settings
 from proxy.terminal.text import counted, print_table, printable, shortened
@@ -65,7 +65,7 @@ def calibrate_command(one: str, other: str, consent: bool, as_json: bool, **flag
 async def _both(found: Settings, one: str, other: str) -> tuple[Any, Any]:
     if is_file(one) and is_file(other):
         return exchanges(None, one), exchanges(None, other)
-    async with House(found) as house:
+    async with CommandProcesses(found) as house:
         with await house.api() as api:
             return await asyncio.to_thread(lambda: (exchanges(api, one), exchanges(api, other)))
 
@@ -198,7 +198,7 @@ def rekey_command(runs: tuple[str, ...], every: bool, dry_run: bool, as_json: bo
 async def _rekeyed(
     found: Settings, runs: tuple[str, ...] | None, wanted: dict[str, Any], *, quiet: bool
 ) -> list[dict[str, Any]]:
-    async with House(found) as house:
+    async with CommandProcesses(found) as house:
         with await house.api() as api:
             return await asyncio.to_thread(_followed, api, runs, wanted, quiet)
 

@@ -8,7 +8,7 @@ import click
 
 from proxy.cli.common import HOST, isolation_wish, settings, with_isolation, with_settings
 from proxy.commands.override_file import overrides_of
-from proxy.commands.replay import Wanted, replay
+from proxy.commands.replay import ReplayCommand, replay
 
 
 @click.command("replay", short_help="Run a command with its calls answered from a recording.")
@@ -58,7 +58,7 @@ def replay_command(
     options |= overrides_of(flags.pop("override"))
     if "overrides" in options and options["on_miss"] == "record":
         raise click.UsageError("what was edited is no recording: take --override or --on-miss record, not both")
-    wanted = Wanted(recording=recording, report=report, options=options, hosts=hosts, wish=wish)
+    wanted = ReplayCommand(recording=recording, report=report, options=options, hosts=hosts, wish=wish)
     raise click.exceptions.Exit(asyncio.run(replay(settings(**flags), command, wanted)))
 
 

@@ -17,7 +17,7 @@ import msgspec
 
 from proxy.capture.command import NO_WISH, IsolationWish, Work, isolation_lines, run_command
 from proxy.errors import Failure
-from proxy.processes.command_processes import House
+from proxy.processes.command_processes import CommandProcesses
 from proxy.terminal.text import printable
 from proxy.trust.client_environment import replay_roots
 from store.bundle.bundle import write
@@ -41,7 +41,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class BisectResult:
     """What the trials told."""
 
     culprits: Sequence[Candidate]
@@ -81,7 +81,7 @@ class Bisection:
 
     def __init__(
         self,
-        house: House,
+        house: CommandProcesses,
         mixture: Mixture,
         command: Sequence[str],
         wish: IsolationWish = NO_WISH,
@@ -94,7 +94,7 @@ class Bisection:
         self._trials: list[Trial] = []
         self._missed = 0
 
-    async def run(self) -> Found:
+    async def run(self) -> BisectResult:
         """Find the answer. Raises Failure where the command does not behave as the two runs did."""
         all_ = len(self._candidates)
         await self._ends(
@@ -104,7 +104,7 @@ class Bisection:
         low, high = await bracket(all_, lambda count: self._judged(self._candidates[:count]))
         culprits = self._candidates[low:high]
         alone = await self._alone(low, high)
-        return Found(culprits=culprits, alone=alone, trials=self._trials)
+        return BisectResult(culprits=culprits, alone=alone, trials=self._trials)
 
     async def _ends(self, wanted: Verdict, count: int, else_: str) -> None:
         verdict = await self._judged(self._candidates[:count], baseline=True)
@@ -182,7 +182,7 @@ def _words(number: int, trial: Trial) -> str:
     return f"trial {number}: {told}: exit {trial.code}{missed}: {trial.verdict}"
 
 
-def sentence(found: Found) -> str:
+def sentence(found: BisectResult) -> str:
     """The verdict."""
     first, *others = found.culprits
     if others:

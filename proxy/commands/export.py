@@ -18,7 +18,7 @@ from proxy.errors import Failure
 from proxy.processes.store_client import Api, lacks, segment
 from proxy.recording_file import claim
 from proxy.terminal.text import counted, printable, printable_json
-from store.bundle.bundle import Entry, Head, parts
+from store.bundle.bundle import BundleHead, Entry, parts
 from store.bundle.leaks import Leak, leaks, leaks_of_run, not_allowed
 from store.foreign.contents import Skipped
 from store.foreign.write import Export
@@ -27,7 +27,7 @@ SHOWN = 20
 
 
 @dataclass(slots=True, kw_only=True)
-class Search:
+class SecretSearch:
     """Looks for secrets in what passes."""
 
     redactor: Redactor
@@ -38,7 +38,7 @@ class Search:
     def through(self, lines: Iterable[bytes]) -> Iterator[Entry]:
         """The entries of a bundle, searched."""
         for part in parts(lines):
-            if isinstance(part, Head):
+            if isinstance(part, BundleHead):
                 self._note(leaks_of_run(part.run, self.redactor))
             elif isinstance(part, Entry):
                 self.exchanges += 1
@@ -80,7 +80,7 @@ def show_skipped(skipped: Sequence[Skipped]) -> None:
         click.echo(f"playhead: skipped {names}: {printable(reason)}", err=True)
 
 
-def exported(api: Api, run: str, form: str, search: Search, output: Path | None) -> Exported:
+def exported(api: Api, run: str, form: str, search: SecretSearch, output: Path | None) -> Exported:
     """Write the run. Raises Failure, also where a secret is seen: then nothing is left of the file."""
     export = Export()
     with _place(output) as file:

@@ -18,11 +18,19 @@ from urllib.parse import urlsplit
 import click
 
 from calls.effects import effects
-from proxy.capture.command import NO_WISH, IsolationWish, Ran, Work, isolation_lines, run_command, store_escapes
+from proxy.capture.command import (
+    NO_WISH,
+    CommandResult,
+    IsolationWish,
+    Work,
+    isolation_lines,
+    run_command,
+    store_escapes,
+)
 from proxy.commands.record import checked, new_run
 from proxy.commands.replay import fetched, verdict, writable
 from proxy.errors import Failure
-from proxy.processes.command_processes import LOOPBACK, House
+from proxy.processes.command_processes import LOOPBACK, CommandProcesses
 from proxy.processes.ports import free
 from proxy.processes.store_client import Api, NotFound, lacks, meant, segment
 from proxy.processes.user_command import present
@@ -36,7 +44,7 @@ SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ForkCommand:
     """Which fork."""
 
     recording: str
@@ -60,13 +68,13 @@ class Wanted:
         return file_of(self.recording) is not None
 
 
-async def fork(settings: Settings, command: Sequence[str], wanted: Wanted) -> int:
+async def fork(settings: Settings, command: Sequence[str], wanted: ForkCommand) -> int:
     """The command's exit code; where it is 0 and the prefix was not followed, or an override not met, 1."""
     present(command)
     if wanted.report:
         writable(wanted.report)
     child = checked(wanted.run) if wanted.run else new_run(time.time())
-    async with House(settings) as house:
+    async with CommandProcesses(settings) as house:
         port = free(LOOPBACK, 0)
         api = await house.api(port)
         house.agreed(own_worker=True)
@@ -120,7 +128,7 @@ def _unused(api: Api, child: str) -> None:
 
 
 def _worker(
-    house: House, wanted: Wanted, child: str, bundle: Path, report_file: Path, api_port: int
+    house: CommandProcesses, wanted: ForkCommand, child: str, bundle: Path, report_file: Path, api_port: int
 ) -> Mapping[str, Any]:
     """What the worker is told beside its settings."""
     fork = {"at": wanted.at, "effects": list(wanted.effects), "allow": list(wanted.allow)}
@@ -145,7 +153,7 @@ def _worker(
     }
 
 
-def _parentage(wanted: Wanted) -> Mapping[str, Any]:
+def _parentage(wanted: ForkCommand) -> Mapping[str, Any]:
     """What is known of the child before it begins: a file tells whose run it is only to the worker."""
     said: dict[str, Any] = {"labels": dict(wanted.labels)}
     if not wanted.of_file:
@@ -166,7 +174,7 @@ def _taken(path: Path) -> dict[str, Any] | None:
 
 
 async def _ended(
-    house: House, child: str, report: Mapping[str, Any] | None, wanted: Wanted, ran: Ran
+    house: CommandProcesses, child: str, report: Mapping[str, Any] | None, wanted: ForkCommand, ran: CommandResult
 ) -> tuple[Mapping[str, Any], str | None]:
     """The child as the store has it, and why that may not be all of it."""
     api = await house.api()

@@ -16,7 +16,7 @@ from typing import Any, Self
 from calls.keys.divergence import readable
 from calls.redaction.redactor import Redactor
 from proxy.errors import Failure
-from proxy.processes.command_processes import House
+from proxy.processes.command_processes import CommandProcesses
 from proxy.processes.store_client import Api, NotFound, meant, segment
 from proxy.recording_file import Claim, claim
 from proxy.run_names import file_of
@@ -54,7 +54,7 @@ def following(run: str, newest: str) -> str:
 class Generations:
     """The recording of what one replay lacks."""
 
-    house: House
+    house: CommandProcesses
     api: Api
     candidate: str
     recording: str
@@ -64,7 +64,7 @@ class Generations:
     """The right to replace the file; none where it is a run."""
 
     @classmethod
-    async def begun(cls, house: House, replay: str, recording: str, stack: AsyncExitStack) -> Self:
+    async def begun(cls, house: CommandProcesses, replay: str, recording: str, stack: AsyncExitStack) -> Self:
         """Make ready to record beside a replay. Raises Failure where its recording cannot have another generation.
 
         Until `stack` is closed no other command of this kind takes the same recording.
@@ -142,7 +142,7 @@ class Generations:
 
 
 @contextmanager
-def _only_one(house: House, run: str) -> Iterator[None]:
+def _only_one(house: CommandProcesses, run: str) -> Iterator[None]:
     """Hold a run against other commands that would record its next generation. Raises Failure."""
     lock = Lock(house.data.replays / f"{digest(run)}.lock")
     try:

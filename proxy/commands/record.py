@@ -10,10 +10,18 @@ from typing import Any
 
 import click
 
-from proxy.capture.command import NO_WISH, IsolationWish, Ran, Work, isolation_lines, run_command, store_escapes
+from proxy.capture.command import (
+    NO_WISH,
+    CommandResult,
+    IsolationWish,
+    Work,
+    isolation_lines,
+    run_command,
+    store_escapes,
+)
 from proxy.doctor.doctor import surroundings
 from proxy.errors import Failure
-from proxy.processes.command_processes import House
+from proxy.processes.command_processes import CommandProcesses
 from proxy.processes.ports import free
 from proxy.processes.settings_match import others
 from proxy.processes.store_client import DOTS, Api, Away, NotFound, lacks, segment
@@ -43,7 +51,7 @@ async def record(
     """Run the command under a run of its own and return its exit code."""
     is_named, run = run is not None, checked(run) if run else new_run(time.time())
     present(command)
-    async with House(settings) as house:
+    async with CommandProcesses(settings) as house:
         port = free("127.0.0.1", 0)
         api, place = await _started(house, port)
         house.agreed(own_worker="mode" not in place)
@@ -81,7 +89,7 @@ async def record(
     return code
 
 
-def _indented(ran: Ran) -> list[str]:
+def _indented(ran: CommandResult) -> list[str]:
     """What the summary says of isolation."""
     return [f"          {printable(line)}" for line in isolation_lines(ran, is_replay=False)]
 
@@ -110,7 +118,7 @@ def _opened(api: Api, run: str, labels: Mapping[str, str]) -> bool:
     return True
 
 
-def _ended(api: Api, run: str, labels: Mapping[str, str] | None, place: Mapping[str, Any], ran: Ran) -> str:
+def _ended(api: Api, run: str, labels: Mapping[str, str] | None, place: Mapping[str, Any], ran: CommandResult) -> str:
     """End the run, and say what it came to. `labels` are those that it has still to be given."""
     if labels is not None:
         api.put(f"/runs/{segment(run)}", {"labels": dict(labels)}, timeout=PATIENCE)
@@ -140,7 +148,7 @@ def _taken(api: Api, run: str) -> str | None:
     return f"{head}nothing was lacking; its recording stays as it was"
 
 
-async def _started(house: House, port: int) -> tuple[Api, Mapping[str, Any]]:
+async def _started(house: CommandProcesses, port: int) -> tuple[Api, Mapping[str, Any]]:
     """Store server and worker, side by side: each takes a second or two to start. Ends only when neither is starting any more."""
     try:
         async with asyncio.TaskGroup() as group:
@@ -162,7 +170,7 @@ def new_run(now: float) -> str:
     return time.strftime("%Y%m%d-%H%M%S-", time.gmtime(now)) + secrets.token_hex(2)
 
 
-async def _place(house: House, api_port: int) -> Mapping[str, Any]:
+async def _place(house: CommandProcesses, api_port: int) -> Mapping[str, Any]:
     """Where the command's traffic goes: to the running `up`, when it records, or to a worker of our own."""
     note = house.running_up()
     apart = ""

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proxy.capture.command import NO_WISH, IsolationWish, Ran, Work, isolation_lines, run_command
+from proxy.capture.command import NO_WISH, CommandResult, IsolationWish, Work, isolation_lines, run_command
 from proxy.commands.record import checked
 from proxy.errors import Failure
-from proxy.processes.command_processes import House
+from proxy.processes.command_processes import CommandProcesses
 from proxy.processes.store_client import NotFound, lacks, meant, segment
 from proxy.processes.user_command import present
 from proxy.run_names import file_of, no_file, unknown
@@ -37,7 +37,7 @@ KEPT = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ReplayCommand:
     """What to answer from, and how."""
 
     recording: str
@@ -54,13 +54,13 @@ class Wanted:
         return str(self.options["on_miss"])
 
 
-async def replay(settings: Settings, command: Sequence[str], wanted: Wanted) -> int:
+async def replay(settings: Settings, command: Sequence[str], wanted: ReplayCommand) -> int:
     """The command's exit code; where it is 0 and the replay was not right, 1, or 3 where that cannot be told."""
     present(command)
     if wanted.report:
         writable(wanted.report)
     _warned(wanted)
-    async with House(settings) as house, AsyncExitStack() as stack:
+    async with CommandProcesses(settings) as house, AsyncExitStack() as stack:
         identity = f"replay-{house.started}"
         report_file = house.data.replays / f"{identity}.json"
         place = house.data.replays / f"{identity}.jsonl"
@@ -93,7 +93,9 @@ async def replay(settings: Settings, command: Sequence[str], wanted: Wanted) -> 
     return code or verdict(report)
 
 
-async def _generations(house: House, identity: str, wanted: Wanted, stack: AsyncExitStack) -> "Generations | None":
+async def _generations(
+    house: CommandProcesses, identity: str, wanted: ReplayCommand, stack: AsyncExitStack
+) -> "Generations | None":
     """What is recorded beside the replay, where that is wished for."""
     if wanted.on_miss != "record":
         return None
@@ -104,8 +106,8 @@ async def _generations(house: House, identity: str, wanted: Wanted, stack: Async
 
 
 async def _answered(
-    house: House, command: Sequence[str], wanted: Wanted, identity: str, place: Path, report_file: Path
-) -> tuple[Ran, list[int]]:
+    house: CommandProcesses, command: Sequence[str], wanted: ReplayCommand, identity: str, place: Path, report_file: Path
+) -> tuple[CommandResult, list[int]]:
     """Run the command before a worker that answers it; what came of it, and the worker's exit status."""
     recording = wanted.on_miss == "record"
     options = {**wanted.options, "id": identity, "report": str(report_file), "called": wanted.recording}
@@ -137,7 +139,7 @@ async def _answered(
     return ran, ends
 
 
-def _warned(wanted: Wanted) -> None:
+def _warned(wanted: ReplayCommand) -> None:
     """Say it where a build is about to ask the world: nobody sits there to see that it does."""
     if os.environ.get("CI", "").lower() in ("", "0", "false") or (wanted.on_miss == "fail" and not wanted.hosts):
         return
@@ -161,7 +163,7 @@ def writable(report: Path) -> None:
         raise Failure(f"cannot write the report {report}: {error.strerror}; name another file") from error
 
 
-async def fetched(house: House, recording: str, place: Path) -> Path:
+async def fetched(house: CommandProcesses, recording: str, place: Path) -> Path:
     """The recording as a file: as it lies, or fetched from the store, as its rows (store/bundle/rows_bundle.py)."""
     if (file := file_of(recording)) is not None:
         return file
@@ -191,7 +193,7 @@ def _read(path: Path) -> dict[str, Any] | None:
     return report
 
 
-def _keep(path: Path, report: Mapping[str, Any] | None, wanted: Wanted) -> None:
+def _keep(path: Path, report: Mapping[str, Any] | None, wanted: ReplayCommand) -> None:
     """Keep the report for whoever asks why, and where the user wants it."""
     if report is None:
         return

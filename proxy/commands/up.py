@@ -18,7 +18,7 @@ from proxy.capture.control_path import control_path
 from proxy.errors import Failure
 from proxy.processes import settings_match as agreement
 from proxy.processes.child_process import Child
-from proxy.processes.command_processes import House, reachable
+from proxy.processes.command_processes import CommandProcesses, reachable
 from proxy.processes.ports import free, held
 from proxy.processes.store_client import Api
 from proxy.run_names import file_of
@@ -41,7 +41,7 @@ async def up(settings: Settings, say: Callable[[str], None]) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    house = House(settings)
+    house = CommandProcesses(settings)
     with _only_one(house), reserved(settings) as (port, api_port):
         async with house:
             try:
@@ -71,7 +71,9 @@ def _answerable(settings: Settings) -> None:
         )
 
 
-async def _serve(house: House, port: int, api_port: int, stopped: asyncio.Event, say: Callable[[str], None]) -> None:
+async def _serve(
+    house: CommandProcesses, port: int, api_port: int, stopped: asyncio.Event, say: Callable[[str], None]
+) -> None:
     settings = house.settings
     host = reachable(settings.listen)
     api = settings.store_url if settings.part == "proxy" and settings.store_url else f"http://{host}:{api_port}"
@@ -155,7 +157,7 @@ async def _wait_for_store(api: Api, say: Callable[[str], None], prepared: asynci
 
 
 def _announce(
-    house: House, proxy: str, api: object, heard: Mapping[str, Mapping[str, Any]], controls: Sequence[str]
+    house: CommandProcesses, proxy: str, api: object, heard: Mapping[str, Mapping[str, Any]], controls: Sequence[str]
 ) -> None:
     """Say where we listen: on stdout once, and in the data directory for other commands."""
     words = ["ready"]
@@ -184,7 +186,7 @@ def _announce(
     click.echo(" ".join(words + token))
 
 
-def _withdraw(house: House) -> None:
+def _withdraw(house: CommandProcesses) -> None:
     """Take back where the workers listen. Where we run the store server alone, they are somebody else's."""
     if house.settings.part != "store":
         house.data.withdraw("up")
@@ -247,7 +249,7 @@ async def _kept_up(
 
 
 @contextmanager
-def _only_one(house: House) -> Iterator[None]:
+def _only_one(house: CommandProcesses) -> Iterator[None]:
     """Hold the data directory against a second `up`."""
     part = house.settings.part
     lock = Lock(house.data.root / "up-store.lock") if part == "store" else house.data.up_lock

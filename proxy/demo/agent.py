@@ -54,10 +54,10 @@ class Received:
     def watch(self, response: httpx2.Response) -> None:
         """An event hook for httpx2: see the body's bytes pass, before anything decodes them."""
         self.begin(response.status_code)
-        response.stream = Watched(response.stream, self)
+        response.stream = WatchedAgent(response.stream, self)
 
 
-class Watched(httpx2.SyncByteStream):
+class WatchedAgent(httpx2.SyncByteStream):
     def __init__(self, stream: Any, received: Received) -> None:
         self.stream = stream
         self.received = received

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from proxy.demo import offline
 from proxy.demo.screen import Screen
-from proxy.demo.service import Ran, Shell
+from proxy.demo.service import Shell, ShellResult
 from proxy.errors import Failure
 
 CHANGED_PROMPT = "Which login tickets are open? Leave a note on the oldest."
@@ -113,7 +113,7 @@ async def serving(story: Story) -> AsyncIterator[None]:
         screen.step("cut", "Playhead, the model and the help desk are stopped; their names never resolved")
 
 
-async def record(story: Story) -> Ran:
+async def record(story: Story) -> ShellResult:
     """The agent at work, with its whole traffic through the recorder."""
     story.screen.step("record", "an agent asks the model, runs the two tools that it wants, and asks again")
     ran = await typed(story, ["playhead", "record", "--run", story.run, "--", *AGENT], aloud=True)
@@ -133,7 +133,7 @@ async def look(story: Story) -> None:
         story.screen.hear(ran.out or ran.error)
 
 
-async def replay(story: Story, recorded: Ran) -> bool:
+async def replay(story: Story, recorded: ShellResult) -> bool:
     """The same agent again. Its ids and times would be new ones if anything but the recording answered."""
     where = "in a network namespace with no interface but loopback" if story.offline else "with nothing left to ask"
     story.screen.step("replay", f"the same agent, {where}")
@@ -161,7 +161,7 @@ async def change(story: Story) -> bool:
     return False
 
 
-async def typed(story: Story, command: Sequence[str], *, aloud: bool = False, cut: bool = False) -> Ran:
+async def typed(story: Story, command: Sequence[str], *, aloud: bool = False, cut: bool = False) -> ShellResult:
     """Show a command and run it."""
     story.screen.command(shlex.join(command))
     line = offline.without_network(command) if cut else command

@@ -21,7 +21,7 @@ STOP_WITHIN = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
+class ShellResult:
     """What a command came to."""
 
     code: int
@@ -50,7 +50,7 @@ class Shell:
         path = f"{self.programs}{os.pathsep}{theirs.get('PATH', os.defpath)}"
         return {**theirs, "COLUMNS": str(self.columns), "PATH": path, "PLAYHEAD_DATA": str(self.directory / "data")}
 
-    async def run(self, command: Sequence[str], hear: Callable[[str], None] = unheard) -> Ran:
+    async def run(self, command: Sequence[str], hear: Callable[[str], None] = unheard) -> ShellResult:
         """Type a command, hear its output as it comes, and wait for its end."""
         began = time.monotonic()
         process = await self._start(command, asyncio.subprocess.PIPE)
@@ -61,7 +61,7 @@ class Shell:
             await process.wait()
         finally:
             await _end(process)
-        return Ran(code=process.returncode or 0, out=out, error=error, seconds=time.monotonic() - began)
+        return ShellResult(code=process.returncode or 0, out=out, error=error, seconds=time.monotonic() - began)
 
     @asynccontextmanager
     async def running(self, command: Sequence[str], log: str) -> AsyncIterator[str]:

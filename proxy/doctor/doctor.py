@@ -44,7 +44,7 @@ WORDS: Mapping[Verdict, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Worker:
+class ProbedWorker:
     """A running worker that contacts `echo` in place of HOST (`[upstreams]`)."""
 
     proxy: str
@@ -82,7 +82,7 @@ class Tried:
 
 
 async def examine(
-    worker: Worker, base: Mapping[str, str], command: Sequence[str] = (), probes: Sequence[Probe] = PROBES
+    worker: ProbedWorker, base: Mapping[str, str], command: Sequence[str] = (), probes: Sequence[Probe] = PROBES
 ) -> tuple[Finding, ...]:
     """Let every client that `command` could use (or that is on the PATH of `base`) try to reach HOST through the worker."""
     tools = tools_of(command, base)
@@ -161,7 +161,7 @@ def as_json(findings: Sequence[Finding]) -> list[dict[str, Any]]:
     return [asdict(finding) for finding in findings]
 
 
-async def _probed(probe: Probe, worker: Worker, base: Mapping[str, str], tools: Tools) -> Finding:
+async def _probed(probe: Probe, worker: ProbedWorker, base: Mapping[str, str], tools: Tools) -> Finding:
     token = secrets.token_hex(8)
     line = probe.command(tools, f"https://{HOST}/{token}")
     if line is None:

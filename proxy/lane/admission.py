@@ -27,7 +27,7 @@ _PREFIX: Final = re.compile(r"/~([A-Za-z0-9._:-]{1,128})(?:~([^/?]*))?(?=[/?]|$)
 _DROPPED: Final = frozenset({"proxy-authorization", "proxy-connection"})
 
 
-class Asked(NamedTuple):
+class LaneRequest(NamedTuple):
     """A request that may go on."""
 
     target: Origin
@@ -74,7 +74,7 @@ class Asked(NamedTuple):
     """Of the body, where it is not chunked."""
 
 
-class Tunnel(NamedTuple):
+class TunnelTarget(NamedTuple):
     """What a CONNECT has told, or what is known of a captured connection."""
 
     host: str
@@ -97,7 +97,7 @@ class Tunnel(NamedTuple):
         )
 
 
-def connected(head: RequestHead, engine: Engine) -> Tunnel | None:
+def connected(head: RequestHead, engine: Engine) -> TunnelTarget | None:
     """The tunnel that this CONNECT asks for."""
     authority = _AUTHORITY.fullmatch(head.target)
     frame = framing(head)
@@ -106,7 +106,7 @@ def connected(head: RequestHead, engine: Engine) -> Tunnel | None:
     given = credentials(_value(head, "proxy-authorization"))
     if not _authorized(given, engine):
         return None
-    tunnel = Tunnel(authority[1].strip("[]").lower(), int(authority[2]), given)
+    tunnel = TunnelTarget(authority[1].strip("[]").lower(), int(authority[2]), given)
     target = Origin("https", tunnel.host, tunnel.port)
     barred = engine.answerer is None and engine.refusal(target) is not None
     return None if barred or engine.tunnelled(tunnel.host) else tunnel
@@ -121,13 +121,15 @@ def names_to_us(head: RequestHead, engine: Engine) -> bool:
     )
 
 
-def in_tunnel(tunnel: Tunnel, name: str | None, *, secure: bool) -> Origin:
+def in_tunnel(tunnel: TunnelTarget, name: str | None, *, secure: bool) -> Origin:
     """Whom requests in a tunnel are for: its host, or, where that is an address, the name of the TLS handshake."""
     host = name if name and _is_address(tunnel.host) else tunnel.host
     return Origin("https" if secure else "http", host.lower(), tunnel.port)
 
 
-def asked(head: RequestHead, engine: Engine, owner: str, tunnel: Tunnel | None, within: Origin | None) -> Asked | None:
+def asked(
+    head: RequestHead, engine: Engine, owner: str, tunnel: TunnelTarget | None, within: Origin | None
+) -> LaneRequest | None:
     """What a request asks for; `within` is whom its tunnel is for."""
     frame, names = framing(head), head.names
     if frame.odd or len(names) > HEAD_LINES or head.method == "CONNECT":
@@ -143,7 +145,7 @@ def asked(head: RequestHead, engine: Engine, owner: str, tunnel: Tunnel | None, 
     expects = _value(head, "expect").lower()
     if identity.wrong or expects not in ("", "100-continue"):
         return None
-    return Asked(
+    return LaneRequest(
         place.target,
         way_to(engine, place.target, tunnel),
         head.method,
@@ -174,7 +176,7 @@ def by_connection(scheme: str) -> bool:
     return scheme[:9].lower().startswith(("ntlm", "negotiate"))
 
 
-def way_to(engine: Engine, target: Origin, tunnel: Tunnel | None) -> Way:
+def way_to(engine: Engine, target: Origin, tunnel: TunnelTarget | None) -> Way:
     """How whom we contact for the target is reached."""
     contact = engine.contact(target)
     if contact is target and tunnel is not None and (captured := tunnel.captured) is not None:
@@ -206,7 +208,7 @@ class _Place(NamedTuple):
     given: Credentials
 
 
-def _tunnelled(head: RequestHead, tunnel: Tunnel, within: Origin) -> _Place | None:
+def _tunnelled(head: RequestHead, tunnel: TunnelTarget, within: Origin) -> _Place | None:
     if tunnel.captured is not None:
         within = named_by(_value(head, "host"), within)
     there = names(_value(head, "host"), within) and head.target.startswith("/")

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Final, cast
 
 from calls.model import Headers, Outcome
-from proxy.lane.admission import Tunnel, asked, connected, names_to_us, not_ours
+from proxy.lane.admission import TunnelTarget, asked, connected, names_to_us, not_ours
 from proxy.lane.connection_base import LINGER, SWALLOWED, LaneContext, Visitor
-from proxy.lane.exchange import Exchange, Told
-from proxy.lane.framing import Body, Chunked, Malformed, Sized
+from proxy.lane.exchange import LaneExchange, Told
+from proxy.lane.framing import Body, Chunked, MalformedBody, Sized
 from proxy.lane.head_cache import Repeated
 from proxy.lane.heads import END, RequestHead, http1_head, request_head
 from proxy.lane.replay_answer import exchange_for
@@ -31,7 +31,7 @@ AHEAD: Final = 64 << 10
 _AGREED: Final = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
 
-class Client(Visitor, asyncio.Protocol):
+class Http1Connection(Visitor, asyncio.Protocol):
     """One client."""
 
     version = "HTTP/1.1"
@@ -42,12 +42,12 @@ class Client(Visitor, asyncio.Protocol):
         self,
         lane: LaneContext,
         owner: str = "",
-        tunnel: Tunnel | None = None,
+        tunnel: TunnelTarget | None = None,
         within: Origin | None = None,
         name: str | None = None,
     ) -> None:
         super().__init__(lane, owner)
-        self.exchange: Exchange | None = None
+        self.exchange: LaneExchange | None = None
         self.full = False
         self._tunnel = tunnel
         self._within = within
@@ -164,7 +164,7 @@ class Client(Visitor, asyncio.Protocol):
                     data = self._more(exchange, data)
                 else:
                     break
-        except Malformed:
+        except MalformedBody:
             self._abandon("client_closed", "the client's request is malformed")
             self._transport.abort()
             return
@@ -252,7 +252,7 @@ class Client(Visitor, asyncio.Protocol):
             self.hold(full=False)
             self.data_received(b"")
 
-    def _more(self, exchange: Exchange, data: bytes) -> bytes:
+    def _more(self, exchange: LaneExchange, data: bytes) -> bytes:
         """More of a request; return what does not belong to it. Raises Malformed."""
         body = self._body
         if body is None:

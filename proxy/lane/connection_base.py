@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
 from calls.model import Outcome
-from proxy.lane.admission import Tunnel
+from proxy.lane.admission import TunnelTarget
 from proxy.lane.h2.routes import Ways
 from proxy.lane.receive_queue import ReceiveQueue
 from proxy.lane.tls import Leaves
@@ -47,7 +47,7 @@ class LaneContext(Protocol):
     def at_last(self, work: Callable[[], None]) -> None:
         """Call this after everything that `soon` was given."""
 
-    def enter(self, transport: asyncio.Transport, owner: str, tunnel: Tunnel, data: bytes) -> None:
+    def enter(self, transport: asyncio.Transport, owner: str, tunnel: TunnelTarget, data: bytes) -> None:
         """Find out which protocol a tunnel carries, from the bytes that were read of it already."""
 
     def hand_over(self, transport: asyncio.Transport, data: bytes, begun: Begun | None) -> None:

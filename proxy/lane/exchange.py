@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from calls.model import Headers, Outcome
-from proxy.lane.admission import Asked
+from proxy.lane.admission import LaneRequest
 from proxy.lane.heads import Fields
 from proxy.wire.engine import Engine
 from proxy.wire.problem import Problem
-from proxy.wire.recording_guard import Recorder, Recording, Tape
+from proxy.wire.recording_guard import RecorderInterface, RecordingGuard, RecordingInterface
 
 MUCH: Final = 4 << 10
 """Bytes in one piece, of which a fast sender sends one after the other."""
@@ -46,12 +46,12 @@ class Told:
         return replace(self, raw=raw, wire=[*self.wire, (name.lower().encode(), value.encode())])
 
 
-class Desk(Protocol):
+class Downstream(Protocol):
     """The client, as one exchange sees it: a connection of HTTP/1.1, or one stream of HTTP/2."""
 
     engine: Engine
     version: str
-    exchange: "Exchange | None"
+    exchange: "LaneExchange | None"
     """The one that it sees."""
 
     full: bool
@@ -96,19 +96,19 @@ class Desk(Protocol):
         """Have this done; a fault in it ends the connection."""
 
 
-def _nobody(_: Recorder) -> Recording:
+def _nobody(_: RecorderInterface) -> RecordingInterface:
     raise AssertionError("there is no recorder")
 
 
-_SILENT = Tape(None, "", _nobody)
+_SILENT = RecordingGuard(None, "", _nobody)
 
 
-class Exchange:
+class LaneExchange:
     """One request, until it is through."""
 
     # Nothing that is set later is the class's at first: CPython then finds it three times as slowly.
 
-    def __init__(self, desk: Desk, asked: Asked) -> None:
+    def __init__(self, desk: Downstream, asked: LaneRequest) -> None:
         self.desk = desk
         self.asked = asked
         self.engine = desk.engine
@@ -172,7 +172,7 @@ class Exchange:
         if self.engine.config.mode_of(asked.target.host, asked.named) == "passthrough":
             return
 
-        def begin(recorder: Recorder) -> Recording:
+        def begin(recorder: RecorderInterface) -> RecordingInterface:
             return recorder.begin(
                 run=asked.identity.run,
                 run_evidence=asked.identity.evidence,
@@ -185,7 +185,7 @@ class Exchange:
                 gathers=gathers,
             )
 
-        self.tape = Tape(self.engine.recorder, asked.identity.run, begin)
+        self.tape = RecordingGuard(self.engine.recorder, asked.identity.run, begin)
 
     def once_kept(self, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
         """Go on when all that was told is kept: with `otherwise` where it could not be, and had to."""

@@ -25,7 +25,7 @@ _PADDED: Final = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[\t -~\x80-\xff]*)?"
 _TRAILER: Final = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([\t -~\x80-\xff]*?)[ \t]*")
 
 
-class Malformed(ValueError):
+class MalformedBody(ValueError):
     """These bytes are no body of this kind."""
 
     def __init__(self, fault: str, go: bytes = b"") -> None:
@@ -113,7 +113,7 @@ class Chunked:
         pieces: list[bytes] = []
         try:
             return self._cut(data, pieces)
-        except Malformed as fault:
+        except MalformedBody as fault:
             fault.pieces = pieces
             raise
 
@@ -121,7 +121,7 @@ class Chunked:
         passed = _Passed(data)
         try:
             return self._scan(data, pieces, passed)
-        except Malformed as fault:
+        except MalformedBody as fault:
             fault.go = passed.until(len(fault.go))
             raise
 
@@ -137,7 +137,7 @@ class Chunked:
             elif self._closing:
                 if not data.startswith(b"\r\n", at):
                     if data[at:] != b"\r":
-                        raise Malformed("a chunk is longer than it said", data[:at])
+                        raise MalformedBody("a chunk is longer than it said", data[:at])
                     break
                 self._closing = False
                 at += 2
@@ -145,7 +145,7 @@ class Chunked:
                 line = data.find(b"\r\n", at)
                 if line < 0:
                     if size - at > LINE:
-                        raise Malformed("an endless size line", data[:at])
+                        raise MalformedBody("an endless size line", data[:at])
                     break
                 self._left = self._sized(data, at, line)
                 if not self._left:
@@ -169,7 +169,7 @@ class Chunked:
     def _sized(self, data: bytes, at: int, end: int) -> int:
         found = self._size.fullmatch(data, at, end)
         if found is None:
-            raise Malformed("what should be a chunk's size is none", data[:at])
+            raise MalformedBody("what should be a chunk's size is none", data[:at])
         return int(found[1], 16)
 
     def _last(self, data: bytes, at: int, line: int, pieces: list[bytes], passed: "_Passed") -> Cut:
@@ -180,7 +180,7 @@ class Chunked:
             end = data.find(b"\r\n\r\n", line + 2) + 4
             if end < 4:
                 if len(data) - line > TRAILERS:
-                    raise Malformed("endless trailers", data[:at])
+                    raise MalformedBody("endless trailers", data[:at])
                 self._tail = data[at:]
                 return Cut(passed.until(at), pieces, None)
             self.trailers = _trailers(data[line + 2 : end - 4], data[:at])
@@ -223,5 +223,5 @@ class _Passed:
 def _trailers(lines: bytes, before: bytes) -> Headers:
     found = [_TRAILER.fullmatch(line) for line in lines.split(b"\r\n")]
     if None in found:
-        raise Malformed("what should be a trailer is none", before)
+        raise MalformedBody("what should be a trailer is none", before)
     return tuple((field[1].decode("latin-1"), field[2].decode("latin-1")) for field in found if field)

@@ -6,7 +6,7 @@ What such a head asks for was found out when it came first. It is known by all o
 from typing import Any, Final, NamedTuple
 
 from calls.model import Headers
-from proxy.lane.admission import Asked
+from proxy.lane.admission import LaneRequest
 
 MOST: Final = 16
 LONGEST: Final = 8 << 10
@@ -19,7 +19,7 @@ class _Known(NamedTuple):
     stop: bytes
     """The head's bytes around the digits of its length; without a length `stop` is empty, and `start` is all."""
 
-    asked: Asked
+    asked: LaneRequest
     fixed: tuple[Any, ...]
     """What `Asked` begins with, up to what differs."""
 
@@ -29,7 +29,7 @@ class _Known(NamedTuple):
     head: tuple[bytes, bytes]
     """What the upstream gets, around the length."""
 
-    def again(self, raw: bytes) -> Asked | None:
+    def again(self, raw: bytes) -> LaneRequest | None:
         """What this head asks for, if it is the known one but for the length."""
         start, stop = self.start, self.stop
         if not (raw.startswith(start) and raw.endswith(stop)):
@@ -43,7 +43,7 @@ class _Known(NamedTuple):
         if (digits != b"0") is not self.asked.body_follows:
             return None
         before, after = self.head
-        return Asked._make((*self.fixed, headers, before + digits + after, int(digits)))
+        return LaneRequest._make((*self.fixed, headers, before + digits + after, int(digits)))
 
 
 class Repeated:
@@ -56,7 +56,7 @@ class Repeated:
         self._last: _Known | None = None
         """The one that was found last, which is mostly the one to be found next."""
 
-    def find(self, raw: bytes) -> Asked | None:
+    def find(self, raw: bytes) -> LaneRequest | None:
         """What a head asks for, if it came before."""
         last = self._last
         if last is None:
@@ -70,7 +70,7 @@ class Repeated:
         self._last = known
         return known.again(raw)
 
-    def remember(self, raw: bytes, asked: Asked) -> None:
+    def remember(self, raw: bytes, asked: LaneRequest) -> None:
         """This is what it asks for."""
         if len(self._known) >= MOST or len(raw) > LONGEST:
             return

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from proxy.capture.connections.connection import CapturedConnection
 from proxy.capture.intake import Intake
-from proxy.lane.admission import Tunnel
-from proxy.lane.client import Client
+from proxy.lane.admission import TunnelTarget
+from proxy.lane.client import Http1Connection
 from proxy.lane.connection_base import Visitor
 from proxy.lane.h2.routes import Ways
 from proxy.lane.receive_queue import ReceiveQueue
@@ -19,7 +19,7 @@ from proxy.lane.upstream import Upstreams
 from proxy.wire.config import Answerer, EngineConfig
 from proxy.wire.engine import Begun, Engine, trusted
 from proxy.wire.listener import Listener
-from proxy.wire.recording_guard import Recorder
+from proxy.wire.recording_guard import RecorderInterface
 
 if TYPE_CHECKING:
     from proxy.mitm.service import Visits
@@ -33,7 +33,7 @@ LOOK: Final = 1.0
 class Lane:
     """One listening worker."""
 
-    def __init__(self, config: EngineConfig, recorder: Recorder | None, answerer: Answerer | None) -> None:
+    def __init__(self, config: EngineConfig, recorder: RecorderInterface | None, answerer: Answerer | None) -> None:
         if config.mode == "record" and recorder is None:
             raise ValueError("recording needs a recorder")
         if config.mode in ("replay", "auto") and answerer is None:
@@ -59,7 +59,7 @@ class Lane:
     async def run(self, ready: Callable[[int], None]) -> None:
         """Serve until the configuration's `stop` is set."""
         config = self.config
-        listener = Listener(self._open_connections, lambda: Client(self))
+        listener = Listener(self._open_connections, lambda: Http1Connection(self))
         host, port = await listener.listen(config.host, config.port, reuse_port=config.reuse_port)
         try:
             self.engine.listening(host, port)
@@ -164,12 +164,12 @@ class Lane:
         if self._soon or self._last:
             self._plan()
 
-    def enter(self, transport: asyncio.Transport, owner: str, tunnel: Tunnel, data: bytes) -> None:
+    def enter(self, transport: asyncio.Transport, owner: str, tunnel: TunnelTarget, data: bytes) -> None:
         """Find out what goes through a tunnel, of which this was read already."""
         Entrance(self, owner, tunnel).begin(transport, data)
 
     def _enter_captured(self, connection: CapturedConnection) -> None:
-        tunnel = Tunnel(connection.captured.host, connection.captured.port, connection.given, connection.captured)
+        tunnel = TunnelTarget(connection.captured.host, connection.captured.port, connection.given, connection.captured)
         transport, data = connection.transport, connection.data
         if self.engine.proxy is not None:
             self.config.counts["handed_over/upstream_proxy"] += 1
@@ -178,7 +178,7 @@ class Lane:
             self.enter(transport, connection.owner, tunnel, data)
 
     def _enter_proxy(self, transport: asyncio.Transport, data: bytes) -> None:
-        client = Client(self)
+        client = Http1Connection(self)
         client.connection_made(transport)
         client.data_received(data)
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from calls.model import Headers, Outcome
-from proxy.lane.admission import Asked
-from proxy.lane.exchange import A_LOT, BROKEN, MUCH, Desk, Exchange, Told
+from proxy.lane.admission import LaneRequest
+from proxy.lane.exchange import A_LOT, BROKEN, MUCH, Downstream, LaneExchange, Told
 from proxy.lane.upstream_http1 import Carrier, Source
 from proxy.wire.problem import Problem
 from replay.answer import mark
@@ -22,10 +22,10 @@ SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 TRIES: Final = 3
 
 
-class Relay(Exchange):
+class RelayedExchange(LaneExchange):
     """One request on its way to an upstream and back."""
 
-    def __init__(self, desk: Desk, asked: Asked, source: Source, *, live: bool = False) -> None:
+    def __init__(self, desk: Downstream, asked: LaneRequest, source: Source, *, live: bool = False) -> None:
         super().__init__(desk, asked)
         self._source = source
         self._live = live

@@ -9,9 +9,9 @@ from http import HTTPStatus
 from typing import Final
 
 from calls.model import Body, Chunk, Headers, Outcome, Request
-from proxy.lane.admission import Asked
-from proxy.lane.exchange import Desk, Exchange, Told
-from proxy.lane.relay import Relay
+from proxy.lane.admission import LaneRequest
+from proxy.lane.exchange import Downstream, LaneExchange, Told
+from proxy.lane.relay import RelayedExchange
 from proxy.lane.upstream_http1 import Source
 from proxy.wire.config import Answerer
 from proxy.wire.problem import Problem
@@ -38,22 +38,22 @@ HOP_BY_HOP: Final = frozenset(
 type Step = Callable[[], None]
 
 
-def exchange_for(desk: Desk, asked: Asked, owner: str, source: Source) -> Exchange:
+def exchange_for(desk: Downstream, asked: LaneRequest, owner: str, source: Source) -> LaneExchange:
     """Who takes care of a request: whoever answers in the upstream's place, where there is one for it, or the upstream."""
     engine = desk.engine
     answerer = engine.answerer
     if answerer is None:
-        return Relay(desk, asked, source)
+        return RelayedExchange(desk, asked, source)
     if engine.config.mode_of(asked.target.host, asked.named) in ("record", "passthrough"):
         answerer.passed(run=asked.named)
-        return Relay(desk, asked, source)
-    return Answered(desk, asked, answerer, owner, source)
+        return RelayedExchange(desk, asked, source)
+    return ReplayedExchange(desk, asked, answerer, owner, source)
 
 
-class Answered(Exchange):
+class ReplayedExchange(LaneExchange):
     """One request and the answer that somebody else gives to it; without one it goes live, where that is allowed."""
 
-    def __init__(self, desk: Desk, asked: Asked, answerer: Answerer, owner: str, source: Source) -> None:
+    def __init__(self, desk: Downstream, asked: LaneRequest, answerer: Answerer, owner: str, source: Source) -> None:
         super().__init__(desk, asked)
         self._answerer = answerer
         self._owner = owner
@@ -166,7 +166,7 @@ class Answered(Exchange):
 
     def _go_live(self, body: bytes) -> None:
         self.over = True
-        self.desk.exchange = relay = Relay(self.desk, self.asked, self._source, live=True)
+        self.desk.exchange = relay = RelayedExchange(self.desk, self.asked, self._source, live=True)
         relay.resend(b"".join(self._raw) if self._framed else body, self._pieces(body), self._trailers)
 
     def _tell(self, pieces: Iterable[bytes]) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 
 from cryptography.hazmat.primitives import serialization
 
-from proxy.trust.ca import LEAVES_KEPT, Authority, Leaf
+from proxy.trust.ca import LEAVES_KEPT, CertificateAuthority, Leaf
 
 _READ: Final = 16 << 10
 """No record is longer (RFC 8446 5.1); a larger buffer would be taken from the system and given back at each read."""
@@ -193,7 +193,7 @@ class Tls(asyncio.Transport, asyncio.Protocol):
 class Leaves:
     """Server contexts with our leaves, one for each host."""
 
-    def __init__(self, authority: Authority) -> None:
+    def __init__(self, authority: CertificateAuthority) -> None:
         self._authority = authority
         self._made: OrderedDict[tuple[str, str | None], tuple[Leaf, ssl.SSLContext]] = OrderedDict()
 

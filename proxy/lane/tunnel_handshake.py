@@ -9,8 +9,8 @@ from typing import Final
 
 from calls.model import Outcome
 from proxy.capture.connections.destination import rejection
-from proxy.lane.admission import Tunnel, in_tunnel, way_to
-from proxy.lane.client import Client
+from proxy.lane.admission import TunnelTarget, in_tunnel, way_to
+from proxy.lane.client import Http1Connection
 from proxy.lane.connection_base import LaneContext, Visitor
 from proxy.lane.h2.client import Http2Client
 from proxy.lane.tls import Tls
@@ -27,7 +27,7 @@ HTTPS_PORTS: Final = (443, 8443)
 class Entrance(Visitor, asyncio.Protocol):
     """A client that has its tunnel, and has not said yet what goes through it."""
 
-    def __init__(self, lane: LaneContext, owner: str, tunnel: Tunnel) -> None:
+    def __init__(self, lane: LaneContext, owner: str, tunnel: TunnelTarget) -> None:
         super().__init__(lane, owner)
         self._tunnel = tunnel
         self._lender = Lender(lane.upstreams, lane.engine.destinations)
@@ -134,7 +134,7 @@ class Entrance(Visitor, asyncio.Protocol):
     def _go_on(self, target: Origin, data: bytes) -> None:
         """Let it be a connection of HTTP/1.1, for the next one who carries on with it."""
         self._gone = True
-        client = Client(self.lane, self.owner, self._tunnel, target, self._hello and self._hello.name)
+        client = Http1Connection(self.lane, self.owner, self._tunnel, target, self._hello and self._hello.name)
         client.begin(self._transport, data, self._lender)
         self.lane.departed(self)
 

@@ -40,7 +40,7 @@ class Way(NamedTuple):
     """Whether private addresses and all ports are allowed: only the user's own captured commands reach it so."""
 
 
-class Listener(Protocol):
+class ResponseListener(Protocol):
     """What an upstream's answer is for."""
 
     def answer(self, data: bytes) -> None:
@@ -75,11 +75,11 @@ class Upstream(asyncio.Protocol):
         """What an upstream of HTTP/2 says at once."""
 
         self._transport: asyncio.Transport | Tls | None = None
-        self._listener: Listener | None = None
+        self._listener: ResponseListener | None = None
 
     # What it is lent for
 
-    def lend(self, listener: Listener) -> None:
+    def lend(self, listener: ResponseListener) -> None:
         """From now on what comes is for this one."""
         assert not self.gone
         assert self._listener is None

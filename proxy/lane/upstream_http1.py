@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Protocol
 
 from calls.model import Headers
-from proxy.lane.admission import Asked, by_connection
+from proxy.lane.admission import LaneRequest, by_connection
 from proxy.lane.exchange import BROKEN, Told
-from proxy.lane.framing import Body, Chunked, Cut, Malformed, Sized, UntilClosed
+from proxy.lane.framing import Body, Chunked, Cut, MalformedBody, Sized, UntilClosed
 from proxy.lane.h2.heads import http1_request, wired
 from proxy.lane.heads import END, Framing, ResponseHead, framing, is_withheld, response_head, without
 from proxy.lane.upstream import Upstream, Upstreams, Way
@@ -61,7 +61,7 @@ class Carrier(Protocol):
     def spent(self) -> bool:
         """Whether the upstream takes nothing more once it has answered."""
 
-    def ask(self, taker: Taker, asked: Asked, whole: bytes | None, trailers: Headers) -> None:
+    def ask(self, taker: Taker, asked: LaneRequest, whole: bytes | None, trailers: Headers) -> None:
         """Send the head, and with it the whole body, where that is there."""
 
     def send(self, data: bytes) -> None:
@@ -102,7 +102,7 @@ class OverHttp1:
         self._upstream = upstream
         self._lender = lender
         self._taker: Taker
-        self._asked: Asked
+        self._asked: LaneRequest
         self._body: Body | None = None
         self._trailers: Headers = ()
         self._unread = b""
@@ -121,7 +121,7 @@ class OverHttp1:
     def spent(self) -> bool:
         return not self._keeps or self._upstream.gone
 
-    def ask(self, taker: Taker, asked: Asked, whole: bytes | None, trailers: Headers) -> None:  # noqa: ARG002 - they are in the bytes
+    def ask(self, taker: Taker, asked: LaneRequest, whole: bytes | None, trailers: Headers) -> None:  # noqa: ARG002 - they are in the bytes
         upstream = self._upstream
         self._taker, self._asked = taker, asked
         if upstream.gone:
@@ -189,7 +189,7 @@ class OverHttp1:
             return
         try:
             cut = body.feed(data)
-        except Malformed as fault:
+        except MalformedBody as fault:
             self._pass(Cut(fault.go, fault.pieces, None))
             self._malformed(str(fault))
             return
@@ -267,7 +267,7 @@ class OverHttp1:
 class Reframed(OverHttp1):
     """The same for a client that speaks HTTP/2."""
 
-    def ask(self, taker: Taker, asked: Asked, whole: bytes | None, trailers: Headers) -> None:
+    def ask(self, taker: Taker, asked: LaneRequest, whole: bytes | None, trailers: Headers) -> None:
         self._asked = asked
         last = None if whole is None else self._last(whole, trailers)
         super().ask(taker, asked._replace(head=http1_request(asked)), last, ())

@@ -26,7 +26,7 @@ _PREFIX = re.compile(rb"/~(?P<run>[A-Za-z0-9._:-]{1,128})(?:~(?P<token>[^/?]*))?
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class AdmittedRequest:
     """A request that may go on."""
 
     target: Origin
@@ -150,7 +150,7 @@ def asked(
     given: Credentials | None,
     owner: str,
     is_only_run: Callable[[str], bool] = lambda _run: False,
-) -> Asked:
+) -> AdmittedRequest:
     """Find out who asks, and leave in the request only what is for the upstream."""
     headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.fields)
     identity = identify(headers, given, owner, is_only_run)
@@ -159,7 +159,7 @@ def asked(
     others = identity.headers
     if others is not headers:
         request.headers = http.Headers([(k.encode("latin-1"), v.encode("latin-1")) for k, v in others])
-    return Asked(
+    return AdmittedRequest(
         target=target,
         url=f"{target}{request.data.path.decode('latin-1')}",
         method=request.data.method.decode("latin-1"),

@@ -19,7 +19,7 @@ class Informational(HttpEvent):
 
 
 @dataclass
-class Malformed(ResponseProtocolError):
+class UpstreamMalformed(ResponseProtocolError):
     """The upstream has not gone: what it says is no HTTP. `message` says what is wrong with it, and quotes nothing."""
 
 

@@ -29,7 +29,7 @@ from proxy.mitm.connection import Visit
 from proxy.mitm.protocol import header_cache_patch as quicker
 from proxy.mitm.protocol import http1, http2
 from proxy.mitm.relay_stream import Relayed
-from proxy.mitm.replay_stream import Answered
+from proxy.mitm.replay_stream import ReplayStream
 from proxy.mitm.tunnel import Opaque
 from proxy.recording.run_identity import credentials
 from proxy.wire.engine import Begun, Engine
@@ -37,10 +37,10 @@ from proxy.wire.problem import Fault, Problem
 from proxy.wire.run_access import require_write_access
 
 REPLACED = {
-    "Http1Server": http1.Server,
-    "Http1Client": http1.Client,
-    "Http2Server": http2.Server,
-    "Http2Client": http2.Client,
+    "Http1Server": http1.Http1ClientSide,
+    "Http1Client": http1.Http1UpstreamSide,
+    "Http2Server": http2.Http2ClientSide,
+    "Http2Client": http2.Http2UpstreamSide,
 }
 
 
@@ -65,7 +65,7 @@ class Http(http_layers.HttpLayer):
 
     def make_stream(self, stream_id: int) -> CommandGenerator[None]:
         """A stream of ours for each request."""
-        kind = Relayed if self.visit.engine.answerer is None else Answered
+        kind = Relayed if self.visit.engine.answerer is None else ReplayStream
         stream = kind(self.context.fork(), stream_id, self.visit)
         self.streams[stream_id] = stream
         yield from self.event_to_child(stream, events.Start())

@@ -32,13 +32,13 @@ from mitmproxy.proxy.layers.http._events import (
 
 from proxy.mitm import admission
 from proxy.mitm.connection import Visit
-from proxy.mitm.layer_events import Malformed
+from proxy.mitm.layer_events import UpstreamMalformed
 from proxy.mitm.stream import RequestEvent, Stream, as_text, latin, without_own_fields
 from proxy.mitm.upgraded_connection import Upgraded
 from proxy.wire.heads import fields_fault
 from proxy.wire.http1_heads import is_length
 from proxy.wire.problem import Problem, unreachable
-from proxy.wire.recording_guard import Recorder, Recording, Tape
+from proxy.wire.recording_guard import RecorderInterface, RecordingGuard, RecordingInterface
 
 
 class Tail:
@@ -91,7 +91,7 @@ class Relayed(Stream):
         """From here on, what happens is told."""
         asked = self.asked
 
-        def begin(recorder: Recorder) -> Recording:
+        def begin(recorder: RecorderInterface) -> RecordingInterface:
             return recorder.begin(
                 run=asked.identity.run,
                 run_evidence=asked.identity.evidence,
@@ -106,7 +106,7 @@ class Relayed(Stream):
         # In passthrough there is no recorder; a single host may have that mode, too.
         engine = self.visit.engine
         recorder = None if engine.config.mode_of(asked.target.host, asked.named) == "passthrough" else engine.recorder
-        self.tape = Tape(recorder, asked.identity.run, begin)
+        self.tape = RecordingGuard(recorder, asked.identity.run, begin)
 
     def relay(self, event: RequestHeaders) -> CommandGenerator[None]:
         """Take in a short request whole; let a long one, or one of unknown length, go on as it comes."""
@@ -354,7 +354,7 @@ class Relayed(Stream):
             yield from self.cut()
             return
         why = "the upstream broke off before its response was complete"
-        if isinstance(event, Malformed):
+        if isinstance(event, UpstreamMalformed):
             why = _malformed(event.message)
             if self.server_state == self.response_head:
                 yield from self.refuse(Problem(502, "upstream_malformed", why))

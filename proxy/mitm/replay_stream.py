@@ -52,7 +52,7 @@ HOP_BY_HOP = frozenset(
 type Step = Callable[[], CommandGenerator[None]]
 
 
-class Answered(Relayed):
+class ReplayStream(Relayed):
     """One request and the answer that somebody else gives to it; without one it is relayed."""
 
     def __init__(self, context: Context, stream_id: int, visit: Visit) -> None:

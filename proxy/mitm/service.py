@@ -15,13 +15,13 @@ from proxy.mitm.layers import Stack, install
 from proxy.wire.config import Answerer, EngineConfig
 from proxy.wire.engine import Begun, Engine, trusted
 from proxy.wire.listener import Listener
-from proxy.wire.recording_guard import Recorder
+from proxy.wire.recording_guard import RecorderInterface
 
 
 class Service:
     """One listening worker."""
 
-    def __init__(self, config: EngineConfig, recorder: Recorder | None, answerer: Answerer | None) -> None:
+    def __init__(self, config: EngineConfig, recorder: RecorderInterface | None, answerer: Answerer | None) -> None:
         if config.mode == "record" and recorder is None:
             raise ValueError("recording needs a recorder")
         if config.mode in ("replay", "auto") and answerer is None:

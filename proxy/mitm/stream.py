@@ -29,13 +29,13 @@ from mitmproxy.proxy.layers.http._events import (
 from calls.model import Headers, Outcome
 from calls.own_fields import is_own_field
 from proxy.mitm import admission
-from proxy.mitm.admission import Asked
+from proxy.mitm.admission import AdmittedRequest
 from proxy.mitm.connection import Visit
 from proxy.mitm.layer_events import Await, Full, Hold, Informational, Resume, Room
 from proxy.recording.run_identity import credentials
 from proxy.wire.config import Origin
 from proxy.wire.problem import Problem
-from proxy.wire.recording_guard import Recording, Tape
+from proxy.wire.recording_guard import RecordingGuard, RecordingInterface
 from proxy.wire.run_access import require_write_access
 
 SWALLOWED = 1 << 20
@@ -48,15 +48,15 @@ type State = Callable[[RequestEvent], CommandGenerator[None]]
 class Stream(http_layers.HttpStream):
     """One request. What becomes of it once it may go on is `start`'s business."""
 
-    asked: Asked
-    tape: Tape
+    asked: AdmittedRequest
+    tape: RecordingGuard
     upstream: Connection | None = None
     """Set once the request has gone out."""
 
     def __init__(self, context: Context, stream_id: int, visit: Visit) -> None:
         super().__init__(context, stream_id)
         self.visit = visit
-        self.tape = Tape(None, "", lambda _: _nobody())
+        self.tape = RecordingGuard(None, "", lambda _: _nobody())
         self._held: Connection | None = None
         self._swallowed = 0
         self._bodiless = False
@@ -156,7 +156,7 @@ class Stream(http_layers.HttpStream):
             return
         yield from self.start(event)
 
-    def admitted(self, request: http.Request) -> Asked:
+    def admitted(self, request: http.Request) -> AdmittedRequest:
         """Check the head, find out whom it is for and who asks. Raises Problem."""
         visit, engine = self.visit, self.visit.engine
         admission.sound(request)
@@ -293,5 +293,5 @@ def latin(data: bytes) -> str:
     return data.decode("latin-1")
 
 
-def _nobody() -> Recording:
+def _nobody() -> RecordingInterface:
     raise AssertionError("there is no recorder")

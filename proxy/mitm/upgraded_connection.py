@@ -17,17 +17,17 @@ from calls.model import Outcome
 from proxy.mitm.connection import Visit
 from proxy.mitm.layer_events import Await
 from proxy.mitm.protocol.websocket import accepted
-from proxy.mitm.protocol.websocket_frames import Listener, NoRoom, OpensTooFar
+from proxy.mitm.protocol.websocket_frames import FrameReader, NoRoom, OpensTooFar
 from proxy.wire.memory_budget import MemoryBudget
-from proxy.wire.recording_guard import Side, Tape
+from proxy.wire.recording_guard import RecordingGuard, Side
 
 
-class Exchange(Protocol):
+class UpgradedExchange(Protocol):
     """The stream that the 101 came on."""
 
     visit: Visit
     flow: http.HTTPFlow
-    tape: Tape
+    tape: RecordingGuard
 
     def ended(self) -> None:
         """The connection is over."""
@@ -36,7 +36,7 @@ class Exchange(Protocol):
 class Upgraded(tcp.TCPLayer):
     """A relay that reads along."""
 
-    def __init__(self, context: Context, exchange: Exchange) -> None:
+    def __init__(self, context: Context, exchange: UpgradedExchange) -> None:
         super().__init__(context, ignore=True)
         self._exchange = exchange
         self._reader = Reader.of(exchange)
@@ -84,11 +84,11 @@ class Upgraded(tcp.TCPLayer):
 class Reader:
     """Reads the messages of both directions."""
 
-    def __init__(self, tape: Tape, extensions: str, budget: MemoryBudget) -> None:
+    def __init__(self, tape: RecordingGuard, extensions: str, budget: MemoryBudget) -> None:
         self._tape = tape
         self._listeners = {
-            "request": Listener(to_server=True, extensions=accepted(extensions), budget=budget),
-            "response": Listener(to_server=False, extensions=accepted(extensions), budget=budget),
+            "request": FrameReader(to_server=True, extensions=accepted(extensions), budget=budget),
+            "response": FrameReader(to_server=False, extensions=accepted(extensions), budget=budget),
         }
         self.closed = False
         """Whether one side said goodbye."""
@@ -97,7 +97,7 @@ class Reader:
         """Whether the bytes that came last completed a message."""
 
     @classmethod
-    def of(cls, exchange: Exchange) -> "Reader | None":
+    def of(cls, exchange: UpgradedExchange) -> "Reader | None":
         """A reader for the WebSocket that this exchange has become; None where it is none, or none that can be read."""
         response = exchange.flow.response
         assert response

@@ -31,7 +31,7 @@ START_WITHIN = 60.0
 """Seconds: how long another command's store server may take to start or to stop."""
 
 
-class House:
+class CommandProcesses:
     """An async context manager around one data directory."""
 
     def __init__(self, settings: Settings) -> None:

@@ -20,8 +20,8 @@ from calls.redaction.body import BodyRedactor, Piece
 from calls.redaction.redactor import Head, Redactor
 from calls.redaction.streams.streamed_body import StreamedBody
 from calls.redaction.streams.streamed_messages import RedactedMessage, StreamedMessages
-from proxy.recording.ordered_queue import Line
-from proxy.recording.spool_outbox import Journal, Ledger
+from proxy.recording.ordered_queue import OrderedQueue
+from proxy.recording.spool_outbox import Journal, SpoolOutbox
 from store.spool import SpoolError
 
 type Policy = Literal["gap", "refuse"]
@@ -72,7 +72,7 @@ class RecordingContext(Protocol):
 
     spool: Journal
     redactor: Redactor
-    ledger: Ledger
+    ledger: SpoolOutbox
     counts: Counter[str]
     body_limit: int
     on_failure: Policy
@@ -126,7 +126,7 @@ class Recording:
         """None: nothing of it is told, or all of it was told as one."""
 
         self._response: _Message | None = None
-        self._line: Line[Record | _End] | None = None
+        self._line: OrderedQueue[Record | _End] | None = None
         """What waits behind a body that is being worked on."""
 
         self._first = self._last = 0
@@ -356,7 +356,7 @@ class Recording:
             return
         if self._line is None:
             try:
-                self._line = Line(self._settle, self._over)
+                self._line = OrderedQueue(self._settle, self._over)
             except RuntimeError:  # there is no loop that could wait
                 self._finished(message, message.body.finish(), self.put)
                 return

@@ -12,7 +12,7 @@ class _Work(NamedTuple):
     done: Callable[[], None]
 
 
-class Line[T]:
+class OrderedQueue[T]:
     """For one event loop's thread. `tell` is given each thing when its turn comes, `over` is called when none is left."""
 
     __slots__ = ("_items", "_loop", "_over", "_tell", "_waiters")

@@ -16,7 +16,7 @@ from calls.model import Headers
 from calls.redaction.body import BodyRedactor, Piece
 from calls.redaction.redactor import Redactor
 from proxy.recording.exchange_recording import Policy, Recording
-from proxy.recording.spool_outbox import Journal, Ledger
+from proxy.recording.spool_outbox import Journal, SpoolOutbox
 from proxy.uuid7 import Uuid7
 
 BODY_LIMIT: Final = 32 << 20
@@ -51,7 +51,7 @@ class Recorder:
         self.redactor = redactor
         self.body_limit = body_limit
         self.on_failure: Policy = on_failure
-        self.ledger = Ledger(spool, now)
+        self.ledger = SpoolOutbox(spool, now)
         self._now = now
         self._latest: OrderedDict[str, int] = OrderedDict()
         """When the last exchange of a run began. Later ones of it are later, whatever the clock does: their order is that of

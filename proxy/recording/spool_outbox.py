@@ -44,7 +44,7 @@ class Journal(Protocol):
     async def reached(self, number: int, since: int | None = None) -> None: ...
 
 
-class Ledger:
+class SpoolOutbox:
     """What a worker has told its spool, and what it still has to tell."""
 
     def __init__(self, spool: Journal, now: Callable[[], int]) -> None:

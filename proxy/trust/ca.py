@@ -49,7 +49,7 @@ class Leaf:
 
 
 @dataclass(frozen=True, slots=True)
-class Authority:
+class CertificateAuthority:
     """The CA of a data directory: its files, and what signs with it. Made by `ensure`."""
 
     certificate: Path
@@ -98,7 +98,7 @@ class Authority:
         )
 
 
-def ensure(directory: Path) -> Authority:
+def ensure(directory: Path) -> CertificateAuthority:
     """The CA of this directory; made if there is none. Raises Failure where its key could be read or changed by others."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
@@ -113,7 +113,7 @@ def ensure(directory: Path) -> Authority:
         issuer = _read_certificate(certificate, key)
         _write(bundle, merged([certificate]), 0o644)
         write_directory(bundle)
-    return Authority(certificate, bundle, issuer, key)
+    return CertificateAuthority(certificate, bundle, issuer, key)
 
 
 def merged(own: Iterable[Path]) -> bytes:
@@ -125,7 +125,7 @@ def merged(own: Iterable[Path]) -> bytes:
     return b"".join(blocks)
 
 
-def roots_file(authority: Authority, own: Iterable[Path]) -> Path:
+def roots_file(authority: CertificateAuthority, own: Iterable[Path]) -> Path:
     """What `merged` gives as a file, since OpenSSL wants one. It is named by its content and stays: workers share it.
 
     Raises Failure where one of these files holds no certificate.

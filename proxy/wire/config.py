@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from calls.model import Request
 from proxy.errors import Failure
-from proxy.trust.ca import Authority
+from proxy.trust.ca import CertificateAuthority
 from proxy.wire.access import EVERYBODY, Access
 from replay.answer import Answer
 
@@ -82,7 +82,7 @@ class Limits:
 class EngineConfig:
     """Everything that a worker is told. Checked when it is made; raises Failure."""
 
-    authority: Authority
+    authority: CertificateAuthority
     mode: Mode = "record"
     host: str = "127.0.0.1"
     port: int = 0

@@ -16,7 +16,7 @@ from proxy.wire.config import Answerer, EngineConfig, Origin, said_of
 from proxy.wire.destinations import Destinations
 from proxy.wire.memory_budget import MemoryBudget
 from proxy.wire.problem import Problem
-from proxy.wire.recording_guard import Recorder
+from proxy.wire.recording_guard import RecorderInterface
 
 ALPN_KEPT = 4096
 TARGETS_KEPT = 1024
@@ -52,7 +52,7 @@ class Engine:
     """One running worker."""
 
     config: EngineConfig
-    recorder: Recorder | None
+    recorder: RecorderInterface | None
     answerer: Answerer | None
     trust: Path
     """PEM file with all roots that upstreams may use."""

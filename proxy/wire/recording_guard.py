@@ -22,7 +22,7 @@ MANY: Final = 64
 """Pieces of one exchange that wait, at most: to record tens of thousands at once would delay everybody."""
 
 
-class Recording(Protocol):
+class RecordingInterface(Protocol):
     """`proxy.recording.exchange_recording.Recording`, as far as an engine needs it."""
 
     id: str
@@ -45,7 +45,7 @@ class Recording(Protocol):
     async def kept(self) -> bool: ...
 
 
-class Recorder(Protocol):
+class RecorderInterface(Protocol):
     """`proxy.recording.recorder.Recorder`, as far as an engine needs it."""
 
     @property
@@ -62,7 +62,7 @@ class Recorder(Protocol):
         http_version: str,
         headers: Headers,
         gathers: bool = False,
-    ) -> Recording: ...
+    ) -> RecordingInterface: ...
     def gap(self, run: str, reason: str, exchange: str | None = None) -> None: ...
     def soon(self, work: Callable[[], None]) -> None: ...
 
@@ -71,7 +71,7 @@ type _Piece = tuple[Side, bytes, int, ChunkKind]
 """With the time at which it came."""
 
 
-class Tape:
+class RecordingGuard:
     """What happens to one exchange, told once each. With no recording it tells nobody.
 
     Pieces are told in a moment, together with those of others: one that comes alone finds every cache cold, and would cost
@@ -80,10 +80,12 @@ class Tape:
 
     __slots__ = ("_began", "_lost", "_pieces", "_recorder", "_recording", "_run", "_size", "guarded", "open")
 
-    def __init__(self, recorder: Recorder | None, run: str, begin: Callable[[Recorder], Recording]) -> None:
+    def __init__(
+        self, recorder: RecorderInterface | None, run: str, begin: Callable[[RecorderInterface], RecordingInterface]
+    ) -> None:
         self._began = time.monotonic_ns()
         self._recorder = recorder
-        self._recording: Recording | None = None
+        self._recording: RecordingInterface | None = None
         self._run = run
         self._pieces: list[_Piece] = []
         self._size = 0
@@ -115,7 +117,7 @@ class Tape:
         elif len(pieces) == 1:
             recorder.soon(self._tell_pieces)
 
-    def _told_so_far(self) -> Recording | None:
+    def _told_so_far(self) -> RecordingInterface | None:
         """Whom to tell what happens now: all before it is told."""
         if self._pieces:
             self._tell_pieces()

@@ -10,14 +10,14 @@ from urllib.parse import urlsplit
 
 from calls.keys.profile import Profiles
 from proxy.recording.recorder import Recorder
-from proxy.worker.replay_reports import Notes
+from proxy.worker.replay_reports import ReplayReports
 from replay.replays import Replays, Source
 from replay.session import Options
 from store.bundle.bundle import Bundle
 from store.generations.auto_session_file import Take, file
 
 if TYPE_CHECKING:
-    from proxy.worker.recordings import Found
+    from proxy.worker.recordings import FoundRecording
 
 WATCH = 0.1
 """Seconds between two looks for takes that are to end."""
@@ -35,7 +35,7 @@ class Takes:
 
     place: Path
     up: str
-    notes: Notes
+    notes: ReplayReports
     profiles: Profiles
     own_mode: Callable[[str], str | None]
     run_mode: Callable[[str], str | None] = lambda _run: None
@@ -53,7 +53,7 @@ class Takes:
             if take is not None and take.up != self.up:
                 self._done(take)
 
-    def begun(self, name: str, found: "Found", options: Options) -> Source:
+    def begun(self, name: str, found: "FoundRecording", options: Options) -> Source:
         """What a run, or a replay that records what it lacks, is answered from, from now on until it ends."""
         nothing = Bundle(run={"id": found.run}, profiles=self.profiles.digest)
         there = found.bundle or nothing

@@ -24,12 +24,12 @@ from proxy import lane, mitm
 from proxy.clock import SteadyClock
 from proxy.errors import Failure, first
 from proxy.processes.child_process import STOP
-from proxy.trust.ca import Authority, ensure
+from proxy.trust.ca import CertificateAuthority, ensure
 from proxy.wire.access import Access
 from proxy.wire.config import EngineConfig, loopback
 from proxy.worker.auto_sessions import Leading, Takes
 from proxy.worker.counters import Counting, keep, note
-from proxy.worker.replay_reports import Notes
+from proxy.worker.replay_reports import ReplayReports
 from proxy.worker_config import WorkerConfig
 from replay.replays import Replays
 from store.active_profiles import shipped
@@ -134,12 +134,14 @@ def _recorder(told: WorkerConfig, spool: Spool, redactor: Redactor) -> Leading:
     return recorder
 
 
-def _notes(told: WorkerConfig, data: DataDir, spool: Spool | None) -> Notes:
+def _notes(told: WorkerConfig, data: DataDir, spool: Spool | None) -> ReplayReports:
     file = told.replay_options.get("report")
-    return Notes(file=Path(file) if file else None, spool=spool, place=data.replays, up=told.started)
+    return ReplayReports(file=Path(file) if file else None, spool=spool, place=data.replays, up=told.started)
 
 
-def _takes(told: WorkerConfig, config: EngineConfig, data: DataDir, notes: Notes, profiles: Profiles) -> Takes | None:
+def _takes(
+    told: WorkerConfig, config: EngineConfig, data: DataDir, notes: ReplayReports, profiles: Profiles
+) -> Takes | None:
     """The takes of a worker that answers runs from the store. A command's own worker settles what it recorded by itself."""
     if told.replay_options.get("id"):
         return None
@@ -162,7 +164,12 @@ async def _resting(replays: Replays) -> None:
 
 
 async def _replays(
-    told: WorkerConfig, config: EngineConfig, redactor: Redactor, profiles: Profiles, notes: Notes, takes: Takes | None
+    told: WorkerConfig,
+    config: EngineConfig,
+    redactor: Redactor,
+    profiles: Profiles,
+    notes: ReplayReports,
+    takes: Takes | None,
 ) -> Replays | None:
     if told.mode not in ("replay", "auto"):
         return None
@@ -172,7 +179,7 @@ async def _replays(
     return await replays(told, config, redactor, profiles, notes, takes)
 
 
-def _config(told: WorkerConfig, data: DataDir, authority: Authority, stop: asyncio.Event) -> EngineConfig:
+def _config(told: WorkerConfig, data: DataDir, authority: CertificateAuthority, stop: asyncio.Event) -> EngineConfig:
     return EngineConfig(
         authority=authority,
         mode=told.mode,

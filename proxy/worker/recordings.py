@@ -25,7 +25,7 @@ from store.generations.names import newest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundRecording:
     """What there is by the name of a run or of a replay."""
 
     run: str
@@ -47,7 +47,7 @@ class Found:
         return (self.wishes.get("options") or {}).get("on_miss") == "record"
 
 
-type Fetch = Callable[[str], Awaitable[Found]]
+type Fetch = Callable[[str], Awaitable[FoundRecording]]
 
 
 @undisturbed()
@@ -72,7 +72,7 @@ def from_store(api: str, token: str | None) -> Fetch:
     """A loader of runs, and of replays and forks that were made over REST with what was wished for of them, by their ids."""
     url, headers = f"{api}/v1", {"authorization": f"Bearer {token}"} if token else {}
 
-    async def load(name: str) -> Found:
+    async def load(name: str) -> FoundRecording:
         async with httpx2.AsyncClient(
             base_url=url, headers=headers, timeout=60, trust_env=False, verify=NOBODY
         ) as http:
@@ -99,6 +99,6 @@ def from_store(api: str, token: str | None) -> Fetch:
                 else None
             )
             flawed = FLAWED in (shape["labels"] or {})
-            return Found(run=name_of, bundle=bundle, wishes=wished(told), made=made, flawed=flawed)
+            return FoundRecording(run=name_of, bundle=bundle, wishes=wished(told), made=made, flawed=flawed)
 
     return load

@@ -21,7 +21,7 @@ NOTED_EACH = 0.2
 """Seconds between two notes of a replay's report, however fast it changes."""
 
 
-class Notes:
+class ReplayReports:
     """A file for the command that waits for a replay; the spool for everybody else."""
 
     def __init__(self, *, file: Path | None, spool: Spool | None, place: Path, up: int) -> None:

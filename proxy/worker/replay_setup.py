@@ -12,7 +12,7 @@ from proxy.run_names import file_of
 from proxy.wire.config import EngineConfig
 from proxy.worker.auto_sessions import Takes
 from proxy.worker.recordings import Fetch, from_file, from_store
-from proxy.worker.replay_reports import Notes
+from proxy.worker.replay_reports import ReplayReports
 from proxy.worker_config import WorkerConfig
 from replay.pacing import parse as pace
 from replay.replay_options import dressed, served
@@ -26,7 +26,7 @@ async def replays(
     config: EngineConfig,
     redactor: Redactor,
     profiles: Profiles,
-    notes: Notes,
+    notes: ReplayReports,
     takes: Takes | None,
 ) -> Replays:
     """All that this worker answers from. Raises Failure where it cannot."""

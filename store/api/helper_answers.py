@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from store.api.deps import Desk
 from store.api.problems import Problem
 from store.api.spilled_answers import BODY, PAUSE, SETTLED
-from store.large.jobs import Job, Rendering, RenderJob, Reply
+from store.large.jobs import HelperJob, Rendering, RenderJob, Reply
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ async def answer_file(request: Request, sent: Path) -> Response:
     async with _pause(request.scope):
         with tempfile.TemporaryDirectory(dir=desk.spilled, prefix="answer-") as place:
             made = Path(place, "answer")
-            reply = await desk.helper.run(Job(render=_job(request, sent, made)))
+            reply = await desk.helper.run(HelperJob(render=_job(request, sent, made)))
             if reply.rendering is None:
                 return _refusal(desk, reply).response(request.url.path)
             # The file is opened before its directory goes.
@@ -81,7 +81,7 @@ class _HelperAnswer(Response):
                 sent.write_bytes(self._sent)  # noqa: ASYNC240 - a megabyte at most
                 made.touch(0o600)  # noqa: ASYNC240 - one name
                 async with asyncio.TaskGroup() as group:
-                    job = Job(render=_job(self._request, sent, made))
+                    job = HelperJob(render=_job(self._request, sent, made))
                     running = group.create_task(self._desk.helper.run(job, self._note))
                     await asyncio.wait([running], timeout=WHOLE_WITHIN)
                     while not running.done() and self._begun is None:
@@ -178,7 +178,7 @@ async def lines_of(desk: Desk, path: str, body: bytes) -> list[bytes]:
         sent.write_bytes(body)  # noqa: ASYNC240 - a few names
         headers = [("content-type", "application/json")]
         job = RenderJob(method="POST", path=path, query="", headers=headers, body=str(sent), to=str(made))
-        reply = await desk.helper.run(Job(render=job))
+        reply = await desk.helper.run(HelperJob(render=job))
         if reply.rendering is None or reply.rendering.status != 200:
             raise _too_large(reply.failed or "its helper process refused it")
         return made.read_bytes().splitlines()  # noqa: ASYNC240 - a report

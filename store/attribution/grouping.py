@@ -33,7 +33,7 @@ from store.ingest.batch_writer import Kept
 from store.query.exchanges import Recorded
 
 
-class Kin:
+class Grouping:
     """Finds the runs of a batch's traces and chains. `understand` derives the call of an exchange that is moved."""
 
     def __init__(

@@ -18,7 +18,7 @@ from store.attribution.identifiers import identifiers
 from store.attribution.run_assignment import SAME_PROCESS, SHARES, is_done, is_owned_by_process, is_placed, may_go
 from store.attribution.run_chains import Chains, Link, link_of
 from store.attribution.turns import first_question
-from store.attribution.window import Entry, Window
+from store.attribution.window import Window, WindowEntry
 from store.call_graph.call_graph import values_in
 from store.database.connection import Database
 from store.ingest.batch_writer import Kept
@@ -145,7 +145,7 @@ class Processes:
                 ModelCall(id=name, started_at=started, ended_at=ended, question="") if row["kind"] == "model" else None
             )
             window.learn(
-                Entry(
+                WindowEntry(
                     id=name,
                     started_at=started,
                     ended_at=ended,
@@ -170,7 +170,7 @@ def _is_free(exchange: Exchange) -> bool:
     return exchange.run == owner_of(exchange) or is_placed(exchange)
 
 
-def _entry(kept: Kept) -> Entry:
+def _entry(kept: Kept) -> WindowEntry:
     exchange, call = kept.exchange, kept.call
     ended = exchange.started_at + (exchange.ended_at or exchange.first_byte_at or 0)
     tied = ties(exchange, call)
@@ -184,7 +184,7 @@ def _entry(kept: Kept) -> Entry:
             question=first_question(call.request)[:QUESTION],
             arguments=[one for one in values if len(one) > 1][:ARGUMENTS],
         )
-    return Entry(
+    return WindowEntry(
         id=exchange.id,
         started_at=exchange.started_at,
         ended_at=ended,

@@ -29,7 +29,7 @@ SMALL: Final = 16 << 10
 """Bytes of an answer that is remembered, so that it need not be read again."""
 
 
-class Seen(NamedTuple):
+class SeenExchange(NamedTuple):
     """What is known of an exchange without reading it."""
 
     id: str
@@ -54,7 +54,7 @@ class Seen(NamedTuple):
         return {tie ^ 1 for tie in self.ties if tie & 1}
 
 
-class Round(NamedTuple):
+class RequestedTool(NamedTuple):
     """A tool call that a model asked for, from the answer that asks to the next call of its run, which tells of it."""
 
     run: str
@@ -74,13 +74,13 @@ class Asking(NamedTuple):
 class Around:
     """What was seen around some calls of tools."""
 
-    def __init__(self, seen: Iterable[Seen]) -> None:
-        self.seen: dict[str, Seen] = {}
-        self._by_tie: dict[int, list[Seen]] = {}
+    def __init__(self, seen: Iterable[SeenExchange]) -> None:
+        self.seen: dict[str, SeenExchange] = {}
+        self._by_tie: dict[int, list[SeenExchange]] = {}
         self._last: dict[str, int] = {}
         self.add(seen)
 
-    def add(self, seen: Iterable[Seen]) -> None:
+    def add(self, seen: Iterable[SeenExchange]) -> None:
         """Take these as well, but for those that are known."""
         self._last.clear()
         for one in seen:
@@ -88,30 +88,30 @@ class Around:
                 for tie in one.ties:
                     self._by_tie.setdefault(tie, []).append(one)
 
-    def done_after(self, asker: Seen) -> list[Seen]:
+    def done_after(self, asker: SeenExchange) -> list[SeenExchange]:
         """The calls of tools that may have done what this one asked for, before it was told of something."""
         found = self._with(asker.makes) if self._told(asker) else ()
         return [one for one in found if one.kind in DOING and self._is_around(asker, one)]
 
-    def askers(self, done: Seen) -> list[Seen]:
+    def askers(self, done: SeenExchange) -> list[SeenExchange]:
         """Those that may have asked for this, and were told of something since."""
         return [one for one in self._with(done.takes) if one.asks and self._is_around(one, done)]
 
-    def _is_around(self, asker: Seen, done: Seen) -> bool:
+    def _is_around(self, asker: SeenExchange, done: SeenExchange) -> bool:
         return asker.started_at <= done.started_at < self._told(asker)
 
-    def _told(self, asker: Seen) -> int:
+    def _told(self, asker: SeenExchange) -> int:
         """When it was told last of what it asked for."""
         if (found := self._last.get(asker.id)) is None:
             found = self._last[asker.id] = max((one.started_at for one in self._tellings(asker)), default=0)
         return found
 
-    def rounds(self, asking: Asking) -> Iterator[Round]:
+    def rounds(self, asking: Asking) -> Iterator[RequestedTool]:
         """What was asked for and its run was told of."""
         tellings = self._tellings(here := self.seen[asking.id])
         for tie, tool in asking.tools:
             if ends := [one.started_at for one in tellings if tie | 1 in one.ties]:
-                yield Round(here.run, asking.begin, min(*ends, asking.begin + HOUR), tool)
+                yield RequestedTool(here.run, asking.begin, min(*ends, asking.begin + HOUR), tool)
 
     def in_session(self, tie: int) -> Iterator[tuple[str, str | None]]:
         """What surrounds the calls of a session and is elsewhere, and the run that it is to go to; None is its owner's."""
@@ -122,19 +122,19 @@ class Around:
             elif len(runs) == 1 and one.run not in runs:
                 yield one.id, next(iter(runs))
 
-    def _tellings(self, asker: Seen) -> list[Seen]:
+    def _tellings(self, asker: SeenExchange) -> list[SeenExchange]:
         found = self._with(asker.makes)
         return [one for one in found if one.asks and one.run == asker.run and one.started_at > asker.started_at]
 
-    def _with(self, ties: Collection[int]) -> list[Seen]:
+    def _with(self, ties: Collection[int]) -> list[SeenExchange]:
         return list({one.id: one for tie in ties for one in self._by_tie.get(tie, ())}.values())
 
 
-def seen(kept: Kept) -> Seen | None:
+def seen(kept: Kept) -> SeenExchange | None:
     """What is seen of an exchange that is about to be stored; None of one that has nothing to do with others."""
     exchange, call = kept.exchange, kept.call
     found = frozenset((*ties(exchange, call), *marks(exchange, call)))
-    return Seen(exchange.id, exchange.run, exchange.started_at, call.kind, found) if call and found else None
+    return SeenExchange(exchange.id, exchange.run, exchange.started_at, call.kind, found) if call and found else None
 
 
 def asking(kept: Kept) -> Asking:
@@ -168,7 +168,7 @@ class Recent:
         """What was asked for in this answer."""
         return self._askings.get(name)
 
-    def done(self, one: Seen) -> Kept | None:
+    def done(self, one: SeenExchange) -> Kept | None:
         """A call of a tool, if it is still where it was."""
         found = self._done.get(one.id)
         return found if found and found.exchange.run == one.run else None
@@ -181,7 +181,7 @@ def _remember[T](kept: dict[str, T], name: str, value: T) -> None:
         del kept[next(iter(kept))]
 
 
-def asked_for(done: Done, rounds: Iterable[Round]) -> dict[str, str]:
+def asked_for(done: Done, rounds: Iterable[RequestedTool]) -> dict[str, str]:
     """The runs in which this may have been asked for, and by which tool call."""
     found: dict[str, str] = {}
     for one in sorted(rounds, key=lambda one: (one.begin, one.tool.id)):
@@ -190,7 +190,9 @@ def asked_for(done: Done, rounds: Iterable[Round]) -> dict[str, str]:
     return found
 
 
-async def around(connection: asyncpg.Connection, project: str, fresh: Sequence[Seen]) -> tuple[Around, list[Seen]]:
+async def around(
+    connection: asyncpg.Connection, project: str, fresh: Sequence[SeenExchange]
+) -> tuple[Around, list[SeenExchange]]:
     """What is around these, and the calls of tools of which they may tell whose they are."""
     known = Around(fresh)
     look = _Look(connection, project, fresh)
@@ -205,7 +207,7 @@ async def around(connection: asyncpg.Connection, project: str, fresh: Sequence[S
 
 
 async def in_sessions(
-    connection: asyncpg.Connection, project: str, mine: Sequence[Seen], sessions: Collection[int]
+    connection: asyncpg.Connection, project: str, mine: Sequence[SeenExchange], sessions: Collection[int]
 ) -> dict[str, str | None]:
     """Where what surrounds the calls in these sessions is to go; None is back to its owner."""
     known, look = Around(mine), _Look(connection, project, mine)
@@ -218,7 +220,7 @@ async def in_sessions(
 class _Look:
     """Looks for what is stored, for each tie once."""
 
-    def __init__(self, connection: asyncpg.Connection, project: str, near: Sequence[Seen]) -> None:
+    def __init__(self, connection: asyncpg.Connection, project: str, near: Sequence[SeenExchange]) -> None:
         self._connection = connection
         self._project = project
         self._reach = reach([one.started_at for one in near])
@@ -232,7 +234,8 @@ class _Look:
         rows = await self._connection.fetch(SEEN, self._project, sorted(wanted), *self._reach, MOST)
         self.too_much |= len(rows) == MOST
         known.add(
-            Seen(str(row["id"]), row["run"], row["started_at"], row["kind"], frozenset(row["ties"])) for row in rows
+            SeenExchange(str(row["id"]), row["run"], row["started_at"], row["kind"], frozenset(row["ties"]))
+            for row in rows
         )
 
 

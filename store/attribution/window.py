@@ -20,7 +20,7 @@ MOST: Final = 2048
 
 
 @dataclass(slots=True, kw_only=True)
-class Entry:
+class WindowEntry:
     """An exchange of a process."""
 
     id: str
@@ -50,13 +50,13 @@ class Window:
     forgot_until: int = 0
     """When the newest exchange began that is not remembered any more, or not wholly known."""
 
-    entries: OrderedDict[str, Entry] = field(default_factory=OrderedDict)
+    entries: OrderedDict[str, WindowEntry] = field(default_factory=OrderedDict)
     _holders: dict[str, Counter[str]] = field(default_factory=dict)
     """By identifier: the runs that it occurs in, and how often."""
 
     _runs: Counter[str] = field(default_factory=Counter)
 
-    def learn(self, entry: Entry) -> None:
+    def learn(self, entry: WindowEntry) -> None:
         """Remember an exchange, or where it is now."""
         self.forget(entry.id)
         self.entries[entry.id] = entry
@@ -98,11 +98,11 @@ class Window:
         """The runs of the process's conversations."""
         return self._runs.keys() - {self.owner}
 
-    def free(self) -> Iterator[Entry]:
+    def free(self) -> Iterator[WindowEntry]:
         """The exchanges that no conversation has for sure, oldest first."""
         return iter(sorted((one for one in self.entries.values() if one.is_free), key=lambda one: one.started_at))
 
-    def run_of(self, entry: Entry) -> tuple[str, str]:
+    def run_of(self, entry: WindowEntry) -> tuple[str, str]:
         """The conversation that an exchange belongs to, and the identifier that says so; the process's run where it is unknown."""
         run, exclusive = self._candidate(entry)
         if run is None or entry.started_at < self.forgot_until + ALIVE:
@@ -113,7 +113,7 @@ class Window:
             return self.owner, ""
         return run, min(exclusive)
 
-    def _candidate(self, entry: Entry) -> tuple[str | None, set[str]]:
+    def _candidate(self, entry: WindowEntry) -> tuple[str | None, set[str]]:
         """The one conversation that has all identifiers of an exchange, and those that no other has."""
         asked = entry.identifiers.asked if entry.identifiers else frozenset[str]()
         holders = {one: self._others(one, entry) for one in asked}
@@ -124,12 +124,12 @@ class Window:
             return None, set()
         return found.pop(), set(exclusive)
 
-    def _others(self, identifier: str, entry: Entry) -> set[str]:
+    def _others(self, identifier: str, entry: WindowEntry) -> set[str]:
         """The conversations in which an identifier occurs, this exchange aside."""
         found = self._holders.get(identifier, Counter())
         is_in = entry.identifiers is not None and identifier in entry.identifiers.known
         return {run for run, times in found.items() if run != self.owner and times > (is_in and run == entry.run)}
 
 
-def _knows_any(entry: Entry, identifiers: set[str]) -> bool:
+def _knows_any(entry: WindowEntry, identifiers: set[str]) -> bool:
     return entry.identifiers is not None and not identifiers.isdisjoint(entry.identifiers.known)

@@ -86,7 +86,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
+class BundleHead:
     """What a bundle's first line says."""
 
     run: Mapping[str, Any]
@@ -134,14 +134,14 @@ def read(lines: Iterable[bytes]) -> Bundle:
     return gathered(parts(lines))
 
 
-def gathered(found: Iterable["Head | Entry | Gap"]) -> Bundle:
+def gathered(found: Iterable["BundleHead | Entry | Gap"]) -> Bundle:
     """The bundle that these parts are."""
-    head: Head | None = None
+    head: BundleHead | None = None
     entries: list[Entry] = []
     gaps: list[Gap] = []
     for part in found:
         match part:
-            case Head():
+            case BundleHead():
                 head = part
             case Entry():
                 entries.append(part)
@@ -153,7 +153,7 @@ def gathered(found: Iterable["Head | Entry | Gap"]) -> Bundle:
 
 def parts(
     lines: Iterable[bytes], room: int | None = None, requests: "Requests | None" = None
-) -> Iterator["Head | Entry | Gap"]:
+) -> Iterator["BundleHead | Entry | Gap"]:
     """The same one by one, for whoever cannot hold a whole run; that it is whole is known only at the end.
 
     Raises `NoRoom` before all bodies together are more than `room` bytes.
@@ -357,7 +357,7 @@ class _Reader:
     _sha: Any = field(default_factory=hashlib.sha256)
     _ended: bool = False
 
-    def feed(self, number: int, line: bytes) -> Head | Entry | Gap | None:
+    def feed(self, number: int, line: bytes) -> BundleHead | Entry | Gap | None:
         if self._ended:
             raise BadBundle(number, "something follows the line that ends the bundle")
         if number == 1:
@@ -419,12 +419,12 @@ class _Reader:
         self._ended = True
 
 
-def _head(content: bytes) -> Head:
+def _head(content: bytes) -> BundleHead:
     known_format(_format_decoder.decode(content).format)
     head = _head_decoder.decode(content)
     if not isinstance(head.run.get("id"), str):
         raise Unfit("it does not say which run it holds")
-    return Head(run=head.run, profiles=head.profiles)
+    return BundleHead(run=head.run, profiles=head.profiles)
 
 
 def _members(raw: msgspec.Raw) -> Mapping[str, Any] | None:

@@ -34,7 +34,7 @@ HEAVY: Final = 256 << 10
 type _Row = tuple[Any, ...]
 
 
-class Head(msgspec.Struct, array_like=True):
+class RowsHead(msgspec.Struct, array_like=True):
     schema: str
     run: dict[str, Any]
     profiles: str
@@ -68,7 +68,7 @@ class _Message(msgspec.Struct, array_like=True):
 
 
 class _Exchange(msgspec.Struct, array_like=True):
-    """Of `store.database.rows.Head` what a `Brief` tells; the rest is passed over, which is cheaper."""
+    """Of `store.database.rows.ExchangeHead` what a `Brief` tells; the rest is passed over, which is cheaper."""
 
     format: msgspec.Raw
     request: _Message
@@ -83,7 +83,7 @@ class _Exchange(msgspec.Struct, array_like=True):
 
 _encode = msgspec.msgpack.Encoder().encode
 _in_short = msgspec.msgpack.Decoder(_Exchange)
-_head = msgspec.msgpack.Decoder(Head)
+_head = msgspec.msgpack.Decoder(RowsHead)
 _frame = msgspec.msgpack.Decoder(Rows | Parts | Tail)
 
 
@@ -104,12 +104,12 @@ def read(content: bytes) -> Bundle:
             case Tail(count, gaps):
                 if count != len(rows):
                     break
-                entries = Stored(rows, _unpacked(forms))
+                entries = StoredRun(rows, _unpacked(forms))
                 return Bundle(run=head.run, profiles=head.profiles, entries=entries, gaps=tuple(gaps))
     raise BadBundle(1, "the store server's answer breaks off")
 
 
-class Stored(Sequence[Entry]):
+class StoredRun(Sequence[Entry]):
     """The exchanges of a run as they are stored. What is looked at is unpacked, each time. Raises Corrupt then."""
 
     def __init__(self, rows: Sequence[_Row], parts: Mapping[bytes, bytes]) -> None:
@@ -127,7 +127,7 @@ class Stored(Sequence[Entry]):
 
     def __getitem__(self, place: int | slice) -> Entry | Sequence[Entry]:
         if isinstance(place, slice):
-            return Stored(self._rows[place], self._parts)
+            return StoredRun(self._rows[place], self._parts)
         row = self._rows[place]
         *_, key, profile = row
         call = {"key": key, "profile": profile} if key else None

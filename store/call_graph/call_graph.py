@@ -49,7 +49,7 @@ class Followed(NamedTuple):
     by: tuple[str, ...]
 
 
-class Round(NamedTuple):
+class ToolRound(NamedTuple):
     """A model asks something of tools, and is told what came of it."""
 
     asked: Node
@@ -71,7 +71,7 @@ class Threads:
     branches: dict[str, int] = field(init=False, default_factory=dict)
     """By call: the number of its branch, counted from 1 as they begin."""
 
-    rounds: list[Round] = field(init=False, default_factory=list)
+    rounds: list[ToolRound] = field(init=False, default_factory=list)
     _parents: dict[str, str] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -93,7 +93,7 @@ class Threads:
         for asker_id, names in askers.items():
             new = [name for name in names if self.answered.setdefault((asker_id, name), node.id) == node.id]
             if new:
-                self.rounds.append(Round(nodes[asker_id], node, tuple(new)))
+                self.rounds.append(ToolRound(nodes[asker_id], node, tuple(new)))
         if askers:
             self.follows[node.id] = [Followed(asker, tuple(names)) for asker, names in askers.items()]
             self._parents[node.id] = max(nodes.values(), key=lambda one: one.started_at).id

@@ -27,7 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from calls.retry_grouping import Folded, Part, fold
+from calls.retry_grouping import Part, RetryGroup, fold
 from store.database.rows import digest_text
 from store.database.tables import calls, exchanges
 
@@ -43,11 +43,11 @@ FAILED: Final = or_(
 class Folds:
     """The calls of some runs that are more than one exchange, and the looks that are none."""
 
-    calls: Sequence[Folded] = ()
+    calls: Sequence[RetryGroup] = ()
     strays: Sequence[uuid.UUID] = ()
     """Looks at work that was done before: they tell again what was told."""
 
-    _by_part: dict[str, Folded] = field(init=False, default_factory=dict)
+    _by_part: dict[str, RetryGroup] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self._by_part.update((name, call) for call in self.calls for name in call.ids)
@@ -94,7 +94,7 @@ async def folds(connection: AsyncConnection, project: str, runs: Iterable[str]) 
     )
 
 
-def _is_stray(call: Folded) -> bool:
+def _is_stray(call: RetryGroup) -> bool:
     only = call.parts[0]
     return len(call.parts) == 1 and only.polls is not None and only.pending is None
 

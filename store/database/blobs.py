@@ -65,7 +65,7 @@ class Element(NamedTuple):
     hash: bytes
 
 
-class Place(NamedTuple):
+class ElementPlace(NamedTuple):
     """Where the bytes of an element are kept."""
 
     part: bytes
@@ -88,7 +88,7 @@ class Plan(NamedTuple):
 
     form: bytes
     parts: dict[bytes, bytes]
-    places: dict[bytes, Place]
+    places: dict[bytes, ElementPlace]
 
 
 class _Tools(threading.local):
@@ -210,12 +210,12 @@ def _of_value(body: bytes, start: int, raw: bytes) -> list[Element]:
 
 
 def plan(
-    body: bytes, cut: Sequence[Element], find: Callable[[bytes], Place | None], primer: Primer | None = None
+    body: bytes, cut: Sequence[Element], find: Callable[[bytes], ElementPlace | None], primer: Primer | None = None
 ) -> Plan:
     """The form of a body, given where elements of earlier bodies are kept (`find` by their hash)."""
     slices: list[tuple[int, int, Slice]] = []
     parts: dict[bytes, bytes] = {}
-    places: dict[bytes, Place] = {}
+    places: dict[bytes, ElementPlace] = {}
     for stretch in _stretches(body, cut, find):
         start, end = stretch[0][0].start, stretch[-1][0].end
         if place := stretch[0][1]:
@@ -228,10 +228,10 @@ def plan(
     return Plan(_compose(body, slices, primer) if slices else pack(body, primer), parts, places)
 
 
-type _Stretch = list[tuple[Element, Place | None]]
+type _Stretch = list[tuple[Element, ElementPlace | None]]
 
 
-def _stretches(body: bytes, cut: Sequence[Element], find: Callable[[bytes], Place | None]) -> list[_Stretch]:
+def _stretches(body: bytes, cut: Sequence[Element], find: Callable[[bytes], ElementPlace | None]) -> list[_Stretch]:
     """Neighbours taken together: such as are new, and such as lie side by side in one part."""
     found: list[_Stretch] = []
     end = 0
@@ -251,18 +251,18 @@ def _neighbours(between: bytes) -> bool:
     return not between.strip(SEPARATORS)
 
 
-def _beside(there: Place, place: Place, between: bytes) -> bool:
+def _beside(there: ElementPlace, place: ElementPlace, between: bytes) -> bool:
     """Whether the part holds the one right after the other, with the same bytes between them as here."""
     offset = there.offset + there.length + len(between)
     return place.offset == offset and place.part == there.part and place.before == between
 
 
-def _places(body: bytes, part: bytes, stretch: Sequence[Element]) -> dict[bytes, Place]:
+def _places(body: bytes, part: bytes, stretch: Sequence[Element]) -> dict[bytes, ElementPlace]:
     first = end = stretch[0].start
     places = {}
     for element in stretch:
         size = element.end - element.start
-        places[element.hash] = Place(part, element.start - first, size, body[end : element.start])
+        places[element.hash] = ElementPlace(part, element.start - first, size, body[end : element.start])
         end = element.end
     return places
 

@@ -43,7 +43,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True):
     reencoded: bool
 
 
-class Head(msgspec.Struct, frozen=True, array_like=True):
+class ExchangeHead(msgspec.Struct, frozen=True, array_like=True):
     """What of an exchange no column holds."""
 
     format: int
@@ -59,7 +59,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_head = msgspec.msgpack.Decoder(Head)
+_head = msgspec.msgpack.Decoder(ExchangeHead)
 
 
 def clean(text: str, limit: int = 0) -> str:
@@ -75,7 +75,7 @@ def encoded_head(exchange: Exchange) -> bytes:
     """What the `head` column has in a form of `blobs`."""
     request, response = exchange.request, exchange.response
     exact = (request.method, request.url)
-    head = Head(
+    head = ExchangeHead(
         exchange.format,
         _message(request),
         None if response is None else _message(response),
@@ -187,7 +187,7 @@ def response_of(row: Mapping[str, Any], parts: Mapping[bytes, bytes]) -> Respons
     return _response(_head.decode(unpack(row["head"], parts)), row, parts)
 
 
-def _response(head: Head, row: Mapping[str, Any], parts: Mapping[bytes, bytes]) -> Response | None:
+def _response(head: ExchangeHead, row: Mapping[str, Any], parts: Mapping[bytes, bytes]) -> Response | None:
     if (message := head.response) is None:
         return None
     return Response(

@@ -26,7 +26,7 @@ type Named = tuple[str | None, str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class ComparedCall:
     """One call of a pair, looked at closely."""
 
     asked: Exchange
@@ -49,14 +49,14 @@ class Seen:
         return ended(self.told, concluded=concluded(self.call)) == "client_closed"
 
 
-def seen(first: Exchange, last: Exchange, reading: Reading) -> Seen:
+def seen(first: Exchange, last: Exchange, reading: Reading) -> ComparedCall:
     """Look at a call closely: at its first exchange for what was asked, at its last for the answer."""
     key = reading.key(first)
     call = reading.call(last, key if last is first else reading.key(last))
-    return Seen(asked=first, key=key, call=call, told=last, ignored=reading.ignored(call))
+    return ComparedCall(asked=first, key=key, call=call, told=last, ignored=reading.ignored(call))
 
 
-def volatile_answers(one: Seen, other: Seen, *, ids: bool = False) -> Compared | None:
+def volatile_answers(one: ComparedCall, other: ComparedCall, *, ids: bool = False) -> Compared | None:
     """In which volatile values two answers differ; None where it is models that answered, or where the end was another."""
     here, there = one.told.response, other.told.response
     models = "model" in (one.call.kind, other.call.kind)
@@ -65,7 +65,7 @@ def volatile_answers(one: Seen, other: Seen, *, ids: bool = False) -> Compared |
     return compared(one.said, other.said, (one.told.started_at, other.told.started_at), ids=ids)
 
 
-def left_alike(one: Seen, other: Seen) -> bool:
+def left_alike(one: ComparedCall, other: ComparedCall) -> bool:
     """Whether both clients left in the midst of what is the same answer, as far as both have it."""
     here, there = one.told.response, other.told.response
     if not (one.left and other.left and here and there and here.status == there.status):

@@ -13,7 +13,7 @@ from typing import Final
 from calls.comparison.alignment import Pair, align
 from calls.keys.divergence import Difference
 from calls.model import Exchange
-from store.diff.cause import ROOTS, Cause, Found, Seen, gist_cause, seen
+from store.diff.cause import ROOTS, Cause, ComparedCall, Found, gist_cause, seen
 from store.diff.inquiry import Inquiry
 from store.diff.steps import Gist, Reading, Step, delta, gist, side_shape, step_delta, step_shape, steps
 from store.diff.words import pieces
@@ -216,7 +216,7 @@ def _ends(step: Step | None) -> list[str]:
     return [] if step is None else list(dict.fromkeys((step.ids[0], step.ids[-1])))
 
 
-def _seen(step: Step | None, evidence: Evidence, reading: Reading) -> Seen | None:
+def _seen(step: Step | None, evidence: Evidence, reading: Reading) -> ComparedCall | None:
     return None if step is None else seen(evidence[step.ids[0]], evidence[step.ids[-1]], reading)
 
 

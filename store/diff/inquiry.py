@@ -16,7 +16,7 @@ from calls.comparison.drift import at, drift
 from calls.keys.divergence import ABSENT, Absent, Difference, differences
 from calls.keys.request_document import load_bearing, whole
 from calls.model import Headers, Json
-from store.diff.cause import SHOWN, Cause, Found, Named, Seen, left_alike, volatile_answers
+from store.diff.cause import SHOWN, Cause, ComparedCall, Found, Named, left_alike, volatile_answers
 
 _COUNTED: Final = 500
 
@@ -53,7 +53,7 @@ class Inquiry:
     _volatile: tuple[set[str], set[str]] = field(default_factory=lambda: (set(), set()))
     """Words of answers that are made anew for each answer."""
 
-    def look(self, place: int, known: Cause | None, one: Seen | None, other: Seen | None) -> Found:
+    def look(self, place: int, known: Cause | None, one: ComparedCall | None, other: ComparedCall | None) -> Found:
         """Why this pair differs. `known` is what its gists tell."""
         requests, more = _parted(_asked(one), _asked(other))
         if one is None or other is None:
@@ -79,7 +79,11 @@ class Inquiry:
         )
 
     def _lone(
-        self, place: int, known: Cause | None, request: Sequence[Difference], sides: tuple[Seen | None, Seen | None]
+        self,
+        place: int,
+        known: Cause | None,
+        request: Sequence[Difference],
+        sides: tuple[ComparedCall | None, ComparedCall | None],
     ) -> Found:
         """A call that one run has alone follows from an answer that differs, or from the lone call right before it, if it
         has a word of theirs."""
@@ -89,12 +93,12 @@ class Inquiry:
         self._remember(place, follows, (), sides)
         return Found(cause=known, follows=follows)
 
-    def _again(self, place: int, one: Seen, other: Seen) -> int | None:
+    def _again(self, place: int, one: ComparedCall, other: ComparedCall) -> int | None:
         """The first call at which this model was exchanged for that one: each later one shows the same."""
         first = self._models.setdefault((_named(one), _named(other)), place)
         return None if first == place else first
 
-    def _is_volatile(self, one: Seen, other: Seen) -> bool:
+    def _is_volatile(self, one: ComparedCall, other: ComparedCall) -> bool:
         """Whether the answers differ only in what is made anew; its words are remembered either way."""
         found = volatile_answers(one, other)
         for side, place in ((one, 0), (other, 1)):
@@ -124,7 +128,7 @@ class Inquiry:
         place: int,
         follows: int | None,
         requests: Sequence[Difference],
-        sides: tuple[Seen | None, Seen | None],
+        sides: tuple[ComparedCall | None, ComparedCall | None],
     ) -> None:
         """What differs here may be all by which a later request differs."""
         root = place if follows is None else follows
@@ -138,7 +142,7 @@ class Inquiry:
             self._changes.setdefault(_change(change), root)
 
 
-def _repeated(one: Seen, other: Seen) -> Cause:
+def _repeated(one: ComparedCall, other: ComparedCall) -> Cause:
     """Why two calls differ whose requests are the same but for what is volatile."""
     if meaning_digest(one.told, one.call, one.ignored) == meaning_digest(other.told, other.call, other.ignored):
         return "volatile"
@@ -154,15 +158,15 @@ def _cause(requests: Sequence[Difference], others: Sequence[Difference], follows
     return "prompt" if follows is None else "follows"
 
 
-def _named(side: Seen) -> Named:
+def _named(side: ComparedCall) -> Named:
     return side.call.model_returned, side.call.system_fingerprint
 
 
-def _asked(side: Seen | None) -> Json:
+def _asked(side: ComparedCall | None) -> Json:
     return None if side is None else load_bearing(side.key)
 
 
-def _said(side: Seen | None) -> Json:
+def _said(side: ComparedCall | None) -> Json:
     return None if side is None else side.said
 
 
@@ -192,7 +196,7 @@ def _value(side: Json | Absent) -> Json:
     return None if isinstance(side, Absent) else side
 
 
-def _volatile(one: Seen, other: Seen) -> Iterable[Difference]:
+def _volatile(one: ComparedCall, other: ComparedCall) -> Iterable[Difference]:
     """Where the requests differ outside of their keys, with what stands there."""
     here, there = whole(one.asked.request, one.key), whole(other.asked.request, other.key)
     for pointer in drift(one.asked.request, one.key, other.asked.request, other.key):

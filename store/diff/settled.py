@@ -14,7 +14,7 @@ from urllib.parse import quote
 from calls.codec.encoding import Undecodable, decode
 from calls.comparison.answer_volatile import Twins, ignored
 from calls.model import Body, Chunk, Exchange, Headers, Json, header
-from store.diff.cause import Seen, seen, volatile_answers
+from store.diff.cause import ComparedCall, seen, volatile_answers
 from store.diff.diff import Diff
 from store.diff.steps import Reading, Step
 
@@ -69,11 +69,11 @@ def settled(
     return [rewriting.exchange(each) for each in one], [rewriting.exchange(each) for each in other]
 
 
-def _looked(step: Step, held: dict[str, Exchange], reading: Reading) -> Seen:
+def _looked(step: Step, held: dict[str, Exchange], reading: Reading) -> ComparedCall:
     return seen(held[step.ids[0]], held[step.ids[-1]], reading)
 
 
-def _pair_twins(one: Seen, other: Seen) -> Iterator[Twins]:
+def _pair_twins(one: ComparedCall, other: ComparedCall) -> Iterator[Twins]:
     if (found := volatile_answers(one, other, ids=True)) is not None:
         yield from found.volatile
     named = zip(ignored(one.call.answer, one.ignored), ignored(other.call.answer, other.ignored), strict=False)

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
 
-from store.embedded.postmaster import Job, bare_environment
+from store.embedded.postmaster import PostmasterJob, bare_environment
 
 LONGEST_SOCKET = 103
 """Bytes of a socket's path: 107 on Linux, 103 on macOS."""
@@ -142,7 +142,7 @@ class Cluster:
         self._durable = settings.get("fsync") != "off"
         self.identity = account.identity() if account else {}
         socket_dir = _socket_dir(base, account)
-        self.job = Job(
+        self.job = PostmasterJob(
             bindir=str(bindir),
             base=str(base),
             socket_dir=str(socket_dir),

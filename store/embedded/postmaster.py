@@ -30,7 +30,7 @@ PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class PostmasterJob:
     """What to run, where and as whom."""
 
     bindir: str
@@ -87,7 +87,7 @@ def lock(path: str, how: int) -> int | None:
 class Supervisor:
     """The owner of one postmaster."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: PostmasterJob) -> None:
         self.job = job
         self.told = False
         self.stopping = False
@@ -199,7 +199,7 @@ def open_log(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
 
-def main(job: Job) -> int:
+def main(job: PostmasterJob) -> int:
     heard, say = os.pipe()
     if os.fork():
         os.close(say)
@@ -215,4 +215,4 @@ def main(job: Job) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Job(**json.loads(sys.argv[1]))))
+    sys.exit(main(PostmasterJob(**json.loads(sys.argv[1]))))

@@ -22,7 +22,7 @@ from store.generations.judging import Judge
 from store.generations.names import OF
 from store.ingest.batch_writer import Ingest
 from store.large.helper import Helper
-from store.large.jobs import Job, JudgeJob, Judgement
+from store.large.jobs import HelperJob, JudgeJob, Judgement
 from store.query.exchanges import TooLarge
 from store.query.runs import Runs
 
@@ -116,7 +116,7 @@ class Takes:
             return await judge.judged(take, path)
         except TooLarge:
             assert self.helper is not None
-            reply = await self.helper.run(Job(judge=JudgeJob(file=str(path))))
+            reply = await self.helper.run(HelperJob(judge=JudgeJob(file=str(path))))
         if reply.is_unavailable:
             raise Unavailable(reply.failed or "Postgres is away.")
         if reply.judgement is None:

@@ -17,7 +17,7 @@ import asyncpg
 
 from calls.events import Gap, ReplayNoted
 from calls.model import Exchange
-from store.database.blobs import Element, Place, Primer, elements, pack, plan
+from store.database.blobs import Element, ElementPlace, Primer, elements, pack, plan
 from store.database.connection import BadValue, Database, Unavailable
 from store.database.rows import clean, encoded_head
 from store.ingest.dedup_cache import Known, Scope
@@ -41,7 +41,7 @@ from store.ingest.insert_rows import (
 )
 from store.ingest.partitions import Partitions, day_of
 
-__all__ = ["Ingest", "Kept", "Stored"]
+__all__ = ["BatchResult", "Ingest", "Kept"]
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ POISON = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
+class BatchResult:
     """What became of a batch."""
 
     exchanges: int
@@ -85,7 +85,7 @@ class _Ready(NamedTuple):
 class _Fresh:
     """What a transaction brings of a run."""
 
-    places: dict[bytes, Place] = field(default_factory=dict)
+    places: dict[bytes, ElementPlace] = field(default_factory=dict)
     primer: Primer | None = None
 
 
@@ -121,7 +121,9 @@ class Ingest:
         """Make the partitions of the days around today, so that midnight costs nothing."""
         await self._partitions.ahead(today)
 
-    async def put(self, batch: Sequence[Kept], gaps: Sequence[Gap] = (), replays: Sequence[ReplayNoted] = ()) -> Stored:
+    async def put(
+        self, batch: Sequence[Kept], gaps: Sequence[Gap] = (), replays: Sequence[ReplayNoted] = ()
+    ) -> BatchResult:
         """Store all of it and commit. Raises `Unavailable` while Postgres is away: then send the same again."""
         ready: list[_Ready] = []
         refused: list[tuple[Kept, str]] = []
@@ -135,7 +137,7 @@ class Ingest:
         quarantined = tuple(quarantine(kept, reason) for kept, reason in refused)
         told = [(gap, None) for gap in gaps]
         await self._note(told + [(gap, kept) for gap, (kept, _) in zip(quarantined, refused, strict=True)], replays)
-        return Stored(exchanges=len(batch) - len(refused), quarantined=quarantined)
+        return BatchResult(exchanges=len(batch) - len(refused), quarantined=quarantined)
 
     def _prepared(self, kept: Kept) -> _Ready:
         """With nothing derived, where a mistake of ours stands in the way: its evidence is stored all the same."""
@@ -248,7 +250,9 @@ class Ingest:
         return {str(row["id"]): row["run"] for row in rows}
 
 
-def _either(fresh: Mapping[bytes, Place], known: Mapping[bytes, Place]) -> Callable[[bytes], Place | None]:
+def _either(
+    fresh: Mapping[bytes, ElementPlace], known: Mapping[bytes, ElementPlace]
+) -> Callable[[bytes], ElementPlace | None]:
     return lambda element: fresh.get(element) or known.get(element)
 
 

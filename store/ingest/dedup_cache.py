@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from store.database.blobs import Place, Primer
+from store.database.blobs import ElementPlace, Primer
 
 type Scope = tuple[str, dt.date]
 """A run and the day of its parts."""
@@ -25,7 +25,7 @@ PRIMER_WEIGHT = 50
 @dataclass(slots=True)
 class _Entry:
     incarnation: uuid.UUID
-    places: dict[bytes, Place]
+    places: dict[bytes, ElementPlace]
     primer: Primer | None = None
 
     @property
@@ -36,7 +36,7 @@ class _Entry:
 class Before(NamedTuple):
     """What a run has brought before."""
 
-    places: Mapping[bytes, Place]
+    places: Mapping[bytes, ElementPlace]
     primer: Primer | None
     seen: bool
     """Whether anything of it is stored."""
@@ -62,7 +62,7 @@ class Known:
         return Before(entry.places, entry.primer, seen=True)
 
     def learn(
-        self, scope: Scope, incarnation: uuid.UUID, places: Mapping[bytes, Place], primer: Primer | None = None
+        self, scope: Scope, incarnation: uuid.UUID, places: Mapping[bytes, ElementPlace], primer: Primer | None = None
     ) -> None:
         """Remember places and a primer whose parts are committed."""
         entry = self._entries.get(scope)

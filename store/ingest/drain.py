@@ -23,7 +23,7 @@ from calls.events import (
     decode,
     decode_heads,
 )
-from calls.exchange_builder import Fold
+from calls.exchange_builder import ExchangeBuilder
 from calls.model import Exchange
 from store.ingest.open_exchange_files import Parked
 from store.large.weight import EVENT, LARGE, opens_large, weight_of
@@ -101,7 +101,7 @@ class _Open:
     before: Position
     """The place in front of it, which the cursor may not pass."""
 
-    fold: Fold = field(default_factory=Fold)
+    fold: ExchangeBuilder = field(default_factory=ExchangeBuilder)
     records: list[Event] = field(default_factory=list)
     held: int = 0
     """What the records in memory weigh."""
@@ -309,8 +309,8 @@ class Drain:
         source = f"{self.directory.name} before {self.position}"
         found.large.append(LargeExchange(id=name, file=self._parked.path(name), is_cut_off=is_cut_off, source=source))
 
-    def _refolded(self, name: str) -> Fold:
-        fold = Fold()
+    def _refolded(self, name: str) -> ExchangeBuilder:
+        fold = ExchangeBuilder()
         for record in self._parked.events(name):
             fold.feed(record)
         return fold
@@ -343,7 +343,7 @@ class Drain:
         return Gap(self._run, self._now(), reason)
 
 
-def gaps_of(exchange: Exchange, fold: Fold) -> list[Gap]:
+def gaps_of(exchange: Exchange, fold: ExchangeBuilder) -> list[Gap]:
     """What is not in the record of an exchange that has ended."""
     gaps = []
     if exchange.outcome == "refused" and not fold.answered:

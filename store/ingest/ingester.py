@@ -20,7 +20,7 @@ from pathlib import Path
 from calls.events import Gap
 from calls.model import Call, Exchange, UnknownFormat
 from store import report_sequence as news
-from store.attribution.grouping import Kin
+from store.attribution.grouping import Grouping
 from store.attribution.run_assignment import filed
 from store.database.connection import DatabaseError
 from store.embedded.postgres import NoPostgres
@@ -115,7 +115,7 @@ class Ingester:
             stored=self._large_stored,
         )
         self._trimmed = 0.0
-        self._kin = Kin(ingest.database, partial(self._understood, source="another run"), ingest.project)
+        self._kin = Grouping(ingest.database, partial(self._understood, source="another run"), ingest.project)
         self._revive = revive
         self._now = now
         self._drains: dict[Path, Drain] = {}

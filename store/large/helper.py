@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from store.large.jobs import Job, Reply, WorkerConfig
+from store.large.jobs import HelperJob, Reply, WorkerConfig
 
 TIME_LIMIT: Final = 60.0
 """Seconds that a job may take without a sign that it comes further; more where it is about much, by `PER_BYTE`."""
@@ -39,7 +39,7 @@ class Helper:
         self.peak = 0
         """The most memory, in bytes, that any of its processes has had resident."""
 
-    async def run(self, job: Job, further: Callable[[Reply], None] = lambda _: None) -> Reply:
+    async def run(self, job: HelperJob, further: Callable[[Reply], None] = lambda _: None) -> Reply:
         """Do a job. A process that breaks its limits is ended, and the answer says so.
 
         `further` is called when the job has come further.
@@ -82,13 +82,15 @@ class Helper:
             self._process = await self._started()
         return self._process
 
-    def _size(self, job: Job) -> int:
+    def _size(self, job: HelperJob) -> int:
         """How much a job is about, in bytes."""
         if job.store is not None:
             return _file_size(job.store.file)
         return _file_size(job.render.body if job.render else None) + self._config.memory_limit // MEMORY_PER_BYTE
 
-    async def _asked(self, process: asyncio.subprocess.Process, job: Job, further: Callable[[Reply], None]) -> Reply:
+    async def _asked(
+        self, process: asyncio.subprocess.Process, job: HelperJob, further: Callable[[Reply], None]
+    ) -> Reply:
         assert process.stdin is not None
         assert process.stdout is not None
         try:

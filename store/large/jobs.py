@@ -69,7 +69,7 @@ class Rendering(msgspec.Struct, frozen=True, kw_only=True):
     headers: list[tuple[str, str]]
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class HelperJob(msgspec.Struct, frozen=True, kw_only=True):
     """One of the kinds of jobs."""
 
     store: StoringJob | None = None

@@ -17,7 +17,7 @@ from calls.events import Gap, RequestStarted
 from store.database.connection import DatabaseError
 from store.ingest.drain import Drain, LargeExchange
 from store.ingest.open_exchange_files import beginning_of
-from store.large.jobs import Job, Reply, StoringJob
+from store.large.jobs import HelperJob, Reply, StoringJob
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ PATIENCE: Final = (0.2, 5.0)
 class Runner(Protocol):
     """Does a job somewhere."""
 
-    async def run(self, job: Job) -> Reply:
+    async def run(self, job: HelperJob) -> Reply:
         """Do it; what became of it."""
 
     async def close(self) -> None:
@@ -114,7 +114,7 @@ class LargeQueue:
     async def _tried(self, job: StoringJob) -> Reply:
         """What became of it, tried until Postgres is there."""
         patience, longest = PATIENCE
-        while (reply := await self._runner.run(Job(store=job))).is_unavailable:
+        while (reply := await self._runner.run(HelperJob(store=job))).is_unavailable:
             self.trouble = reply.failed
             await asyncio.sleep(patience)
             patience = min(patience * 2, longest)

@@ -4,17 +4,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from calls.events import Gap
-from calls.exchange_builder import Fold
+from calls.exchange_builder import ExchangeBuilder
 from calls.keys.profile import Profiles
 from calls.model import Call, Exchange
 from store.active_profiles import shipped
-from store.attribution.grouping import Kin
+from store.attribution.grouping import Grouping
 from store.attribution.run_assignment import filed
 from store.database.connection import Unavailable
 from store.ingest.batch_writer import Ingest, Kept
 from store.ingest.drain import WORKER_DIED, gaps_of, last_sign
 from store.ingest.open_exchange_files import events_in
-from store.large.jobs import Job, Reply, StoringJob
+from store.large.jobs import HelperJob, Reply, StoringJob
 from store.large.summary import summary_of, underived
 from store.prices import cost
 
@@ -33,7 +33,9 @@ class LargeStore:
         self._derive = derive
         self._profiles = profiles
         self._is_claimed = is_claimed
-        self._kin = Kin(ingest.database, lambda exchange: self._understood(exchange, "another run"), reads_large=True)
+        self._kin = Grouping(
+            ingest.database, lambda exchange: self._understood(exchange, "another run"), reads_large=True
+        )
 
     async def store(self, job: StoringJob) -> None:
         """Store it and commit. Raises `Unavailable` while Postgres is away, and MemoryError."""
@@ -61,7 +63,7 @@ class LargeStore:
 
 
 def _folded(job: StoringJob) -> tuple[Exchange | None, list[Gap]]:
-    fold = Fold()
+    fold = ExchangeBuilder()
     for record in events_in(Path(job.file)):
         fold.feed(record)
     if not fold.begun:
@@ -80,7 +82,7 @@ class InProcess:
         own = Ingest(ingest.database, project=ingest.project)
         self._store = LargeStore(own, derive, shipped())
 
-    async def run(self, job: Job) -> Reply:
+    async def run(self, job: HelperJob) -> Reply:
         """Do a job."""
         assert job.store is not None
         try:

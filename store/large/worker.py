@@ -23,7 +23,7 @@ from store.generations.judging import Judge
 from store.ingest.batch_writer import Ingest
 from store.ingest.derive_call import deriver
 from store.large import memory
-from store.large.jobs import Job, Judgement, Rendering, Reply, WorkerConfig
+from store.large.jobs import HelperJob, Judgement, Rendering, Reply, WorkerConfig
 from store.large.storing import LargeStore
 from store.run_tokens import is_claimed
 
@@ -54,7 +54,7 @@ class Worker:
         self._store = LargeStore(ingest, derived, self._profiles, claimed)
         self._renderer: Renderer | None = None
 
-    async def reply(self, job: Job) -> Reply:
+    async def reply(self, job: HelperJob) -> Reply:
         """Do a job, and say what became of it."""
         try:
             await self.database.connect()
@@ -69,7 +69,7 @@ class Worker:
             return Reply(failed=f"{type(error).__name__}: {str(error)[:500]}", peak=memory.peak())
         return msgspec.structs.replace(reply, peak=memory.peak())
 
-    async def _done(self, job: Job) -> Reply:
+    async def _done(self, job: HelperJob) -> Reply:
         if job.store is not None:
             await self._store.store(job.store)
         if job.judge is not None:
@@ -124,7 +124,7 @@ async def _work() -> None:
     worker = Worker(config)
     try:
         async for line in lines:
-            reply = await worker.reply(msgspec.json.decode(line, type=Job))
+            reply = await worker.reply(msgspec.json.decode(line, type=HelperJob))
             memory.trim()
             _say(reply)
     finally:

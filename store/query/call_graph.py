@@ -13,7 +13,7 @@ from sqlalchemy import RowMapping, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from calls.model import Call, Exchange, ToolCall
-from store.call_graph.call_graph import MOST, Done, Node, Round, Threads, done_by, executed
+from store.call_graph.call_graph import MOST, Done, Node, Threads, ToolRound, done_by, executed
 from store.call_graph.retry_query import Folds, among
 from store.database.tables import calls
 from store.query.rest_shapes import Shape
@@ -29,7 +29,7 @@ class Links:
     """A run's threads, and who did what in the rounds that were looked at."""
 
     threads: Threads
-    between: Sequence[tuple[Round, Sequence[str]]]
+    between: Sequence[tuple[ToolRound, Sequence[str]]]
     """The rounds that a page touches, and the calls of tools between their asking and telling."""
 
     executed: Mapping[tuple[str, str], str] = field(default_factory=dict)
@@ -112,8 +112,8 @@ async def _threads(connection: AsyncConnection, project: str, run: str, folded: 
 
 
 async def _between(
-    connection: AsyncConnection, project: str, run: str, folded: Folds, rounds: Sequence[Round]
-) -> list[tuple[Round, Sequence[str]]]:
+    connection: AsyncConnection, project: str, run: str, folded: Folds, rounds: Sequence[ToolRound]
+) -> list[tuple[ToolRound, Sequence[str]]]:
     """The calls of tools between each asking and its telling; without the rounds in which there are none, or too many."""
     if not rounds:
         return []
@@ -134,6 +134,6 @@ async def _between(
     return [(one, names[start:stop]) for one, start, stop in places if 0 < stop - start <= MOST]
 
 
-def _executed(one: Round, asker: Call, candidates: Sequence[Done]) -> dict[tuple[str, str], str]:
+def _executed(one: ToolRound, asker: Call, candidates: Sequence[Done]) -> dict[tuple[str, str], str]:
     tools: list[ToolCall] = [tool for tool in asker.tool_calls if tool.id in one.ids]
     return {(one.asked.id, tool): call for tool, call in executed(tools, candidates).items()}

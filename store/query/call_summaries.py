@@ -10,7 +10,7 @@ from calls.codec.json import dumps
 from calls.model import Usage
 from store.database.rows import digest_text
 from store.large.summary import SMALL, TEXT, parsed, read_summary
-from store.query.rest_shapes import Place, Shape, dollars, milliseconds, path_of, rfc3339
+from store.query.rest_shapes import CallPlace, Shape, dollars, milliseconds, path_of, rfc3339
 
 type Fields = frozenset[str] | None
 """The members that were asked for; none for all of them."""
@@ -61,7 +61,7 @@ def selected(shape: Shape, fields: Fields) -> Shape:
     return shape if fields is None else {name: shape[name] for name in shape if name in fields or name == "id"}
 
 
-def summary_shape(place: Place, rows: Mapping[str, Any], heads: Mapping[str, Any]) -> Shape:
+def summary_shape(place: CallPlace, rows: Mapping[str, Any], heads: Mapping[str, Any]) -> Shape:
     """A call of large exchanges, of which nothing is opened: its columns, and the summary that was stored."""
     first, last = place.exchanges[0], place.exchanges[-1]
     asked, answered = rows[first], rows[last]

@@ -30,7 +30,7 @@ from store.query.answer_search import could_say, said
 from store.query.call_graph import Links, linked, links_of
 from store.query.call_summaries import Fields, cut, is_summary, selected, summary_shape
 from store.query.filters import Cursor, Filters, of_calls, page
-from store.query.rest_shapes import Answered, Place, Shape, call_shape, exchange_shape
+from store.query.rest_shapes import AnswerShape, CallPlace, Shape, call_shape, exchange_shape
 from store.query.runs import Page, following
 
 PAGES = (20, 200)
@@ -318,7 +318,7 @@ class Recorded:
         # Their run may have been deleted between two of these questions.
         begun, there = step.keys() & nth.keys(), by_id.keys() & heads.keys()
         places = [
-            Place(step=step[ids[0]], nth=nth[ids[0]], exchanges=ids, attempts=attempts)
+            CallPlace(step=step[ids[0]], nth=nth[ids[0]], exchanges=ids, attempts=attempts)
             for ids, attempts in wholes
             if ids[0] in begun and there.issuperset((ids[0], ids[-1]))
         ]
@@ -329,7 +329,7 @@ class Recorded:
 
     async def _slice(
         self,
-        places: Sequence[Place],
+        places: Sequence[CallPlace],
         rows: Mapping[str, RowMapping],
         heads: Mapping[str, asyncpg.Record],
         fields: Fields,
@@ -363,9 +363,9 @@ class Recorded:
             ]
         )
 
-    def _shape(self, place: Place, rows: Mapping[str, RowMapping], evidence: Mapping[str, Exchange]) -> Shape:
+    def _shape(self, place: CallPlace, rows: Mapping[str, RowMapping], evidence: Mapping[str, Exchange]) -> Shape:
         names = dict.fromkeys((place.exchanges[0], place.exchanges[-1]))
-        told = [Answered(row=rows[n], exchange=evidence[n], call=self._derive(evidence[n])) for n in names]
+        told = [AnswerShape(row=rows[n], exchange=evidence[n], call=self._derive(evidence[n])) for n in names]
         return call_shape(place, told[0], told[-1])
 
     async def _by_id(self, ids: Iterable[str]) -> dict[str, Exchange]:
@@ -460,14 +460,14 @@ def _weight(exchange: Exchange) -> int:
 
 
 def _is_summed(
-    place: Place, rows: Mapping[str, RowMapping], heads: Mapping[str, asyncpg.Record], *, can_open: bool
+    place: CallPlace, rows: Mapping[str, RowMapping], heads: Mapping[str, asyncpg.Record], *, can_open: bool
 ) -> bool:
     """Whether a call is shown from summaries: it is large, and cannot be opened here or could not be derived."""
     names = (place.exchanges[0], place.exchanges[-1])
     return any(heads[name]["large"] for name in names) and (not can_open or _is_underived(place, rows))
 
 
-def _is_underived(place: Place, rows: Mapping[str, RowMapping]) -> bool:
+def _is_underived(place: CallPlace, rows: Mapping[str, RowMapping]) -> bool:
     forms = [rows[name]["summary"] for name in (place.exchanges[0], place.exchanges[-1])]
     return any(form is not None and not read_summary(form).is_derived for form in forms)
 

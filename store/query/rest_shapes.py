@@ -95,7 +95,7 @@ def run_shape(row: Mapping[Any, Any], stats: Mapping[str, Any], now: int) -> Sha
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
+class AnswerShape:
     """One exchange of a call: its row, its evidence, and the call that is derived from it again."""
 
     row: Mapping[Any, Any]
@@ -104,7 +104,7 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class CallPlace:
     """Where a call stands in its run."""
 
     step: int
@@ -113,7 +113,7 @@ class Place:
     attempts: int
 
 
-def call_shape(place: Place, first: Answered, last: Answered) -> Shape:
+def call_shape(place: CallPlace, first: AnswerShape, last: AnswerShape) -> Shape:
     """A call: asked as in its first exchange, answered as in its last. Mostly they are one."""
     call = first.call if first is last else joined([first.call, last.call])
     asked, answered = first.row, last.row

@@ -6,7 +6,7 @@ from typing import Any
 
 from calls.events import Gap
 from store.bundle.bundle import COUNTED
-from store.bundle.rows_bundle import COLUMNS, MAGIC, Head, Parts, Rows, Tail, framed
+from store.bundle.rows_bundle import COLUMNS, MAGIC, Parts, Rows, RowsHead, Tail, framed
 from store.database.connection import Database
 from store.database.schema_version import SCHEMA
 from store.query.rekey import stored_keys
@@ -24,7 +24,7 @@ class Packer:
     async def packed(self, run: Mapping[str, Any], profiles: str, gaps: list[Gap]) -> AsyncIterator[bytes]:
         """One run, piece by piece."""
         told = {name: value for name, value in run.items() if name not in COUNTED}
-        yield MAGIC + framed(Head(SCHEMA, told, profiles))
+        yield MAGIC + framed(RowsHead(SCHEMA, told, profiles))
         keys = await stored_keys(self.database, run["id"], self.project)
         count = 0
         async for found in self._batches(ROWS, run["id"]):

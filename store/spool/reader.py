@@ -10,7 +10,7 @@ from store.spool import cursor
 from store.spool.disk import close_file, keep_damaged, locked
 from store.spool.progress import NAME as PROGRESS
 from store.spool.progress import records_written
-from store.spool.segment import MARK, OVERHEAD, Head, Position, frame_at, numbers, path_of, read_head, wanted
+from store.spool.segment import MARK, OVERHEAD, Position, SegmentHead, frame_at, numbers, path_of, read_head, wanted
 
 _BLOCK = 1 << 20
 _HEAD = 512
@@ -49,7 +49,7 @@ class _Segment:
     number: int
     handle: int
     offset: int = 0
-    head: Head | None = None
+    head: SegmentHead | None = None
 
 
 class Reader:
@@ -311,7 +311,7 @@ class Reader:
 
     def _quarantine(self, segment: _Segment, stop: int, *, torn: bool) -> None:
         """Note what is passed over, and keep a copy: it may be somebody's evidence."""
-        segment.head = segment.head or Head(0, 0, 0)
+        segment.head = segment.head or SegmentHead(0, 0, 0)
         at, size = Position(segment.number, segment.offset), stop - segment.offset
         if not size:
             return  # a writer died between making the file and writing its first line

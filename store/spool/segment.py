@@ -45,7 +45,7 @@ class Position(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class SegmentHead:
     """A segment's first line."""
 
     salt: int
@@ -63,7 +63,7 @@ def head_line(number: int, salt: int, created: int, first: int) -> bytes:
     return MAGIC + json.dumps(head).encode() + b"\n"
 
 
-def read_head(data: bytes) -> Head | None:
+def read_head(data: bytes) -> SegmentHead | None:
     """The first line, or None when there is none to be had. Raises UnknownFormat for one of a newer Playhead."""
     line, newline, _ = data[:_HEAD_LIMIT].partition(b"\n")
     if not newline or not line.startswith(MAGIC):
@@ -72,7 +72,7 @@ def read_head(data: bytes) -> Head | None:
         told = json.loads(line[len(MAGIC) :])
         known = told["format"] in READABLE
         first = int(told.get("first", 0))
-        head = Head(int(told["salt"]), int(told["created"]), len(line) + 1, first) if known else None
+        head = SegmentHead(int(told["salt"]), int(told["created"]), len(line) + 1, first) if known else None
     except (ValueError, KeyError, TypeError):
         return None
     if head is None:

@@ -6,7 +6,7 @@ from functools import lru_cache
 from calls.codec.json import dumps
 from calls.derive import derive
 from calls.events import Closed
-from calls.exchange_builder import Fold, events_of
+from calls.exchange_builder import ExchangeBuilder, events_of
 from calls.keys.explain import explain
 from calls.keys.key import keyed, raw_digest
 from calls.model import Call, Exchange
@@ -63,7 +63,7 @@ def test_tokens_are_counted_wherever_the_provider_told_them() -> None:
 
 def test_an_exchange_is_the_fold_of_its_events_and_means_the_same() -> None:
     for one, call in calls()[::25]:
-        fold = Fold()
+        fold = ExchangeBuilder()
         for event in events_of(one):
             fold.feed(event)
         assert fold.exchange() == one
@@ -74,7 +74,7 @@ def test_an_exchange_cut_at_its_half_means_a_call_that_is_not_complete() -> None
     for one, call in calls()[::10]:
         if not call.streamed:
             continue
-        fold = Fold()
+        fold = ExchangeBuilder()
         for event in events_of(one):
             if not isinstance(event, Closed):
                 fold.feed(event)

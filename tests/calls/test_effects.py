@@ -3,7 +3,7 @@
 import pytest
 
 from calls.codec.json import dumps
-from calls.effects import BadRule, Effects, Rule, effects
+from calls.effects import BadRule, EffectRule, Effects, effects
 from calls.model import Body, Headers, Json, Request
 
 JSON: Headers = (("Content-Type", "application/json"),)
@@ -69,7 +69,7 @@ def test_the_first_rule_that_fits_decides() -> None:
     given = effects(
         ["POST *.example.com=block", "tickets.example.com=serve-recorded", "allow"], ["POST ok.example.com", "10.0.0.1"]
     )
-    assert given.rules[:2] == (Rule("allow", "ok.example.com", "POST"), Rule("allow", "10.0.0.1"))
+    assert given.rules[:2] == (EffectRule("allow", "ok.example.com", "POST"), EffectRule("allow", "10.0.0.1"))
     policies = {
         "POST https://ok.example.com/": "allow",
         "POST https://tickets.example.com/": "block",

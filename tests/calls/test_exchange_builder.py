@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calls.events import Closed, Data, Ended, Gap, Record, RequestStarted, ResponseStarted
-from calls.exchange_builder import TABLE, UNFINISHED, Fold, NotBegun, State, Word, events_of
+from calls.exchange_builder import TABLE, UNFINISHED, ExchangeBuilder, NotBegun, State, Word, events_of
 from calls.model import Exchange, Outcome
 from tests.calls.strategies import exchanges
 
@@ -27,8 +27,8 @@ def closed(outcome: Outcome, error: str | None = None) -> Closed:
     return Closed(id=ID, at=9, outcome=outcome, error=error)
 
 
-def folded(*records: Record) -> Fold:
-    fold = Fold()
+def folded(*records: Record) -> ExchangeBuilder:
+    fold = ExchangeBuilder()
     for record in records:
         fold.feed(record)
     return fold

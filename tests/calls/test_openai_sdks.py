@@ -114,7 +114,7 @@ def events(data: bytes) -> list[dict[str, Any]]:
 
 def built(kept: list[dict[str, Any]]) -> Any:
     """What we make of a stream of only these events."""
-    stream = openai_responses.Stream()
+    stream = openai_responses.ResponsesStream()
     for event in kept:
         stream.take(event["type"], json.dumps(event))
     return json.loads(dumps(stream.answer))

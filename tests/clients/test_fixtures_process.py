@@ -20,7 +20,7 @@ from pytest_playhead.places import legal
 from calls.model import Body, Exchange, Request, Response
 from calls.redaction.redactor import Redactor
 from proxy.errors import Failure
-from proxy.fixtures.answerer import Desk, Wanted
+from proxy.fixtures.answerer import SuiteAnswerer, TestStart
 from proxy.fixtures.messages import Place, replayed
 from proxy.fixtures.write_recording import Press, new_run, run_id
 from proxy.recording.run_identity import RUN
@@ -123,9 +123,9 @@ def test_a_recording_that_another_session_holds_is_waited_for_and_then_refused(
 
         async def begin(wait: float) -> dict[str, Any]:
             monkeypatch.setattr("proxy.fixtures.answerer.LONGEST_WAIT", wait)
-            other = Desk(press=Press(profiles=shipped(None), redactor=Redactor(key=bytes(32))))
+            other = SuiteAnswerer(press=Press(profiles=shipped(None), redactor=Redactor(key=bytes(32))))
             try:
-                return await other.begin(Wanted(name="t.py::a", file=str(file), mode="once"))
+                return await other.begin(TestStart(name="t.py::a", file=str(file), mode="once"))
             finally:
                 other.close()
 

@@ -20,7 +20,7 @@ import pytest
 import pytest_asyncio
 import trustme
 
-from proxy.doctor.doctor import Worker, examine, sound
+from proxy.doctor.doctor import ProbedWorker, examine, sound
 from proxy.doctor.probe_servers import HOST, echoing
 from proxy.trust.client_environment import addressed, variables
 from tests.live import npm, upstream
@@ -229,7 +229,7 @@ async def test_doctor_says_of_each_client_what_the_matrix_found(place: Path, dat
         ) as service,
     ):
         ca = service.ca
-        worker = Worker(proxy=service.proxy, ca=ca, ca_bundle=ca.with_name("ca-bundle.pem"), echo=echo)
+        worker = ProbedWorker(proxy=service.proxy, ca=ca, ca_bundle=ca.with_name("ca-bundle.pem"), echo=echo)
         findings = {finding.client: finding for finding in await examine(worker, os.environ, [sys.executable])}
     through = {client for client, finding in findings.items() if finding.verdict == "through"}
     assert {

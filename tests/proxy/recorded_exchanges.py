@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from calls.events import Gap, Record, decode
-from calls.exchange_builder import Fold
+from calls.exchange_builder import ExchangeBuilder
 from calls.model import Exchange, Headers
 from calls.redaction.redactor import Redactor
 from proxy.recording.exchange_recording import Recording
@@ -47,10 +47,10 @@ class Desk:
 
     def exchanges(self) -> dict[str, Exchange]:
         """The exchanges that the records fold to; every record legal at its place."""
-        folds: dict[str, Fold] = {}
+        folds: dict[str, ExchangeBuilder] = {}
         for record in self.records():
             if not isinstance(record, Gap) and hasattr(record, "id"):
-                folds.setdefault(record.id, Fold()).feed(record)
+                folds.setdefault(record.id, ExchangeBuilder()).feed(record)
         assert [fold.ignored for fold in folds.values() if fold.ignored] == []
         return {name: fold.exchange() for name, fold in folds.items()}
 

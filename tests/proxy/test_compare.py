@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calls.model import Exchange
-from proxy.commands.bisect import Found, Verdict, bracket, sentence
+from proxy.commands.bisect import BisectResult, Verdict, bracket, sentence
 from proxy.terminal.render_drift import show_drift
 from proxy.terminal.table import Sheet, cells, shown
 from store.active_profiles import shipped
@@ -297,7 +297,7 @@ async def test_of_two_tools_in_parallel_the_one_that_matters_is_found(home: Path
 
 def test_answers_that_cannot_be_tried_apart_are_all_named() -> None:
     culprits: Any = [SimpleNamespace(where=f"step {number} (POST tools.example.com/search)") for number in (3, 4)]
-    words = sentence(Found(culprits=culprits, alone=None, trials=()))
+    words = sentence(BisectResult(culprits=culprits, alone=None, trials=()))
     assert words.startswith(
         "step 3 (POST tools.example.com/search) and step 4 (POST tools.example.com/search): with these answers of BAD the command fails; "
     )

@@ -11,7 +11,7 @@ from calls.redaction.redactor import Redactor
 from proxy.cli.files import _imported, _Ways
 from proxy.commands.generations import Generations
 from proxy.errors import Failure
-from proxy.processes.command_processes import House
+from proxy.processes.command_processes import CommandProcesses
 from proxy.processes.store_client import Api, meant
 from proxy.run_names import file_of, no_file, unknown
 from store.bundle.bundle import Bundle, Entry, write
@@ -108,7 +108,7 @@ def test_the_last_run_is_the_newest_that_is_not_the_remains_of_a_replay(runs: li
 
 
 async def test_what_is_recorded_beside_a_replay_of_the_last_run_does_not_take_its_name(here: Path) -> None:
-    house = cast(House, StoreServer(*RUNS[3:], data=here / "data"))
+    house = cast(CommandProcesses, StoreServer(*RUNS[3:], data=here / "data"))
     async with AsyncExitStack() as stack:
         assert (await Generations.begun(house, "replay-1", "last", stack)).recording == "night"
         file = str(kept(here / "night.jsonl"))

@@ -78,7 +78,7 @@ async def test_the_rows_of_a_run_are_its_bundle_with_only_the_keys_of_its_calls(
             assert [entry.call for entry in rows.entries] == [
                 {name: entry.call[name] for name in ("key", "profile")} for entry in whole.entries if entry.call
             ]
-            assert isinstance(rows.entries, packed.Stored)
+            assert isinstance(rows.entries, packed.StoredRun)
             in_short = [(*one[:-1], one.exchange()) for one in rows.entries.briefs()]
             assert in_short == [(*brief(entry)[:-1], entry.exchange) for entry in whole.entries]
 

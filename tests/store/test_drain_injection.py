@@ -15,9 +15,9 @@ from calls.derive import derive
 from calls.events import Gap, ReplayNoted
 from calls.redaction.redactor import Redactor
 from proxy.recording.recorder import Recorder
-from store.attribution.grouping import Kin
+from store.attribution.grouping import Grouping
 from store.ingest import drain, ingester
-from store.ingest.batch_writer import Ingest, Kept, Stored
+from store.ingest.batch_writer import BatchResult, Ingest, Kept
 from store.ingest.drain import Drain
 from store.ingest.ingester import StoreServer
 from store.ingest.open_exchange_files import Parked
@@ -45,10 +45,12 @@ class MemoryIngest(Ingest):
     database: Any = None
     project = "default"
 
-    async def put(self, batch: Sequence[Kept], gaps: Sequence[Gap] = (), replays: Sequence[ReplayNoted] = ()) -> Stored:
+    async def put(
+        self, batch: Sequence[Kept], gaps: Sequence[Gap] = (), replays: Sequence[ReplayNoted] = ()
+    ) -> BatchResult:
         self.exchanges |= {kept.exchange.id: kept for kept in batch}
         self.gaps += gaps
-        return Stored(exchanges=len(batch), quarantined=())
+        return BatchResult(exchanges=len(batch), quarantined=())
 
 
 @pytest.fixture(autouse=True)
@@ -58,10 +60,10 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ingester, "HELD", 400)
     monkeypatch.setattr(drain, "BEHIND", 1)
 
-    async def joined(_: Kin, batch: Sequence[Kept]) -> Sequence[Kept]:
+    async def joined(_: Grouping, batch: Sequence[Kept]) -> Sequence[Kept]:
         return batch
 
-    monkeypatch.setattr(Kin, "joined", joined)
+    monkeypatch.setattr(Grouping, "joined", joined)
 
 
 @pytest.fixture(scope="module")

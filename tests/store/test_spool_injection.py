@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from calls.events import Gap, ReplayNoted, decode
-from calls.exchange_builder import Fold
+from calls.exchange_builder import ExchangeBuilder
 from calls.model import Exchange
 from calls.redaction.redactor import Redactor
 from proxy.recording import spool_outbox as ledger
@@ -57,14 +57,14 @@ class Drained:
 
     def accounted(self) -> set[str]:
         """The runs whose exchange is stored whole, and those that a gap names."""
-        folds: dict[str, Fold] = {}
+        folds: dict[str, ExchangeBuilder] = {}
         named = set()
         for payload in self.payloads:
             for item in decode(payload):
                 if isinstance(item, Gap):
                     named.add(item.run)
                 elif not isinstance(item, ReplayNoted):
-                    folds.setdefault(item.id, Fold()).feed(item)
+                    folds.setdefault(item.id, ExchangeBuilder()).feed(item)
         exchanges = [fold.exchange() for fold in folds.values() if fold.begun]
         return named | {one.run for one in exchanges if one.outcome == "completed" and whole(one)}
 

@@ -61,10 +61,10 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for what a session tells, or for the receipt of what it was told."""
-    return Reading(content_type, Stream())
+    return Reading(content_type, AnthropicSessionsStream())
 
 
-class Stream:
+class AnthropicSessionsStream:
     """The events of a session, or of one of its threads."""
 
     def __init__(self) -> None:

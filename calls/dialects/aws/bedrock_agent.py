@@ -66,10 +66,10 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for the events of an agent."""
-    return Reading(content_type, Stream(), FRAMINGS)
+    return Reading(content_type, BedrockAgentStream(), FRAMINGS)
 
 
-class Stream:
+class BedrockAgentStream:
     """The events of one answer."""
 
     def __init__(self) -> None:

@@ -85,10 +85,10 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for a turn, streamed or not."""
-    return Reading(content_type, Stream(), FRAMINGS)
+    return Reading(content_type, BedrockConverseStream(), FRAMINGS)
 
 
-class Stream:
+class BedrockConverseStream:
     """The events of one streamed turn."""
 
     def __init__(self) -> None:

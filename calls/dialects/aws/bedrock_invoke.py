@@ -144,10 +144,10 @@ def _of_choices(answer: Mapping[str, Json]) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for an answer, streamed or not."""
-    return Reading(content_type, Stream(), FRAMINGS)
+    return Reading(content_type, BedrockInvokeStream(), FRAMINGS)
 
 
-class Stream:
+class BedrockInvokeStream:
     """The chunks of one streamed answer, whoever's shape they have."""
 
     def __init__(self) -> None:
@@ -188,16 +188,16 @@ def _inner(chunk: Mapping[str, Json]) -> Accumulator:
     """The stream that begins with this chunk."""
     match chunk:
         case {"type": _} | {"completion": _}:
-            return anthropic.Stream()
+            return anthropic.AnthropicMessagesStream()
         case {"choices": [first, *_]} if "delta" not in members(first):
             return bedrock_texts.Choices()
         case {"choices": _}:
-            return openai_chat.Stream()
+            return openai_chat.ChatStream()
         case {"event_type": _}:
-            return cohere_v1.Stream()
+            return cohere_v1.CohereV1Stream()
         case _:
             family = next((one for name, one in bedrock_texts.CHUNKS.items() if name in chunk), None)
-            return bedrock_texts.Stream(family) if family else _Nova()
+            return bedrock_texts.BedrockTextModelsStream(family) if family else _Nova()
 
 
 class _Nova:

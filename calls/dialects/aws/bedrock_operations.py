@@ -59,10 +59,10 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for an answer, streamed or not."""
-    return Reading(content_type, Stream(), FRAMINGS)
+    return Reading(content_type, BedrockOperationsStream(), FRAMINGS)
 
 
-class Stream:
+class BedrockOperationsStream:
     """The events of one answer."""
 
     def __init__(self) -> None:

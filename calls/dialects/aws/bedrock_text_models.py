@@ -111,7 +111,7 @@ CHUNKS: Final[Mapping[str, Family]] = {
 """Families by a member that only their chunks have."""
 
 
-class Stream:
+class BedrockTextModelsStream:
     """The chunks of one streamed text."""
 
     def __init__(self, family: Family) -> None:

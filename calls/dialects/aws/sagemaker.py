@@ -43,10 +43,10 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for an answer, streamed or not."""
-    return Reading(content_type, Stream(), _FRAMINGS)
+    return Reading(content_type, SagemakerStream(), _FRAMINGS)
 
 
-class Stream:
+class SagemakerStream:
     """The carried events, whoever's shape they have."""
 
     def __init__(self) -> None:
@@ -59,7 +59,9 @@ class Stream:
             self._error = {"type": event.partition(":")[2], **payload(data)}
             return
         if self._inner is None:
-            self._inner = openai_chat.Stream() if "choices" in payload(data) else text_generation.Stream()
+            self._inner = (
+                openai_chat.ChatStream() if "choices" in payload(data) else text_generation.TextGenerationStream()
+            )
         self._inner.take(event, data)
 
     @property

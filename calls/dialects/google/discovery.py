@@ -90,10 +90,10 @@ def _state(one: Mapping[str, Json]) -> str | None:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for an answer, whole or so far."""
-    return Reading(content_type, Stream(), _FRAMINGS)
+    return Reading(content_type, DiscoveryStream(), _FRAMINGS)
 
 
-class Stream:
+class DiscoveryStream:
     """The answers so far of one stream."""
 
     def __init__(self) -> None:

@@ -147,10 +147,10 @@ def _going_on(response: Mapping[str, Json]) -> str | None:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for a response, streamed as events or as an array, or whole."""
-    return Reading(content_type, Stream(), _FRAMINGS)
+    return Reading(content_type, GeminiStream(), _FRAMINGS)
 
 
-class Stream:
+class GeminiStream:
     """The chunks of one streamed response."""
 
     def __init__(self) -> None:

@@ -51,14 +51,14 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for an answer, streamed or not."""
-    return Reading(content_type, Stream(), _FRAMINGS)
+    return Reading(content_type, GeminiCodeStream(), _FRAMINGS)
 
 
-class Stream:
+class GeminiCodeStream:
     """The chunks of one streamed response, each in an envelope."""
 
     def __init__(self) -> None:
-        self._inner = gemini.Stream()
+        self._inner = gemini.GeminiStream()
         self._state: dict[str, Json] = {}
 
     def take(self, event: str, data: str) -> None:

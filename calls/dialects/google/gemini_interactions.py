@@ -59,10 +59,10 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for an interaction, streamed or not."""
-    return Reading(content_type, Stream())
+    return Reading(content_type, GeminiInteractionsStream())
 
 
-class Stream:
+class GeminiInteractionsStream:
     """The events of one streamed interaction."""
 
     def __init__(self) -> None:

@@ -66,10 +66,10 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for a session, or for the refusal of one."""
-    return Reading(content_type, Stream(), (websocket,))
+    return Reading(content_type, GeminiLiveStream(), (websocket,))
 
 
-class Stream:
+class GeminiLiveStream:
     """The messages of one session."""
 
     def __init__(self) -> None:

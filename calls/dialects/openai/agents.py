@@ -82,10 +82,10 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for a session, streamed or not."""
-    return Reading(content_type, Stream())
+    return Reading(content_type, OpenaiAgentsStream())
 
 
-class Stream:
+class OpenaiAgentsStream:
     """The events of a session. Each names what it is about."""
 
     def __init__(self) -> None:

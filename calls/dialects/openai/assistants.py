@@ -86,13 +86,13 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for a run or anything about one, streamed or not."""
-    return Reading(content_type, Stream())
+    return Reading(content_type, AssistantsStream())
 
 
 _JOINED: Final = frozenset(("value", "arguments", "input", "logs"))
 
 
-class Stream:
+class AssistantsStream:
     """The events of one streamed run. They are named, and say what they are about."""
 
     def __init__(self) -> None:

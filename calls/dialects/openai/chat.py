@@ -93,10 +93,10 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for a completion, streamed or not."""
-    return Reading(content_type, Stream())
+    return Reading(content_type, ChatStream())
 
 
-class Stream:
+class ChatStream:
     """The chunks of one streamed completion."""
 
     def __init__(self) -> None:

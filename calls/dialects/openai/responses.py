@@ -106,10 +106,10 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for a response, streamed or not."""
-    return Reading(content_type, Stream())
+    return Reading(content_type, ResponsesStream())
 
 
-class Stream:
+class ResponsesStream:
     """The events of one streamed response."""
 
     def __init__(self) -> None:

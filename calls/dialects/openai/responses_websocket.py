@@ -53,15 +53,15 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for all that comes over a socket, or for the refusal of one."""
-    return Reading(content_type, Stream(), (websocket,))
+    return Reading(content_type, ResponsesWebsocketStream(), (websocket,))
 
 
-class Stream:
+class ResponsesWebsocketStream:
     """The events of one socket."""
 
     def __init__(self) -> None:
-        self._responses: list[openai_responses.Stream] = []
-        self._current: dict[str, tuple[str, openai_responses.Stream]] = {}
+        self._responses: list[openai_responses.ResponsesStream] = []
+        self._current: dict[str, tuple[str, openai_responses.ResponsesStream]] = {}
         """The response that is under way in each conversation, with its id."""
 
         self._errors: list[Json] = []
@@ -75,7 +75,7 @@ class Stream:
         # GitHub Copilot names its responses anew with every event.
         over = current is None or said.get("type") == "response.created" or current[1].complete
         if name and over and (current is None or current[0] != name):
-            current = self._current[lane] = name, openai_responses.Stream()
+            current = self._current[lane] = name, openai_responses.ResponsesStream()
             self._responses.append(current[1])
         if said.get("type") == "error" and (current is None or current[1].complete):
             # What was asked was no response at all.

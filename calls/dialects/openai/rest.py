@@ -168,7 +168,7 @@ class _Any(Reading):
     """A body that may also be a plain text: a transcript as `text`, `srt` or `vtt`."""
 
     def __init__(self, content_type: str) -> None:
-        super().__init__(content_type, Stream())
+        super().__init__(content_type, RestStream())
         self._is_text = content_type.startswith(("text/plain", "text/vtt", "text/srt", "application/x-subrip"))
 
     def _read(self, data: bytes) -> None:
@@ -177,7 +177,7 @@ class _Any(Reading):
             self._answer = data.decode("utf-8", "replace")
 
 
-class Stream:
+class RestStream:
     """A picture, a transcript, a speech or a list of events while it comes. The last event has all but what only pieces said."""
 
     def __init__(self) -> None:

@@ -71,10 +71,10 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for an answer, streamed or not."""
-    return Reading(content_type, Stream())
+    return Reading(content_type, A2aStream())
 
 
-class Stream:
+class A2aStream:
     """The events of one stream, folded into the task that they tell of."""
 
     def __init__(self) -> None:

@@ -37,10 +37,10 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for a result, or for the results of a subscription or of what is deferred."""
-    return Reading(content_type, Stream())
+    return Reading(content_type, GraphqlStream())
 
 
-class Stream:
+class GraphqlStream:
     """The results of one subscription, by the GraphQL over SSE protocol."""
 
     def __init__(self) -> None:

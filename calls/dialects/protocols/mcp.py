@@ -76,10 +76,10 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for an answer, at the end of a stream or alone."""
-    return Reading(content_type, Stream())
+    return Reading(content_type, McpStream())
 
 
-class Stream:
+class McpStream:
     """The messages of one stream."""
 
     def __init__(self) -> None:

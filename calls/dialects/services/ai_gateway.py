@@ -85,10 +85,10 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for an answer, streamed or not."""
-    return Reading(content_type, Stream())
+    return Reading(content_type, AiGatewayStream())
 
 
-class Stream:
+class AiGatewayStream:
     """The parts of one streamed answer."""
 
     def __init__(self) -> None:

@@ -63,10 +63,10 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for an answer, streamed or not."""
-    return Reading(content_type, Stream(), _FRAMINGS)
+    return Reading(content_type, CohereV1Stream(), _FRAMINGS)
 
 
-class Stream:
+class CohereV1Stream:
     """The lines of one streamed answer."""
 
     def __init__(self) -> None:

@@ -57,10 +57,10 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for a message, streamed or not."""
-    return Reading(content_type, Stream())
+    return Reading(content_type, CohereV2Stream())
 
 
-class Stream:
+class CohereV2Stream:
     """The events of one streamed message."""
 
     def __init__(self) -> None:

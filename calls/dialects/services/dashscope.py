@@ -68,10 +68,10 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for an answer, streamed or not."""
-    return Reading(content_type, Stream())
+    return Reading(content_type, DashscopeStream())
 
 
-class Stream:
+class DashscopeStream:
     """The events of one answer."""
 
     def __init__(self) -> None:

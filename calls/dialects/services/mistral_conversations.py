@@ -57,10 +57,10 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for a turn, streamed or not."""
-    return Reading(content_type, Stream())
+    return Reading(content_type, MistralConversationsStream())
 
 
-class Stream:
+class MistralConversationsStream:
     """The events of one streamed turn."""
 
     def __init__(self) -> None:

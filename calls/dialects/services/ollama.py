@@ -69,10 +69,10 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for an answer, streamed or not."""
-    return Reading(content_type, Stream(), _FRAMINGS)
+    return Reading(content_type, OllamaStream(), _FRAMINGS)
 
 
-class Stream:
+class OllamaStream:
     """The lines of one streamed answer."""
 
     def __init__(self) -> None:

@@ -48,10 +48,10 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for a prediction, or for the stream of one's output."""
-    return Reading(content_type, Stream())
+    return Reading(content_type, ReplicateStream())
 
 
-class Stream:
+class ReplicateStream:
     """The output of one prediction in pieces, which are text and not JSON."""
 
     def __init__(self) -> None:

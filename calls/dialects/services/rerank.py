@@ -7,7 +7,7 @@ from typing import Final
 
 from calls.codec.lenient_json import count, elements, members, some
 from calls.dialects import Asked, Assembly, Claim, Told
-from calls.dialects.generic import Whole
+from calls.dialects.generic import WholeBody
 from calls.model import Headers, Json, Usage
 
 NAME: Final = "rerank"
@@ -62,4 +62,4 @@ def _score(one: Mapping[str, Json]) -> Json:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for one value."""
-    return Whole(content_type)
+    return WholeBody(content_type)

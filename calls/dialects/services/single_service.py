@@ -164,10 +164,10 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for an answer, streamed or not."""
-    return Reading(content_type, Stream())
+    return Reading(content_type, SingleServiceStream())
 
 
-class Stream:
+class SingleServiceStream:
     """The events of one streamed answer: Cloudflare's hold pieces of one text; of others they are kept as they came."""
 
     def __init__(self) -> None:

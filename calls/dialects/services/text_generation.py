@@ -103,10 +103,10 @@ _FRAMINGS: Final[tuple[Framing, ...]] = (sse, nul)
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for an answer, streamed or not."""
-    return Reading(content_type, Stream(), _FRAMINGS)
+    return Reading(content_type, TextGenerationStream(), _FRAMINGS)
 
 
-class Stream:
+class TextGenerationStream:
     """The tokens of one streamed text."""
 
     def __init__(self) -> None:

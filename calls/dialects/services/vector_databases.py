@@ -11,7 +11,7 @@ from typing import Final
 
 from calls.codec.lenient_json import elements, members
 from calls.dialects import Asked, Assembly, Claim, Told
-from calls.dialects.generic import Whole
+from calls.dialects.generic import WholeBody
 from calls.model import Headers, Json, header
 
 NAME: Final = "vectors"
@@ -102,7 +102,7 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for one value."""
-    return Whole(content_type)
+    return WholeBody(content_type)
 
 
 type Fields = Mapping[str, Json]

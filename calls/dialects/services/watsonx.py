@@ -54,10 +54,10 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for an answer, streamed or not."""
-    return Reading(content_type, Stream())
+    return Reading(content_type, WatsonxStream())
 
 
-class Stream:
+class WatsonxStream:
     """The events of one streamed text."""
 
     def __init__(self) -> None:

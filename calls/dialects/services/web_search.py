@@ -81,7 +81,7 @@ class _Found(Reading):
     """A body of a search: JSON, a stream, or a page that is no more than its text."""
 
     def __init__(self, content_type: str) -> None:
-        super().__init__(content_type, Stream())
+        super().__init__(content_type, WebSearchStream())
 
     def finish(self) -> None:
         """No more bytes will come."""
@@ -90,7 +90,7 @@ class _Found(Reading):
             self._answer = b"".join(self._held).decode("utf-8", "replace") or None
 
 
-class Stream:
+class WebSearchStream:
     """The events of one answer: pieces of its text as OpenAI would send them, then what it rests on, then what it cost."""
 
     def __init__(self) -> None:

@@ -11,7 +11,17 @@ from collections.abc import Iterator
 
 from calls.redaction.rules.named_values import NAMED
 from calls.redaction.rules.patterns import Either, Part, Some, Word
-from calls.redaction.rules.secret_rule import AROUND, ESCAPE, End, Real, Rule, is_long, is_random, reject_replaced, run
+from calls.redaction.rules.secret_rule import (
+    AROUND,
+    ESCAPE,
+    End,
+    Real,
+    SecretRule,
+    is_long,
+    is_random,
+    reject_replaced,
+    run,
+)
 from calls.redaction.rules.token_families import EXACT, PREFIXES
 
 _DIGIT = re.compile(rb"[0-9]")
@@ -85,15 +95,17 @@ _WORD = "A-Za-z0-9_\\-"
 _ALNUM = "A-Za-z0-9"
 
 
-def _prefix_rules() -> Iterator[Rule]:
+def _prefix_rules() -> Iterator[SecretRule]:
     for prefixes, chars, least in PREFIXES:
         begin = (Word(tuple(prefixes.split())), Some(f"[{chars}]", _SEEN, _SEEN))
-        yield Rule(kind="T", begin=begin, end=run(chars), real=_without_words(prefixes, is_random(least)), apart=True)
+        yield SecretRule(
+            kind="T", begin=begin, end=run(chars), real=_without_words(prefixes, is_random(least)), apart=True
+        )
 
 
-def _short_in_cbor(header: str, prefixes: tuple[str, ...], chars: str) -> Rule:
+def _short_in_cbor(header: str, prefixes: tuple[str, ...], chars: str) -> SecretRule:
     size = ord(header) & 0x1F
-    return Rule(
+    return SecretRule(
         kind="T",
         lead=(Word((header,)),),
         begin=(Word(prefixes), Some(f"[{chars}]", _SEEN, _SEEN)),
@@ -105,18 +117,20 @@ def _short_in_cbor(header: str, prefixes: tuple[str, ...], chars: str) -> Rule:
 
 
 _OTHER_TOKENS = (
-    Rule(
+    SecretRule(
         kind="T",
         begin=(Word(("AKIA", "ASIA", "ABIA", "ACCA")), Some("[A-Z0-9]", _SEEN, _SEEN)),
         end=run("A-Za-z0-9_"),
         real=lambda _data, _lead, start, stop: stop - start == 20,
         apart=True,
     ),
-    Rule(kind="T", begin=(Word(("eyJ",)), Some(f"[{_WORD}]", _SEEN, _SEEN)), end=run("A-Za-z0-9_.=\\-"), real=_is_jose),
+    SecretRule(
+        kind="T", begin=(Word(("eyJ",)), Some(f"[{_WORD}]", _SEEN, _SEEN)), end=run("A-Za-z0-9_.=\\-"), real=_is_jose
+    ),
     # In CBOR the header of so short a string is a letter.
     _short_in_cbor("t", ("AKIA", "ASIA", "ABIA", "ACCA"), "A-Z0-9"),
     _short_in_cbor("w", ("sm_aat_", "sm_pat_", "sm_sat_"), _ALNUM),
-    Rule(
+    SecretRule(
         kind="P",
         lead=(
             Word(("-----BEGIN ",)),
@@ -132,14 +146,16 @@ _OTHER_TOKENS = (
 
 def _shape_rule(
     begin: tuple[Part, ...], chars: str, shape: bytes, *, lead: tuple[Part, ...] = (), bounded: bool = False
-) -> Rule:
+) -> SecretRule:
     """A family whose tokens have their mark in the middle, or so short a prefix that their whole shape must be looked at."""
     match = re.compile(shape).match
 
     def real(data: bytes, _lead: int, start: int, stop: int) -> bool:
         return match(data, start, stop) is not None and _DIGIT.search(data, start, stop) is not None
 
-    return Rule(kind="T", lead=lead, begin=begin, end=run(chars), real=real, bounded=bounded or not lead, apart=True)
+    return SecretRule(
+        kind="T", lead=lead, begin=begin, end=run(chars), real=real, bounded=bounded or not lead, apart=True
+    )
 
 
 def _some(chars: str, count: int, most: int | None = None) -> Some:
@@ -164,10 +180,10 @@ def _exact_end(data: bytes, at: int) -> End:
     return (_PART_END if data[at - 1 : at] in (b"/", b"=") else _BLOB_END)(data, at)
 
 
-def _exact_rules() -> Iterator[Rule]:
+def _exact_rules() -> Iterator[SecretRule]:
     for prefix, rest in EXACT:
         begin = (Word((prefix,)), _some(_WORD, _SEEN))
-        yield Rule(kind="T", begin=begin, end=_exact_end, real=_is_exactly(prefix + rest), apart=True)
+        yield SecretRule(kind="T", begin=begin, end=_exact_end, real=_is_exactly(prefix + rest), apart=True)
 
 
 _SHAPED = (
@@ -205,7 +221,7 @@ _SHAPED = (
 )
 
 
-def _behind(lead: tuple[Part, ...], chars: str, shape: bytes, *, before: bytes = b"") -> Rule:
+def _behind(lead: tuple[Part, ...], chars: str, shape: bytes, *, before: bytes = b"") -> SecretRule:
     """A family whose tokens begin with what is no secret: the id of a user, a bot or the token itself.
 
     That stays. Were it replaced as well, every word and number that a stream ends with might begin a token, and would have to wait
@@ -216,7 +232,7 @@ def _behind(lead: tuple[Part, ...], chars: str, shape: bytes, *, before: bytes =
     def real(data: bytes, _lead: int, start: int, stop: int) -> bool:
         return is_shaped(data, start, stop) is not None and is_led(data, max(0, start - AROUND), start) is not None
 
-    return Rule(
+    return SecretRule(
         kind="T",
         lead=lead,
         begin=(_some(chars, _SEEN),),
@@ -270,7 +286,7 @@ _HOOKS = (
     "webhook.office.com/webhookb2/",
     "api.telegram.org/bot",
 )
-_HOOK = Rule(
+_HOOK = SecretRule(
     kind="T",
     # JSON may escape a slash.
     lead=(Word(_HOOKS + tuple(hook.replace("/", "\\/") for hook in _HOOKS)),),
@@ -281,14 +297,14 @@ _HOOK = Rule(
 
 _HEADER_CHARS = "A-Za-z0-9._~+/=\\-"
 _SCHEMES = (
-    Rule(
+    SecretRule(
         kind="A",
         lead=(Word(("bearer",), nocase=True), Some("[ +]", 1, 4)),
         begin=(Some(f"[{_HEADER_CHARS}]", _SEEN, _SEEN),),
         end=run(_HEADER_CHARS),
         real=reject_replaced(is_long(12)),
     ),
-    Rule(
+    SecretRule(
         kind="A",
         lead=(Word(("basic",), nocase=True), Some("[ +]", 1, 4)),
         begin=(Some("[A-Za-z0-9+/=]", _SEEN, _SEEN),),
@@ -298,7 +314,7 @@ _SCHEMES = (
 )
 
 _USERINFO_CHARS = r"^\s/:@\"'<>\\?#"
-_USERINFO = Rule(
+_USERINFO = SecretRule(
     kind="U",
     lead=(Word(("://",)), Some(f"[{_USERINFO_CHARS}]", 0, 64), Word((":",))),
     end=run(_USERINFO_CHARS),
@@ -306,7 +322,7 @@ _USERINFO = Rule(
     bounded=False,
 )
 
-_UNKNOWN_SCHEME = Rule(
+_UNKNOWN_SCHEME = SecretRule(
     kind="A",  # of no scheme that we know, or of none: `Authorization: Token …`, `Authorization: ApiKey …`
     lead=(
         Word(("authorization",), nocase=True),
@@ -319,7 +335,7 @@ _UNKNOWN_SCHEME = Rule(
     real=reject_replaced(is_long(12)),
 )
 
-RULES: tuple[Rule, ...] = (
+RULES: tuple[SecretRule, ...] = (
     *_prefix_rules(),
     *_OTHER_TOKENS,
     *_SHAPED,

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from calls.redaction.rules.patterns import Some, Word
 from calls.redaction.rules.secret_names import BARE_NAMES, SECRET_NAMES
-from calls.redaction.rules.secret_rule import End, Rule, is_opaque, is_plain, quoted_end, run
+from calls.redaction.rules.secret_rule import End, SecretRule, is_opaque, is_plain, quoted_end, run
 from calls.redaction.rules.value_syntax import IS, QUOTE
 
 _HARMLESS_MEMBER = re.compile(
@@ -113,7 +113,7 @@ def _is_any(_data: bytes, _lead: int, _start: int, _stop: int) -> bool:
 
 
 CONTAINERS = (
-    Rule(
+    SecretRule(
         kind="J",
         lead=(
             Word((*SECRET_NAMES, *(f"{name}s" for name in SECRET_NAMES), "secrets"), nocase=True),
@@ -127,7 +127,7 @@ CONTAINERS = (
         bounded=False,
         inner=_item_values,
     ),
-    Rule(
+    SecretRule(
         kind="J",
         lead=(
             Word((*SECRET_NAMES, *(f"{name}s" for name in SECRET_NAMES)), nocase=True),
@@ -140,7 +140,7 @@ CONTAINERS = (
         bounded=False,
         inner=_secret_values,
     ),
-    Rule(
+    SecretRule(
         kind="J",
         lead=(
             Word((*BARE_NAMES, "secrets", "auth", "credential", "credentials"), nocase=True),
@@ -152,14 +152,14 @@ CONTAINERS = (
         real=_is_any,
         inner=_secret_values,
     ),
-    Rule(
+    SecretRule(
         kind="C",
         lead=(Word(("cookies",), nocase=True), *QUOTE, *IS, Some("[\\[{]", 1, 1)),
         end=_container_end,
         real=_is_any,
         inner=_cookie_values,
     ),
-    Rule(
+    SecretRule(
         kind="J",
         lead=(
             Word(SECRET_NAMES, nocase=True),

@@ -15,7 +15,7 @@ from calls.redaction.rules.secret_rule import (
     AROUND,
     End,
     Real,
-    Rule,
+    SecretRule,
     is_assigned,
     is_opaque,
     is_plain,
@@ -93,7 +93,7 @@ _OPENED = re.compile(rb"<[\w:.-]*\Z")
 _NEXT_FIELD = re.compile(rb"&\w+=")
 
 
-def _rule_for_names(names: tuple[str, ...], *, bounded: bool, real: Real = _is_named_value) -> Rule:
+def _rule_for_names(names: tuple[str, ...], *, bounded: bool, real: Real = _is_named_value) -> SecretRule:
     ways: tuple[tuple[Part, ...], ...] = (
         (*QUOTE, *IS, *QUOTE),
         (*IS, *QUOTE),
@@ -107,10 +107,12 @@ def _rule_for_names(names: tuple[str, ...], *, bounded: bool, real: Real = _is_n
         ELEMENT,
         ELEMENT_WITH_ATTRIBUTES,
     )
-    return Rule(kind="J", lead=(Word(names, nocase=True), Either(ways)), end=named_end, real=real, bounded=bounded)
+    return SecretRule(
+        kind="J", lead=(Word(names, nocase=True), Either(ways)), end=named_end, real=real, bounded=bounded
+    )
 
 
-_IDENTIFIED_BY = Rule(
+_IDENTIFIED_BY = SecretRule(
     kind="J",
     lead=(Word(("identified by",), nocase=True), Some("\\s", 1, 4), *QUOTE),
     end=named_end,
@@ -138,7 +140,7 @@ def _end_before_name(data: bytes, at: int) -> End:
     return end
 
 
-_VALUE_BEFORE_NAME = Rule(
+_VALUE_BEFORE_NAME = SecretRule(
     kind="J",  # {"value": …, "name": "API_KEY"}
     lead=(Word(("value",), nocase=True), *QUOTE, *IS, *QUOTE),
     end=_end_before_name,
@@ -150,24 +152,24 @@ _VALUE_BEFORE_NAME = Rule(
     bounded=False,
 )
 
-NAMED: tuple[Rule, ...] = (
+NAMED: tuple[SecretRule, ...] = (
     COOKIES,
     *CONTAINERS,
     _rule_for_names(SECRET_NAMES, bounded=False),
     _rule_for_names(BARE_NAMES, bounded=True),
-    Rule(
+    SecretRule(
         kind="J",
         lead=(Word(LIKELY_NAMES, nocase=True), *QUOTE, *IS, *QUOTE),
         end=named_end,
         real=_is_likely_value,
     ),
-    Rule(
+    SecretRule(
         kind="J",  # Azure, for a search in one's own data: {"type": "api_key", "key": …}
         lead=(Word(("api_key",)), *QUOTE, GAP, Word((",",)), GAP, *QUOTE, Word(("key",)), *QUOTE, *IS, *QUOTE),
         end=named_end,
         real=is_plain,
     ),
-    Rule(
+    SecretRule(
         kind="J",
         # Of a shell, a .env file or a connection string
         lead=(

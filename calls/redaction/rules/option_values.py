@@ -4,13 +4,22 @@ import re
 
 from calls.redaction.rules.patterns import Some, Word
 from calls.redaction.rules.secret_names import LIKELY_PARAMETERS, SECRET_NAMES, SECRET_PARAMETERS
-from calls.redaction.rules.secret_rule import AROUND, Real, Rule, is_assigned, is_long, is_plain, reject_replaced, run
+from calls.redaction.rules.secret_rule import (
+    AROUND,
+    Real,
+    SecretRule,
+    is_assigned,
+    is_long,
+    is_plain,
+    reject_replaced,
+    run,
+)
 from calls.redaction.rules.value_syntax import MAYBE_QUOTE, VALUE, is_in_query, named_end, word_end
 
 _CURL = re.compile(rb"\b(?:curl|wget|http)\b")
 _OPTION_NAMES = ("token", "secret", "pass", "auth", "access~key", *SECRET_NAMES)
 OPTIONS = (
-    Rule(
+    SecretRule(
         kind="J",
         lead=(
             Word(("--",)),
@@ -23,7 +32,7 @@ OPTIONS = (
         real=lambda data, lead, start, stop: _is_no_option(data, start) and is_assigned(data, lead, start, stop),
         bounded=False,
     ),
-    Rule(
+    SecretRule(
         kind="U",  # curl -u name:password
         lead=(
             Word((" -u", " --user", " --proxy-user")),
@@ -45,8 +54,8 @@ def _is_no_option(data: bytes, start: int) -> bool:
     return not data.startswith(b"-", start)
 
 
-def _parameter_rule(names: tuple[str, ...], real: Real) -> Rule:
-    return Rule(
+def _parameter_rule(names: tuple[str, ...], real: Real) -> SecretRule:
+    return SecretRule(
         kind="Q",
         lead=(Word(names, nocase=True), Word(("=",))),
         end=VALUE,
@@ -59,7 +68,7 @@ PARAMETERS = (
     _parameter_rule(LIKELY_PARAMETERS, reject_replaced(is_long(12))),
 )
 
-COOKIES = Rule(
+COOKIES = SecretRule(
     kind="C",
     lead=(Word(("cookie:",), nocase=True), Some("\\s", 0, 2)),
     end=run("^\\r\\n\"'\\\\"),

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from calls.redaction.rules.patterns import Either, Some, Word
 from calls.redaction.rules.secret_names import SECRET_NAMES
-from calls.redaction.rules.secret_rule import AROUND, End, Rule, reject_replaced
+from calls.redaction.rules.secret_rule import AROUND, End, SecretRule, reject_replaced
 
 _HEADERS = (
     (Some("[\xa0-\xbf]", 1, 1),),  # MessagePack: a string of up to 31 bytes
@@ -64,7 +64,7 @@ def _is_packed(data: bytes, _lead: int, start: int, stop: int) -> bool:
     )
 
 
-PACKED = Rule(
+PACKED = SecretRule(
     kind="J",
     lead=(Word(SECRET_NAMES, nocase=True), Either(_HEADERS)),
     end=_packed_end,

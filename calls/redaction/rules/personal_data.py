@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 
 from calls.redaction.rules.patterns import Some, Word
-from calls.redaction.rules.secret_rule import AROUND, ESCAPE, End, Rule, reject_replaced
+from calls.redaction.rules.secret_rule import AROUND, ESCAPE, End, SecretRule, reject_replaced
 
 _DIGITS = bytes(range(0x30, 0x3A))
 _NO_DIGIT = bytes(char for char in range(256) if char not in _DIGITS)
@@ -32,7 +32,7 @@ _MOST = 64
 
 def _rule(
     shape: bytes, begin: tuple[Some | Word, ...], is_real: Callable[[bytes], bool], *, bounded: bool = True
-) -> Rule:
+) -> SecretRule:
     """What has this shape, is real, and is no part of a longer word."""
     whole = re.compile(shape)
 
@@ -55,7 +55,7 @@ def _rule(
             return False
         return not is_part_of_number(data, start, stop)
 
-    return Rule(kind="D", begin=begin, end=end, real=reject_replaced(real), bounded=bounded, ahead=_MOST)
+    return SecretRule(kind="D", begin=begin, end=end, real=reject_replaced(real), bounded=bounded, ahead=_MOST)
 
 
 _DIGITS_ONLY = re.compile(rb"[0-9 -]+")
@@ -84,7 +84,7 @@ def _any(_number: bytes) -> bool:
 
 _LOCAL = "[A-Za-z0-9._%+\\-]"
 
-PERSONAL_DATA: tuple[Rule, ...] = (
+PERSONAL_DATA: tuple[SecretRule, ...] = (
     _rule(
         rb"[2-6](?:[ -]?[0-9]){12,18}",
         (Some("[2-6]", 1, 1), Some("[0-9]", 3, 3), Some("[ \\-]", 0, 1), Some("[0-9]", 2, 2)),

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Final
 
 from calls.redaction.rules.patterns import Either, Part, Some, Word, full
-from calls.redaction.rules.secret_rule import End, Rule, reject_replaced
+from calls.redaction.rules.secret_rule import End, SecretRule, reject_replaced
 
 SHORTEST: Final = 2
 """Letters of a name: one alone would be found in every text."""
@@ -53,7 +53,7 @@ def find_unfit_name(names: Iterable[str]) -> str | None:
 
 
 @lru_cache(4)
-def rules_for_names(names: tuple[str, ...]) -> tuple[Rule, ...]:
+def rules_for_names(names: tuple[str, ...]) -> tuple[SecretRule, ...]:
     """The rules that find these names: one for those that begin with a letter of ASCII, one for the others."""
     groups: dict[bool, list[str]] = {}
     for name in names:
@@ -61,7 +61,7 @@ def rules_for_names(names: tuple[str, ...]) -> tuple[Rule, ...]:
     return tuple(_rule(group, bounded=is_ascii) for is_ascii, group in sorted(groups.items(), reverse=True))
 
 
-def _rule(names: list[str], *, bounded: bool) -> Rule:
+def _rule(names: list[str], *, bounded: bool) -> SecretRule:
     # Of two names of which one begins the other, the longer is looked for first.
     parts = [_parts(name) for name in sorted(names, key=len, reverse=True)]
     # To look for the first letters alone costs less, by far, than for thousands of names.
@@ -80,7 +80,7 @@ def _rule(names: list[str], *, bounded: bool) -> Rule:
         before = data[max(0, start - 8) : start]
         return stop > start and (_IN_WORD.search(before) is None or _ESCAPED.search(before) is not None)
 
-    return Rule(kind="D", begin=(begin,), end=end, real=is_whole_word, bounded=bounded, ahead=_AHEAD)
+    return SecretRule(kind="D", begin=(begin,), end=end, real=is_whole_word, bounded=bounded, ahead=_AHEAD)
 
 
 def _parts(name: str) -> list[Part]:

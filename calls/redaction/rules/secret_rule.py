@@ -23,7 +23,7 @@ type Inner = Callable[[bytes, int, int], Iterator[tuple[int, int]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class SecretRule:
     """One way in which a secret shows itself."""
 
     kind: str

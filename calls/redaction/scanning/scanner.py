@@ -15,7 +15,7 @@ from calls.placeholder import MARK, is_placeholder, make
 from calls.redaction.rules.credentials import RULES, in_blob
 from calls.redaction.rules.expression import ANYWHERE, HERE, compile_expression
 from calls.redaction.rules.patterns import beginnings, full
-from calls.redaction.rules.secret_rule import AROUND, ESCAPE, End, Rule
+from calls.redaction.rules.secret_rule import AROUND, ESCAPE, End, SecretRule
 from calls.redaction.scanning.encoded_text import (
     IN_PIECE,
     IN_SPELLED_TEXT,
@@ -72,7 +72,7 @@ class Edit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    rule: Rule
+    rule: SecretRule
     lead: int
     start: int
     seen: int
@@ -84,13 +84,13 @@ class _Found:
 class Table:
     """Rules, compiled. RE2's own `Match` is called, since to scan 200 bytes costs less than a wrapper around it."""
 
-    def __init__(self, rules: Iterable[Rule] = RULES) -> None:
+    def __init__(self, rules: Iterable[SecretRule] = RULES) -> None:
         rules = tuple(rules)
         bounded = [rule for rule in rules if rule.bounded]
         free = [rule for rule in rules if not rule.bounded]
         self._rules = (*bounded, *free)
 
-        def join(expression: Callable[[Rule], str]) -> str:
+        def join(expression: Callable[[SecretRule], str]) -> str:
             return "|".join(
                 [rf"(?:\b_{{0,2}}|{ESCAPE})(?:{'|'.join(map(expression, bounded))})", *map(expression, free)]
             )
@@ -152,7 +152,7 @@ class Table:
 
     @cached_property
     def _changeable(self) -> Any:
-        def part(rule: Rule) -> str:
+        def part(rule: SecretRule) -> str:
             lead, begin = full(rule.lead), full(rule.begin)
             return rf"{lead}(?:{begin}|(?:{beginnings(rule.begin)})\z)" if rule.begin else lead
 

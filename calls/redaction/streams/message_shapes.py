@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Final, NamedTuple
 
 from calls.redaction.streams.json_leaves import OTHER, STRING
-from calls.redaction.streams.message_texts import Message, Text
+from calls.redaction.streams.message_texts import MessageLeaves, TextLeaf
 
 LONGEST: Final = 4096
 """A message of more bytes is always read."""
@@ -44,7 +44,7 @@ class Shape(NamedTuple):
     texts: tuple[CarriedText, ...]
 
 
-def shape_of(data: bytes, start: int, end: int, message: Message, texts: Sequence[Text]) -> Shape:
+def shape_of(data: bytes, start: int, end: int, message: MessageLeaves, texts: Sequence[TextLeaf]) -> Shape:
     """The shape of the message between these offsets of the data, whose leaves lie between them."""
     carried = {text.leaf: text for text in texts}
     named = {leaf for text in texts for leaf in text.names}

@@ -96,7 +96,7 @@ _REPEATED: Final = 4
 _SOUND: Final = frozenset((b"audio", b"inlineData", b"inline_data", b"input_audio"))
 
 
-class Text(NamedTuple):
+class TextLeaf(NamedTuple):
     """A leaf that carries a piece of a text."""
 
     leaf: Leaf
@@ -109,7 +109,7 @@ class Text(NamedTuple):
     may_repeat: bool
 
 
-class Message:
+class MessageLeaves:
     """The leaves of a message, and what each is for."""
 
     def __init__(self, data: bytes, leaves: Iterable[Leaf]) -> None:
@@ -118,7 +118,7 @@ class Message:
         self._paths = {leaf.path for leaf in self.leaves}
         self._marks = self._find_marks()
 
-    def texts(self) -> Iterator[Text]:
+    def texts(self) -> Iterator[TextLeaf]:
         """The leaves that carry text."""
         for leaf in self.leaves:
             if leaf.is_string and self._may_be_text(leaf):
@@ -162,7 +162,7 @@ class Message:
     def _is_sound(self, parent: Path) -> bool:
         return any(self.value(leaf).endswith(b"audio.delta") for leaf in self._marks.get(parent, ()))
 
-    def _text(self, leaf: Leaf) -> Text:
+    def _text(self, leaf: Leaf) -> TextLeaf:
         fixed: list[Hashable] = [self._place(leaf.path)]
         names: list[Leaf] = []
         for parent in ancestors(leaf.path):
@@ -171,7 +171,7 @@ class Message:
                     fixed.append((len(parent), _name(mark.path), self.value(mark)))
                 else:
                     names.append(mark)
-        return Text(leaf, tuple(fixed), tuple(names), _name(leaf.path) in _TEXT)
+        return TextLeaf(leaf, tuple(fixed), tuple(names), _name(leaf.path) in _TEXT)
 
     def _place(self, path: Path) -> Path:
         """Where a text stands, whatever entry of a list it is in. Tools that are called without numbers are told by their order."""

@@ -14,7 +14,7 @@ type Mend = Callable[[bytes, bool], bytes]
 """Sets checksums right in a piece, given whether it was changed."""
 
 
-class Piece(Protocol):
+class StreamedPiece(Protocol):
     """A piece of a body that can be recorded."""
 
     @property
@@ -24,7 +24,7 @@ class Piece(Protocol):
     def _replace[Self](self: Self, *, redactions: int) -> Self: ...
 
 
-class Redactor[P: Piece](Protocol):
+class BytesRedactor[P: StreamedPiece](Protocol):
     """What redacts the bytes of a body, and gives a piece for each that it was given."""
 
     is_stream: bool
@@ -40,7 +40,7 @@ class Redactor[P: Piece](Protocol):
         """Give the rest."""
 
 
-class StreamedBody[P: Piece]:
+class StreamedBody[P: StreamedPiece]:
     """One body (`BodyRedactor` in redact_body.py)."""
 
     __slots__ = ("_behind", "_counts", "_end", "_is_taken", "_mend", "_piece", "_slices", "_start", "_text", "_waiting")
@@ -49,7 +49,7 @@ class StreamedBody[P: Piece]:
     withheld: str | None = None
 
     def __init__(
-        self, text: StreamedText, behind: Redactor[P], piece: Callable[[int, bytes], P], mend: Mend | None = None
+        self, text: StreamedText, behind: BytesRedactor[P], piece: Callable[[int, bytes], P], mend: Mend | None = None
     ) -> None:
         """`piece` makes one of what can be recorded as it is."""
         self._text = text

@@ -18,7 +18,7 @@ from calls.redaction.streams.json_leaves import NotJson, leaves
 from calls.redaction.streams.message_bounds import LONGEST, Cut, Cutter, data_lines, event_name, kind_of
 from calls.redaction.streams.message_shapes import LONGEST as LONGEST_SHAPE
 from calls.redaction.streams.message_shapes import MEMORY, KnownShape, shape_of
-from calls.redaction.streams.message_texts import Message, Text, is_repeated
+from calls.redaction.streams.message_texts import MessageLeaves, TextLeaf, is_repeated
 
 WAITING: Final = 128 << 10
 """How many bytes of a stream may pass until the text that may begin a secret is decided without more of it."""
@@ -116,7 +116,7 @@ class MessageSearch:
     ) -> bool:
         """Take a message that is JSON; False where it is none. `whole` is where it stands with what frames it."""
         try:
-            message = Message(data, leaves(data, *span, is_cut=is_cut))
+            message = MessageLeaves(data, leaves(data, *span, is_cut=is_cut))
         except NotJson:
             return False
         texts = tuple(message.texts())
@@ -180,7 +180,7 @@ class MessageSearch:
             self._said.clear()
         self._said[name] = text
 
-    def _name(self, message: Message, text: Text) -> Hashable:
+    def _name(self, message: MessageLeaves, text: TextLeaf) -> Hashable:
         if not text.names:
             return text.channel
         values = tuple(map(message.value, text.names))

@@ -13,7 +13,7 @@ from typing import Final, cast
 from proxy.capture.capture import Capture
 from proxy.capture.connections import first_bytes, original_destination, timing
 from proxy.capture.connections.original_destination import Address, Source
-from proxy.capture.connections.relay import Server
+from proxy.capture.connections.relay import RelayServer
 from proxy.capture.connections.reset import reset
 from proxy.wire.alpn import spoken
 from proxy.wire.client_hello import NotTls, client_hello
@@ -42,7 +42,7 @@ class Arrival(asyncio.Protocol):
         self._has_ended = False
         self._is_over = False
         self._timer: asyncio.TimerHandle | None = None
-        self._server: Server | None = None
+        self._server: RelayServer | None = None
         self._has_owner = self._is_waiting = False
         """Whether the process behind it was looked for, or is being looked for."""
 
@@ -198,10 +198,10 @@ class Arrival(asyncio.Protocol):
     def _ask_server(self) -> None:
         if self._is_loop():
             return
-        self._server = server = Server(self._heard_server)
+        self._server = server = RelayServer(self._heard_server)
         self._capture.spawn(self._connect(server))
 
-    async def _connect(self, server: Server) -> None:
+    async def _connect(self, server: RelayServer) -> None:
         try:
             await self._capture.connect(server, self._address, self._port)
         except Problem as problem:

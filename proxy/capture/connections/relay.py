@@ -11,7 +11,7 @@ HIGH: Final = 256 << 10
 """Bytes that wait for one side before the other is no longer read."""
 
 
-class Server(asyncio.Protocol):
+class RelayServer(asyncio.Protocol):
     """The connection to the destination. It waits with its first bytes until it is known what becomes of the client."""
 
     def __init__(self, on_first: Callable[[], None]) -> None:
@@ -55,7 +55,7 @@ class Server(asyncio.Protocol):
 class _Side(asyncio.Protocol):
     """What one side sends goes to the other."""
 
-    def __init__(self, relay: "Relay", transport: asyncio.Transport, *, is_client: bool) -> None:
+    def __init__(self, relay: "PassedConnection", transport: asyncio.Transport, *, is_client: bool) -> None:
         self.relay = relay
         self.transport = transport
         self.is_client = is_client
@@ -94,7 +94,7 @@ class _Side(asyncio.Protocol):
             self.other.transport.resume_reading()
 
 
-class Relay:
+class PassedConnection:
     """One connection that passes as it is."""
 
     def __init__(
@@ -102,7 +102,7 @@ class Relay:
         client: asyncio.Transport,
         server: asyncio.Transport,
         entry: Entry,
-        on_end: Callable[["Relay"], None],
+        on_end: Callable[["PassedConnection"], None],
     ) -> None:
         self.is_over = False
         self._entry = entry

@@ -23,7 +23,7 @@ from proxy.capture.namespace.isolation import NotCaptive, of_step, unsupported
 from proxy.capture.namespace.mirror import Mirror
 from proxy.capture.namespace.refusals import Refusals
 from proxy.capture.namespace.system_files import system_binds
-from proxy.capture.namespace.trust_files import Authority, trust_binds
+from proxy.capture.namespace.trust_files import AuthorityFiles, trust_binds
 from proxy.errors import Failure
 from proxy.processes.user_command import forwarded_signals
 
@@ -50,7 +50,7 @@ FEW_PORTS: Final = (80, 443)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Capture:
+class CapturePlan:
     """What is to be done with a captive command's connections, and by whom."""
 
     control: str
@@ -58,7 +58,7 @@ class Capture:
 
     run: str
     token: str | None
-    authority: Authority
+    authority: AuthorityFiles
     passes_other_tcp: bool
     """What is neither HTTP nor TLS reaches its destination, and so does this machine's loopback."""
 
@@ -77,7 +77,7 @@ class Capture:
 class Captive:
     """One command and its network. An async context manager; raises NotCaptive where the system does not allow it."""
 
-    def __init__(self, command: Sequence[str], capture: Capture, *, stdout: int | None = None) -> None:
+    def __init__(self, command: Sequence[str], capture: CapturePlan, *, stdout: int | None = None) -> None:
         self._command = command
         self._capture = capture
         self._stdout = stdout

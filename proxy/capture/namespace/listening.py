@@ -18,7 +18,7 @@ _ADDRESS_ATTRIBUTE: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Listener:
+class ListeningSocket:
     """A listening TCP socket."""
 
     family: int
@@ -26,15 +26,15 @@ class Listener:
     port: int
 
 
-def listeners(diagnostics: socket.socket) -> set[Listener]:
+def listeners(diagnostics: socket.socket) -> set[ListeningSocket]:
     """Every socket that listens in the namespace to which this netlink socket belongs. Raises OSError."""
-    found: set[Listener] = set()
+    found: set[ListeningSocket] = set()
     for family in (socket.AF_INET, socket.AF_INET6):
         query = struct.pack("=BBBxL48x", family, socket.IPPROTO_TCP, 0, _LISTEN)
         for message in netlink.dump(diagnostics, _BY_FAMILY, query):
             port, address = _PORT_AND_ADDRESS.unpack_from(message, 4)
             size = 4 if message[0] == socket.AF_INET else 16
-            found.add(Listener(message[0], socket.inet_ntop(message[0], address[:size]), port))
+            found.add(ListeningSocket(message[0], socket.inet_ntop(message[0], address[:size]), port))
     return found
 
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final, Self
 
 from proxy.capture.namespace import addresses, channel, listening, netlink
-from proxy.capture.namespace.listening import Listener
+from proxy.capture.namespace.listening import ListeningSocket
 
 EACH: Final = 0.05
 """Seconds between two looks at who listens inside."""
@@ -46,7 +46,7 @@ class Mirror:
         self._ours = frozenset(ours)
         self._follows_host = host_ports is not None
         self._known_ports = frozenset(host_ports or ())
-        self._servers: dict[Listener, asyncio.Server | None] = {}
+        self._servers: dict[ListeningSocket, asyncio.Server | None] = {}
         self._services: list[asyncio.Server] = []
         self._connections = 0
         self._watching: asyncio.Task[None]
@@ -72,7 +72,7 @@ class Mirror:
         self._services.append(await asyncio.start_server(serve, sock=listener))
 
     @property
-    def unreachable(self) -> list[Listener]:
+    def unreachable(self) -> list[ListeningSocket]:
         """What listens inside and could not be made reachable from the host: the place is taken there."""
         return [listener for listener, server in self._servers.items() if server is None]
 
@@ -90,7 +90,7 @@ class Mirror:
                 look += 1
                 await asyncio.sleep(EACH)
 
-    async def _follow(self, inside: set[Listener]) -> None:
+    async def _follow(self, inside: set[ListeningSocket]) -> None:
         for gone in self._servers.keys() - inside:
             server = self._servers.pop(gone)
             if server is not None:
@@ -99,7 +99,7 @@ class Mirror:
             if len(self._servers) < MOST_LISTENERS:
                 self._servers[new] = await self._serving(new)
 
-    async def _serving(self, listener: Listener) -> asyncio.Server | None:
+    async def _serving(self, listener: ListeningSocket) -> asyncio.Server | None:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await self._continue(lambda: self._connected(listener), reader, writer)
 
@@ -110,7 +110,7 @@ class Mirror:
         except OSError:
             return None
 
-    async def _tell_host_ports(self, host: socket.socket, inside: set[Listener]) -> None:
+    async def _tell_host_ports(self, host: socket.socket, inside: set[ListeningSocket]) -> None:
         """A port is the host's where the command has not taken it inside."""
         ports = frozenset(one.port for one in listening.listeners(host)) - {one.port for one in inside} - self._ours
         added, removed = ports - self._known_ports, self._known_ports - ports
@@ -148,7 +148,7 @@ class Mirror:
         finally:
             self._connections -= 1
 
-    async def _connected(self, listener: Listener) -> _Side:
+    async def _connected(self, listener: ListeningSocket) -> _Side:
         (descriptor,) = await self._ask({"family": listener.family, "type": int(socket.SOCK_STREAM)})
         made = socket.socket(fileno=descriptor)
         made.setblocking(False)

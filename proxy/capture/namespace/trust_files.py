@@ -57,7 +57,7 @@ _HASHED: Final = re.compile(r"[0-9a-f]{8}\.\d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Authority:
+class AuthorityFiles:
     """Our CA, as files."""
 
     certificate: Path
@@ -69,7 +69,9 @@ class Authority:
         return self.certificate.with_name("system")
 
 
-def trust_binds(authority: Authority, command: Sequence[str], environment: Mapping[str, str]) -> list[tuple[str, str]]:
+def trust_binds(
+    authority: AuthorityFiles, command: Sequence[str], environment: Mapping[str, str]
+) -> list[tuple[str, str]]:
     """What to show in place of what: (copy, target). Nothing that cannot be read is among it."""
     authority.copies.mkdir(mode=0o755, exist_ok=True)
     directories = [path for path in _real(SYSTEM_DIRECTORIES) if os.path.isdir(path)]
@@ -91,7 +93,7 @@ def _real(paths: Iterable[str]) -> Iterator[str]:
     return iter(dict.fromkeys(os.path.realpath(path) for path in paths if os.path.exists(path)))
 
 
-def _copied_file(path: str, authority: Authority) -> Path | None:
+def _copied_file(path: str, authority: AuthorityFiles) -> Path | None:
     found = os.stat(path)
     name = _name(path, found.st_mtime_ns, found.st_size, authority)
     copy = authority.copies / f"{name}.pem"
@@ -103,7 +105,7 @@ def _copied_file(path: str, authority: Authority) -> Path | None:
     return copy
 
 
-def _copied_directory(path: str, authority: Authority) -> Path | None:
+def _copied_directory(path: str, authority: AuthorityFiles) -> Path | None:
     """A directory in which OpenSSL finds a CA by a name made of its subject."""
     found = os.stat(path)
     names = os.listdir(path)
@@ -137,12 +139,12 @@ def _copied_directory(path: str, authority: Authority) -> Path | None:
     return copy
 
 
-def _name(path: str, changed: int, size: int, authority: Authority) -> str:
+def _name(path: str, changed: int, size: int, authority: AuthorityFiles) -> str:
     parts = (path, changed, size, authority.certificate.stat().st_mtime_ns)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
 
 
-def _with_ours(roots: bytes, authority: Authority) -> bytes:
+def _with_ours(roots: bytes, authority: AuthorityFiles) -> bytes:
     return roots.rstrip(b"\n") + b"\n" + authority.certificate.read_bytes()
 
 

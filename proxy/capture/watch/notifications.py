@@ -30,7 +30,7 @@ MESSAGES: Final = 8
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-class Notes(Protocol):
+class EscapeListener(Protocol):
     """Who is told of what went past the worker."""
 
     def note(self, protocol: str, host: str, port: int) -> None:
@@ -40,7 +40,7 @@ class Notes(Protocol):
 class Supervisor(threading.Thread):
     """Answers one command's notifications."""
 
-    def __init__(self, channel: socket.socket, seen: Notes) -> None:
+    def __init__(self, channel: socket.socket, seen: EscapeListener) -> None:
         super().__init__(name="watch connections", daemon=True)
         self._channel = channel
         self._seen = seen

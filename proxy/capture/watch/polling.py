@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
-from proxy.capture.watch.notifications import Notes
+from proxy.capture.watch.notifications import EscapeListener
 
 EACH: Final = 0.02
 """Seconds between two looks."""
@@ -21,7 +21,7 @@ MOST_REMEMBERED: Final = 100_000
 class Polling:
     """Watches what a process and its descendants have open."""
 
-    def __init__(self, seen: Notes) -> None:
+    def __init__(self, seen: EscapeListener) -> None:
         self.pid: int | None = None
         self._seen = seen
         self._known: set[str] = set()

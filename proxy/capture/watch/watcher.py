@@ -51,7 +51,7 @@ class Escape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
+class WatchResult:
     """What came of a command that was watched."""
 
     code: int
@@ -90,12 +90,12 @@ async def run_watched(
     *,
     how: How = "seccomp",
     stdout: int | None = None,
-) -> Watched:
+) -> WatchResult:
     """Run a command as `wrapped` does, and say what it opened elsewhere than to our `own` addresses."""
     seen = Seen(own)
     if sys.platform != "linux" or how == "off":
         reason = "" if how == "off" else "connections can be watched on Linux only"
-        return Watched(code=await wrapped(command, environment, stdout), how="off", reason=reason)
+        return WatchResult(code=await wrapped(command, environment, stdout), how="off", reason=reason)
     if how == "seccomp":
         return await _by_seccomp(command, environment, seen, stdout)
     return await _by_polling(command, environment, seen, stdout, "")
@@ -103,7 +103,7 @@ async def run_watched(
 
 async def _by_seccomp(
     command: Sequence[str], environment: Mapping[str, str], seen: Seen, stdout: int | None
-) -> Watched:
+) -> WatchResult:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     theirs.set_inheritable(True)
     _adopt_orphans()
@@ -125,7 +125,7 @@ async def _by_seccomp(
     if listener is not None:
         _let_pass(listener)
     how: How = "seccomp" if supervisor.reason is None else "poll"
-    return Watched(code=code, how=how, escapes=seen.escapes(), reason=supervisor.reason or "")
+    return WatchResult(code=code, how=how, escapes=seen.escapes(), reason=supervisor.reason or "")
 
 
 def _adopt_orphans() -> None:
@@ -145,7 +145,7 @@ async def _fall_back(supervisor: Supervisor, polling: Polling) -> None:
 
 async def _by_polling(
     command: Sequence[str], environment: Mapping[str, str], seen: Seen, stdout: int | None, reason: str
-) -> Watched:
+) -> WatchResult:
     polling = Polling(seen)
 
     def started(pid: int) -> None:
@@ -153,7 +153,7 @@ async def _by_polling(
 
     async with _beside(polling.run()):
         code = await wrapped(command, environment, stdout, started)
-    return Watched(code=code, how="poll", escapes=seen.escapes(), reason=reason)
+    return WatchResult(code=code, how="poll", escapes=seen.escapes(), reason=reason)
 
 
 @asynccontextmanager

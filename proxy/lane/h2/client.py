@@ -8,9 +8,9 @@ from typing import Any, Final
 import ngh2
 
 from calls.model import Headers, Outcome
-from proxy.lane.admission import Asked, Tunnel
+from proxy.lane.admission import LaneRequest, TunnelTarget
 from proxy.lane.connection_base import LINGER, SWALLOWED, LaneContext, Visitor
-from proxy.lane.exchange import Exchange, Told
+from proxy.lane.exchange import LaneExchange, Told
 from proxy.lane.h2.heads import as_text, as_trailers, asking, wired
 from proxy.lane.h2.routes import EitherSource
 from proxy.lane.h2.wire import HEAD_BYTES, Flow, Wire
@@ -35,7 +35,7 @@ class Seat(Flow):
         super().__init__(number)
         self.engine = client.engine
         self.full = False
-        self.exchange: Exchange | None = None
+        self.exchange: LaneExchange | None = None
         self.code = int(ngh2.ErrorCode.CANCEL)
         """With which the client has reset it."""
 
@@ -141,7 +141,7 @@ class Seat(Flow):
 class Http2Client(Wire, Visitor):
     """One client. It waits since its last stream was closed."""
 
-    def __init__(self, lane: LaneContext, owner: str, tunnel: Tunnel, within: Origin) -> None:
+    def __init__(self, lane: LaneContext, owner: str, tunnel: TunnelTarget, within: Origin) -> None:
         Visitor.__init__(self, lane, owner)
         Wire.__init__(
             self,
@@ -191,7 +191,7 @@ class Http2Client(Wire, Visitor):
         if not event.end_stream:
             seat.linger()
 
-    def _source_for(self, found: Asked) -> EitherSource:
+    def _source_for(self, found: LaneRequest) -> EitherSource:
         if found.bound:
             self._bound.add(found.way)
         return self._own if found.way in self._bound else self._shared
@@ -205,7 +205,7 @@ class Http2Client(Wire, Visitor):
                 seat.swallow(len(data))
         self.taken(event.stream_id, len(data))
 
-    def _took_in(self, exchange: Exchange, data: bytes, *, last: bool) -> None:
+    def _took_in(self, exchange: LaneExchange, data: bytes, *, last: bool) -> None:
         if not last:
             exchange.take(data, (data,))
         elif data and len(data) == exchange.asked.length:

@@ -6,7 +6,7 @@ libnghttp2 has seen to it that pseudo-fields are there, names are lower-case tok
 from typing import Final
 
 from calls.model import Headers, header
-from proxy.lane.admission import Asked, Tunnel, by_connection, named_by, named_to_us, names, way_to
+from proxy.lane.admission import LaneRequest, TunnelTarget, by_connection, named_by, named_to_us, names, way_to
 from proxy.lane.exchange import Told
 from proxy.lane.heads import Fields, is_withheld
 from proxy.recording.run_identity import identify
@@ -22,7 +22,9 @@ from proxy.wire.trailers import sendable_trailers
 _OF_CONNECTION: Final = frozenset({"connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"})
 
 
-def asking(fields: Fields, engine: Engine, owner: str, tunnel: Tunnel, within: Origin, *, bodiless: bool) -> Asked:
+def asking(
+    fields: Fields, engine: Engine, owner: str, tunnel: TunnelTarget, within: Origin, *, bodiless: bool
+) -> LaneRequest:
     """What a request in a tunnel asks for. Raises Problem."""
     pseudo, headers = _apart(fields)
     method, authority, path = pseudo[":method"], pseudo.get(":authority", ""), pseudo.get(":path", "")
@@ -41,7 +43,7 @@ def asking(fields: Fields, engine: Engine, owner: str, tunnel: Tunnel, within: O
     if length is not None and not is_length(length):
         detail = "the request's Content-Length is not a plain number; it went nowhere"
         raise Problem(400, "malformed_framing", detail)
-    return Asked(
+    return LaneRequest(
         target=within,
         way=way_to(engine, within, tunnel),
         method=method,
@@ -89,7 +91,7 @@ def _for_upstream(fields: Fields, scheme: bytes, headers: Headers, kept: Headers
     ]
 
 
-def http1_request(asked: Asked) -> bytes:
+def http1_request(asked: LaneRequest) -> bytes:
     """The head for an upstream that speaks HTTP/1.1."""
     pseudo, _ = _apart(asked.wire)
     headers = asked.headers

@@ -8,7 +8,7 @@ from typing import Final
 import ngh2
 
 from calls.model import Headers, header
-from proxy.lane.admission import Asked
+from proxy.lane.admission import LaneRequest
 from proxy.lane.exchange import BROKEN
 from proxy.lane.h2.heads import as_text, as_trailers, from_http2
 from proxy.lane.h2.wire import Flow, Wire
@@ -151,7 +151,7 @@ class Leg(Flow):
         self.code: int | None = None
         """With which the upstream has reset it."""
 
-    def ask(self, taker: Taker, asked: Asked, whole: bytes | None, trailers: Headers) -> None:
+    def ask(self, taker: Taker, asked: LaneRequest, whole: bytes | None, trailers: Headers) -> None:
         self._taker = taker
         if not self._shared.open(self, asked.wire, bare=whole == b"" and not trailers):
             taker.broken(BROKEN, refused=True)

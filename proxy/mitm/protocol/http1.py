@@ -24,7 +24,7 @@ from mitmproxy.proxy.layers.http._events import (
     ResponseTrailers,
 )
 
-from proxy.mitm.layer_events import Heading, Hold, Informational, Malformed, Reading, Resume
+from proxy.mitm.layer_events import Heading, Hold, Informational, Reading, Resume, UpstreamMalformed
 from proxy.wire.heads import HEAD_BYTES, fields_fault, raw_fault
 from proxy.wire.http1_heads import HEAD_END, response_flaw, unfinished_flaw
 from proxy.wire.problem import Problem
@@ -76,7 +76,7 @@ class Http1(_http1.Http1Connection):
         yield commands.CloseConnection(self.conn)
         kind = self.ReceiveProtocolError
         if kind is ResponseProtocolError and isinstance(event, events.DataReceived):
-            kind = Malformed
+            kind = UpstreamMalformed
         yield ReceiveHttp(kind(self.stream_id, fault, self.ReceiveProtocolError.code))
 
     def _end_of_body(self, end: h11.EndOfMessage) -> CommandGenerator[None]:
@@ -105,7 +105,7 @@ class Http1(_http1.Http1Connection):
         return commands.SendData(self.conn, b"0\r\n" + b"".join(lines) + b"\r\n")
 
 
-class Server(Http1, _http1.Http1Server):
+class Http1ClientSide(Http1, _http1.Http1Server):
     """Towards the client."""
 
     ReceiveTrailers = RequestTrailers
@@ -186,7 +186,7 @@ def _framed(request: http.Request, event: ResponseHeaders) -> ResponseHeaders:
     return ResponseHeaders(event.stream_id, response, event.end_stream)
 
 
-class Client(Http1, _http1.Http1Client):
+class Http1UpstreamSide(Http1, _http1.Http1Client):
     """Towards the upstream."""
 
     ReceiveTrailers = ResponseTrailers
@@ -211,7 +211,7 @@ class Client(Http1, _http1.Http1Client):
 
     def _malformed(self, fault: str) -> ReceiveHttp:
         assert self.stream_id is not None
-        return ReceiveHttp(Malformed(self.stream_id, fault, ErrorCode.GENERIC_SERVER_ERROR))
+        return ReceiveHttp(UpstreamMalformed(self.stream_id, fault, ErrorCode.GENERIC_SERVER_ERROR))
 
     def _next_head(self) -> tuple[str | None, http.Response | None]:
         """What is wrong with the head that comes next; the interim response that it is. Neither, where it is the final one's."""

@@ -28,7 +28,7 @@ from mitmproxy.proxy.layers.http._events import (
     ResponseTrailers,
 )
 
-from proxy.mitm.layer_events import Await, Full, Hold, Informational, Malformed, Resume, Room
+from proxy.mitm.layer_events import Await, Full, Hold, Informational, Resume, Room, UpstreamMalformed
 from proxy.mitm.protocol.body_lengths import BodyLengths
 from proxy.mitm.protocol.flood import FloodGuard
 from proxy.wire.heads import fields_fault
@@ -67,7 +67,7 @@ class Http2(_http2.Http2Connection):
 
     h2_conn: Buffered
     towards_client: bool
-    MalformedMessage: type[RequestProtocolError | Malformed]
+    MalformedMessage: type[RequestProtocolError | UpstreamMalformed]
 
     def __init__(self, context: Context, *args: Any) -> None:
         super().__init__(context, *args)
@@ -170,7 +170,7 @@ class Http2(_http2.Http2Connection):
                 yield ReceiveHttp(Room(stream_id, self.towards_client))
 
 
-class Server(Http2, _http2.Http2Server):
+class Http2ClientSide(Http2, _http2.Http2Server):
     """Towards the client."""
 
     towards_client = True
@@ -198,11 +198,11 @@ class Server(Http2, _http2.Http2Server):
                 yield from self._handle_event(self.breaking.pop(stream_id))
 
 
-class Client(Http2, _http2.Http2Client):
+class Http2UpstreamSide(Http2, _http2.Http2Client):
     """Towards the upstream."""
 
     towards_client = False
-    MalformedMessage = Malformed
+    MalformedMessage = UpstreamMalformed
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -246,7 +246,7 @@ class Client(Http2, _http2.Http2Client):
         for command in super().protocol_error(message, error_code):
             if isinstance(command, ReceiveHttp) and isinstance(command.event, ResponseProtocolError):
                 event = command.event
-                yield ReceiveHttp(Malformed(event.stream_id, "it is no sound HTTP/2 message", event.code))
+                yield ReceiveHttp(UpstreamMalformed(event.stream_id, "it is no sound HTTP/2 message", event.code))
             else:
                 yield command
 

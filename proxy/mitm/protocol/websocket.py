@@ -15,7 +15,7 @@ from wsproto.frame_protocol import FrameProtocol
 from wsproto.utilities import split_comma_header
 
 from calls.model import Headers, header
-from proxy.mitm.protocol.websocket_frames import Listener
+from proxy.mitm.protocol.websocket_frames import FrameReader
 from proxy.wire.memory_budget import MemoryBudget
 from proxy.wire.problem import Problem
 from replay import answer as given
@@ -61,7 +61,7 @@ class Upgrade:
         raw = http.Headers([(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields])
         self.response = http.Response(b"HTTP/1.1", 101, b"Switching Protocols", raw, None, None, 0.0, None)
         extensions: list[Extension] = [extension[1]] if extension else []
-        self.listener = Listener(to_server=True, extensions=extensions, budget=budget)
+        self.listener = FrameReader(to_server=True, extensions=extensions, budget=budget)
         self._frames = FrameProtocol(client=False, extensions=extensions)
 
     def sent(self, frame: given.Frame) -> bytes:

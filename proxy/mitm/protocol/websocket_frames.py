@@ -50,7 +50,7 @@ class NoRoom(ParseFailed):
         super().__init__("there is no room for another long message", CloseReason.TRY_AGAIN_LATER)
 
 
-class Listener:
+class FrameReader:
     """Messages out of the bytes of one side. What it holds of one that is not whole counts in `budget`."""
 
     def __init__(self, *, to_server: bool, extensions: list[Extension], budget: MemoryBudget) -> None:

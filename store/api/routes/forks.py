@@ -26,7 +26,7 @@ type Id = Annotated[str, StringConstraints(pattern=RUN_ID)]
 type Word = Annotated[str, StringConstraints(max_length=300)]
 
 
-class Wanted(BaseModel):
+class ForkRequest(BaseModel):
     """Where the fork leaves the record, and what holds from there."""
 
     model_config = ConfigDict(extra="forbid")
@@ -46,7 +46,7 @@ class Wanted(BaseModel):
 
 
 @router.post("/runs/{run}/forks", summary="Fork a run", status_code=201)
-async def post_fork(desk: TheDesk, run: RunId, wanted: Wanted) -> Response:
+async def post_fork(desk: TheDesk, run: RunId, wanted: ForkRequest) -> Response:
     """Its id is then the run in the credentials of the clients: answered from the record, then live, and recorded."""
     parent = await shape(desk, run)
     if desk.mode != "auto":
@@ -69,7 +69,7 @@ async def post_fork(desk: TheDesk, run: RunId, wanted: Wanted) -> Response:
     return Json(report, 201, {"location": f"/v1/replays/{name}"})
 
 
-async def _left_at(desk: Desk, run: str, wanted: Wanted, steps: int) -> int:
+async def _left_at(desk: Desk, run: str, wanted: ForkRequest, steps: int) -> int:
     """The step it leaves from. Raises Problem where the run does not come so far."""
     if wanted.at is None:
         await desk.recorded.check_run(run, is_held=True)
@@ -81,7 +81,7 @@ async def _left_at(desk: Desk, run: str, wanted: Wanted, steps: int) -> int:
     return wanted.at
 
 
-def _report(desk: Desk, name: str, run: str, at: int, wanted: Wanted) -> dict[str, Any]:
+def _report(desk: Desk, name: str, run: str, at: int, wanted: ForkRequest) -> dict[str, Any]:
     """The report of a fork that nobody has asked anything. Raises Problem for what cannot be wished for."""
     try:
         effects(wanted.effects, wanted.allow)

@@ -22,7 +22,7 @@ from store.api.parameters import RUN_ID
 from store.api.problems import Problem
 from store.api.routes.runs import shape
 from store.api.spilled_answers import BODY
-from store.bundle.bundle import BadBundle, Entry, FiledRequests, Head, NoRoom, parts
+from store.bundle.bundle import BadBundle, BundleHead, Entry, FiledRequests, NoRoom, parts
 from store.generations.fork_copies import UUID7, new_id
 from store.ingest.batch_writer import Ingest, Kept
 from store.large.summary import summary_if_large
@@ -101,7 +101,7 @@ class _Upload:
     desk: Desk
     file: Path
 
-    def parts(self) -> Iterator[Head | Entry | Gap]:
+    def parts(self) -> Iterator[BundleHead | Entry | Gap]:
         """What it holds, read anew. Raises Problem and NoRoom."""
         room = UNPACKED if self.desk.helper is None else HERE_UNPACKED
         with self.file.open("rb") as content, tempfile.TemporaryFile(dir=self.desk.spilled) as earlier:
@@ -118,7 +118,7 @@ class _Listing:
     """What is known of a bundle that was read once: each part is as it should be."""
 
     upload: _Upload
-    head: Head
+    head: BundleHead
     run: str
     """The run that it will be here."""
 
@@ -143,7 +143,7 @@ def _listed(upload: _Upload, name: str | None) -> _Listing:
     """Read it once: under the run, and under ids of its own where the run gets a new name. Raises Problem and NoRoom."""
     found = upload.parts()
     head = next(found)
-    assert isinstance(head, Head)
+    assert isinstance(head, BundleHead)
     run = name or head.run["id"]
     name = None if run == head.run["id"] else name
     if not re.fullmatch(RUN_ID, run):

@@ -28,7 +28,7 @@ PAGE = 100
 type Run = Annotated[str, StringConstraints(pattern=RUN_ID)]
 
 
-class Wanted(BaseModel):
+class RekeyRequest(BaseModel):
     """Which runs, and whether only to say what would become of them."""
 
     model_config = ConfigDict(extra="forbid")
@@ -40,7 +40,7 @@ class Wanted(BaseModel):
 
 
 @router.post("/rekey", summary="Key stored calls again under the rules in force")
-async def rekey(desk: TheDesk, wanted: Wanted) -> Response:
+async def rekey(desk: TheDesk, wanted: RekeyRequest) -> Response:
     """JSON Lines: `{run, done}` while a run is keyed, then `{run, calls, changed, unchanged, collide, part, …}`, at last `{end: true, …}`.
 
     `collide`: calls that had keys of their own and now share one, with different answers. `part`: calls that shared a key and no
@@ -57,7 +57,7 @@ async def rekey(desk: TheDesk, wanted: Wanted) -> Response:
     return StreamingResponse(_lines(desk, wanted), media_type="application/jsonl")
 
 
-async def _lines(desk: Desk, wanted: Wanted) -> AsyncIterator[bytes]:
+async def _lines(desk: Desk, wanted: RekeyRequest) -> AsyncIterator[bytes]:
     totals = {"runs": 0, "calls": 0, "changed": 0, "unchanged": 0, "collide": 0, "part": 0, "failed": 0}
     async for run in _runs(desk, wanted):
         async with aclosing(_told(desk, run, dry=wanted.dry_run)) as lines:
@@ -69,7 +69,7 @@ async def _lines(desk: Desk, wanted: Wanted) -> AsyncIterator[bytes]:
     yield msgspec.json.encode(ended | totals) + b"\n"
 
 
-async def _runs(desk: Desk, wanted: Wanted) -> AsyncIterator[str]:
+async def _runs(desk: Desk, wanted: RekeyRequest) -> AsyncIterator[str]:
     if wanted.runs is not None:
         for run in dict.fromkeys(wanted.runs):
             yield run

@@ -23,7 +23,7 @@ type Id = Annotated[str, StringConstraints(pattern=RUN_ID)]
 type Host = Annotated[str, StringConstraints(pattern=r"^(\*\.)?[A-Za-z0-9._:-]{1,253}$", to_lower=True)]
 
 
-class Wanted(BaseModel):
+class ReplayRequest(BaseModel):
     """Which run is to answer."""
 
     model_config = ConfigDict(extra="forbid")
@@ -56,7 +56,7 @@ class Ending(BaseModel):
 
 
 @router.post("/replays", summary="Make a replay of a run", status_code=201)
-async def post_replay(desk: TheDesk, wanted: Wanted) -> Response:
+async def post_replay(desk: TheDesk, wanted: ReplayRequest) -> Response:
     """Its id is then the run in the credentials of the clients that are to be answered from it."""
     if desk.mode not in ("replay", "auto"):
         detail = (

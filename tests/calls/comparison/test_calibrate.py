@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from calls.comparison.calibrate import Calibration, Finding, calibrate
 from calls.comparison.field_heuristics import Guess
-from calls.comparison.proposal import Proposal, Rule, added, proposals
+from calls.comparison.proposal import Proposal, ProposedRule, added, proposals
 from calls.model import Exchange, Request, Response
 from store.active_profiles import shipped
 from tests.calls.asking import ANTHROPIC, OPENAI, PROFILES, TICKETS, VERSION, asking, chat, request, user
@@ -269,7 +269,7 @@ def test_a_profile_of_ours_is_added_to_and_its_comments_stay() -> None:
 )
 def test_a_list_is_added_to_however_it_is_written(line: str) -> None:
     text = f'[[profile]]\nname = "t-calibrated/4"\n{line}\n\n[tunnel]\nhosts = ["a"]\n'
-    rule = Rule("transient", '"$.new"', "a reason")
+    rule = ProposedRule("transient", '"$.new"', "a reason")
     made = added(text, Proposal(stem="t-calibrated", extends="t-calibrated/4", host=None, rules=(rule,)), "")
     [before], [after] = (tomllib.loads(one)["profile"] for one in (text, made))
     assert after["transient"] == ["$.new", *before["transient"]]
@@ -278,7 +278,7 @@ def test_a_list_is_added_to_however_it_is_written(line: str) -> None:
 
 
 keys = st.sampled_from(["transient", "identity", "secret", "query.transient", "headers.transient", "fold.id"])
-rules = st.builds(Rule, keys, st.sampled_from(['"$.a"', "\"$['ä']\"", '"$.b[*].c"']), st.just("why"))
+rules = st.builds(ProposedRule, keys, st.sampled_from(['"$.a"', "\"$['ä']\"", '"$.b[*].c"']), st.just("why"))
 texts = st.sampled_from(
     [
         "",
@@ -294,7 +294,7 @@ texts = st.sampled_from(
     st.lists(rules, min_size=1, max_size=4, unique_by=lambda rule: rule.entry),
     st.sampled_from(["rest/1", "own/1"]),
 )
-def test_every_line_that_was_there_stays(text: str, wanted: Sequence[Rule], extends: str) -> None:
+def test_every_line_that_was_there_stays(text: str, wanted: Sequence[ProposedRule], extends: str) -> None:
     if extends == "own/1" and "own/1" not in text:
         extends = "rest/1"
     proposal = Proposal(stem="new-calibrated", extends=extends, host="h", rules=tuple(wanted))

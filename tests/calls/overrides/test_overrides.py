@@ -17,11 +17,11 @@ from calls.overrides.overrides import (
     Arguments,
     BadOverride,
     Fault,
-    Match,
+    OverrideMatch,
     Patch,
-    Text,
+    TextOverride,
     ToolResult,
-    Whole,
+    WholeOverride,
     cleaned,
     listed,
 )
@@ -53,11 +53,11 @@ answer = { status = 503, headers = { "X-Why" = ["a", "b"] }, body = { error = "a
 def test_a_file_of_toml_is_read_whole():
     result, arguments, text, fault, answer = parse(FILE, is_json=False)
     assert (result.step, result.change, result.line) == (3, ToolResult(value={"tickets": []}), 2)
-    assert arguments.match == Match(host="api.openai.com", operation="chat", nth=2)
+    assert arguments.match == OverrideMatch(host="api.openai.com", operation="chat", nth=2)
     assert isinstance(arguments.change, Arguments)
-    assert text.change == Text(text="voucher", find="refund")
+    assert text.change == TextOverride(text="voucher", find="refund")
     assert fault.change == Fault(kind="status", amount=429, times=2, retry_after=0.5)
-    assert answer.change == Whole(
+    assert answer.change == WholeOverride(
         status=503, headers=(("X-Why", "a"), ("X-Why", "b")), body={"error": "away"}, has_body=True
     )
 
@@ -66,7 +66,10 @@ def test_json_says_the_same_as_toml():
     entries = [{"step": 1, "text": "no"}, {"step": 2, "patch": [{"op": "remove", "path": "/x"}]}]
     for content in ({"override": entries}, entries):
         first, second = parse(json.dumps(content, indent=1), is_json=True)
-        assert (first.change, second.change) == (Text(text="no"), Patch(patch=({"op": "remove", "path": "/x"},)))
+        assert (first.change, second.change) == (
+            TextOverride(text="no"),
+            Patch(patch=({"op": "remove", "path": "/x"},)),
+        )
     assert [one.change for one in listed(entries)] == [first.change, second.change]
 
 

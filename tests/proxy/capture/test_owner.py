@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.capture.owner import Owners, Search, _listed, socket_inode
+from proxy.capture.owner import Owners, ProcessSearch, _listed, socket_inode
 from proxy.capture.process import read_process
 from proxy.wire.access import Access
 from tests.support import wire
@@ -37,7 +37,7 @@ def test_the_kernel_tells_whose_socket_it_is(family: socket.AddressFamily) -> No
             assert socket_inode(peer[:2], server.getsockname()[:2]) == inode
             assert _listed(family, peer[1], server.getsockname()[1]) == inode
             # Ours is the worker's own process, which is nobody's agent.
-            assert Search(server.getsockname()[1]).holder(peer[:2], server.getsockname()[:2]) is None
+            assert ProcessSearch(server.getsockname()[1]).holder(peer[:2], server.getsockname()[:2]) is None
     assert socket_inode(peer[:2], ("127.0.0.1", 1)) is None
 
 

@@ -12,7 +12,7 @@ from calls.model import Exchange, Request
 from calls.redaction.redactor import Redactor, Rules
 from calls.redaction.rules.credentials import RULES
 from proxy.commands import export
-from proxy.commands.export import Search, exported
+from proxy.commands.export import SecretSearch, exported
 from proxy.processes.store_client import Api
 from store.bundle.bundle import write
 from tests.replay.strategies import exchange, ok, run_of
@@ -34,7 +34,7 @@ class Stub:
 
 
 def exports(form: str, output: Path | None) -> None:
-    exported(cast(Api, Stub()), "run", form, Search(redactor=Redactor(key=bytes(32))), output)
+    exported(cast(Api, Stub()), "run", form, SecretSearch(redactor=Redactor(key=bytes(32))), output)
 
 
 def terminal(form: str, monkeypatch: pytest.MonkeyPatch) -> bytes:
@@ -80,7 +80,7 @@ def test_a_secret_in_pieces_that_the_rules_of_its_day_did_not_know_is_not_export
     file = tmp_path / "run.jsonl"
 
     def exports_it(redactor: Redactor) -> None:
-        exported(cast(Api, Stub(made)), "run", "bundle", Search(redactor=redactor), file)
+        exported(cast(Api, Stub(made)), "run", "bundle", SecretSearch(redactor=redactor), file)
 
     exports_it(older)
     file.unlink()

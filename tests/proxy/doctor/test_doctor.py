@@ -14,7 +14,17 @@ import trustme
 
 from proxy.doctor import doctor
 from proxy.doctor.client_probes import PROBES, Probe, Tools, program, python, tools_of
-from proxy.doctor.doctor import Finding, Worker, as_json, examine, examine_captive, judged, rows, sound, surroundings
+from proxy.doctor.doctor import (
+    Finding,
+    ProbedWorker,
+    as_json,
+    examine,
+    examine_captive,
+    judged,
+    rows,
+    sound,
+    surroundings,
+)
 from proxy.doctor.probe_servers import HOST, Echo, echoing
 from proxy.trust.truststore import truststore
 from tests.live.standin import StandinWorker, standing
@@ -36,14 +46,14 @@ def standin(echo: Echo, tmp_path: Path) -> Iterator[StandinWorker]:
 
 
 @pytest.fixture
-def worker(standin: StandinWorker, echo: Echo, tmp_path: Path) -> Worker:
+def worker(standin: StandinWorker, echo: Echo, tmp_path: Path) -> ProbedWorker:
     store = tmp_path / "trust store.p12"
     store.write_bytes(truststore(standin.ca.read_bytes()))
     proxy = f"http://127.0.0.1:{standin.port}"
-    return Worker(proxy=proxy, ca=standin.ca, ca_bundle=standin.ca, echo=echo, token="secret", truststore=store)
+    return ProbedWorker(proxy=proxy, ca=standin.ca, ca_bundle=standin.ca, echo=echo, token="secret", truststore=store)
 
 
-async def found(worker: Worker, client: str, base: dict[str, str] | None = None) -> Finding:
+async def found(worker: ProbedWorker, client: str, base: dict[str, str] | None = None) -> Finding:
     (finding,) = await examine(worker, HERE if base is None else base, probes=[BY_NAME[client]])
     if finding.verdict == "missing":
         pytest.skip(f"{client} is not installed here")
@@ -54,17 +64,17 @@ async def found(worker: Worker, client: str, base: dict[str, str] | None = None)
     "client",
     ["curl", "git", "python urllib", "python requests", "python httpx", "python httpx2", "python openai", "node fetch"],
 )
-async def test_a_client_that_obeys_goes_through_and_names_its_run(worker: Worker, client: str) -> None:
+async def test_a_client_that_obeys_goes_through_and_names_its_run(worker: ProbedWorker, client: str) -> None:
     finding = await found(worker, client)
     assert (finding.verdict, finding.names_run, finding.fix) == ("through", True, None), finding.said
 
 
-async def test_java_goes_through_with_our_truststore_but_cannot_name_its_run(worker: Worker) -> None:
+async def test_java_goes_through_with_our_truststore_but_cannot_name_its_run(worker: ProbedWorker) -> None:
     finding = await found(worker, "java HttpClient")
     assert (finding.verdict, finding.names_run) == ("through", False), finding.said
 
 
-async def test_aiohttp_escapes_until_it_is_told(worker: Worker) -> None:
+async def test_aiohttp_escapes_until_it_is_told(worker: ProbedWorker) -> None:
     escaping = await found(worker, "python aiohttp")
     assert escaping.verdict == "escapes"
     assert "trust_env=True" in str(escaping.fix)
@@ -72,24 +82,24 @@ async def test_aiohttp_escapes_until_it_is_told(worker: Worker) -> None:
 
 
 @pytest.mark.parametrize("client", ["curl", "python urllib", "python requests", "python anthropic", "node https"])
-async def test_a_client_without_our_ca_is_found_untrusting(worker: Worker, client: str, tmp_path: Path) -> None:
+async def test_a_client_without_our_ca_is_found_untrusting(worker: ProbedWorker, client: str, tmp_path: Path) -> None:
     other = tmp_path / "other.pem"
     trustme.CA().cert_pem.write_to_path(other)
-    stranger = Worker(proxy=worker.proxy, ca=other, ca_bundle=other, echo=worker.echo)
+    stranger = ProbedWorker(proxy=worker.proxy, ca=other, ca_bundle=other, echo=worker.echo)
     finding = await found(stranger, client)
     assert (finding.verdict, finding.names_run) == ("untrusted", True)
     assert finding.fix
 
 
 async def test_a_worker_that_refuses_is_not_taken_for_a_client_that_distrusts(
-    worker: Worker, standin: StandinWorker
+    worker: ProbedWorker, standin: StandinWorker
 ) -> None:
     standin.refuse = b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\n\r\n"
     finding = await found(worker, "python urllib")
     assert (finding.verdict, finding.said) == ("unclear", "the worker answered: HTTP/1.1 502 Bad Gateway")
 
 
-async def test_a_no_proxy_of_the_users_shows_as_an_escape_only_where_it_covers_the_host(worker: Worker) -> None:
+async def test_a_no_proxy_of_the_users_shows_as_an_escape_only_where_it_covers_the_host(worker: ProbedWorker) -> None:
     assert (await found(worker, "python requests", {**HERE, "NO_PROXY": ".corp"})).verdict == "through"
     assert (await found(worker, "python requests", {**HERE, "NO_PROXY": HOST})).verdict == "escapes"
 
@@ -102,7 +112,7 @@ def script(tmp_path: Path, body: str) -> dict[str, str]:
 
 
 async def test_a_client_that_hangs_is_ended_with_all_that_it_started(
-    worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    worker: ProbedWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doctor, "TRY_FOR", 0.3)
     pid = tmp_path / "pid"
@@ -117,14 +127,14 @@ def lives(pid: str) -> bool:
     return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-async def test_a_client_that_breaks_before_it_asks_is_not_said_to_escape(worker: Worker, tmp_path: Path) -> None:
+async def test_a_client_that_breaks_before_it_asks_is_not_said_to_escape(worker: ProbedWorker, tmp_path: Path) -> None:
     base = script(tmp_path, "echo broken >&2; exit 1")
     probe = Probe(client="client", command=program("client"), says_version=True)
     (finding,) = await examine(worker, base, probes=[probe])
     assert (finding.verdict, finding.said) == ("unclear", "broken")
 
 
-async def test_what_is_not_there_is_missing(worker: Worker) -> None:
+async def test_what_is_not_there_is_missing(worker: ProbedWorker) -> None:
     findings = await examine(worker, {"PATH": "/nonexistent"})
     assert {finding.verdict for finding in findings} == {"missing"}
     assert sound(findings)

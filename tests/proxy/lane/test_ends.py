@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from proxy.lane.relay import Relay
+from proxy.lane.relay import RelayedExchange
 from proxy.lane.upstream import Upstream as Connection
 from proxy.lane.upstream import Upstreams, Way
 from proxy.lane.upstream_http1 import Lender
@@ -181,7 +181,7 @@ async def test_a_fault_of_ours_in_an_answer_is_not_the_upstream_s(
     def broken(*_: Any) -> None:
         raise LookupError("a mistake of ours")
 
-    monkeypatch.setattr(Relay, "whole", broken)
+    monkeypatch.setattr(RelayedExchange, "whole", broken)
     recorder = MemoryRecorder()
     async with (
         answering(OK) as upstream,

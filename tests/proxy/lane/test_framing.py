@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.lane.framing import Body, Chunked, Malformed, Sized, UntilClosed
+from proxy.lane.framing import Body, Chunked, MalformedBody, Sized, UntilClosed
 
 CHUNK = st.binary(min_size=1, max_size=40)
 TRAILERS = st.lists(st.tuples(st.text("abXZ-9", min_size=1, max_size=6), st.text("xyz ,;=", max_size=8)), max_size=3)
@@ -96,7 +96,7 @@ def test_nothing_is_taken_for_a_body_that_llhttp_refuses(data: bytes) -> None:
     body, outside = Chunked(), _judged(data)
     try:
         _, payload, end, _ = _fed(body, [data])
-    except Malformed:
+    except MalformedBody:
         return
     if end is not None:
         assert outside is not None
@@ -115,7 +115,7 @@ def _sound(pieces: Iterable[bytes]) -> tuple[bytes, bytes, bool]:
     for piece in pieces:
         try:
             cut = body.feed(piece)
-        except Malformed as fault:
+        except MalformedBody as fault:
             return gone + fault.go, payload + b"".join(fault.pieces), True
         gone, payload = gone + cut.go, payload + b"".join(cut.pieces)
         if cut.end is not None:
@@ -125,7 +125,7 @@ def _sound(pieces: Iterable[bytes]) -> tuple[bytes, bytes, bool]:
 
 @pytest.mark.parametrize("line", [b"0x3", b"+3", b"-3", b" 3", b"3 ", b"", b"3;\0", b"1" * 16, b"3_0", b"\xb3"])
 def test_what_is_no_size_is_refused(line: bytes) -> None:
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedBody):
         Chunked().feed(line + b"\r\nabc\r\n0\r\n\r\n")
 
 
@@ -135,7 +135,7 @@ def test_old_servers_may_pad_their_sizes() -> None:
 
 @pytest.mark.parametrize("endless", [b"1" * 5000, b"0\r\n" + b"x" * (1 << 17), b"3;" + b"x" * 5000])
 def test_what_never_ends_is_refused_before_it_fills_the_memory(endless: bytes) -> None:
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedBody):
         _fed(Chunked(), (endless[at : at + 1000] for at in range(0, len(endless), 1000)))
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from calls.model import ChunkKind
 from proxy.lane import lane as lanes
-from proxy.lane.client import Client
+from proxy.lane.client import Http1Connection
 from proxy.lane.h2.client import Http2Client, Seat
 from proxy.lane.h2.upstreams import Leg
-from proxy.lane.relay import Relay
+from proxy.lane.relay import RelayedExchange
 from proxy.wire.config import Limits
 from tests.support.h2quick import Quick
 from tests.support.h2wire import Peer, StreamBroken
@@ -213,14 +213,14 @@ async def test_a_worker_that_stops_says_so_and_lets_end_what_is_under_way(tmp_pa
 async def test_a_fault_of_ours_ends_one_client_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    response = Relay.response
+    response = RelayedExchange.response
 
-    def broken(relay: Relay, told: Any, *, alone: bool) -> None:
+    def broken(relay: RelayedExchange, told: Any, *, alone: bool) -> None:
         if "broken" in relay.asked.url:
             raise LookupError("a mistake of ours")
         response(relay, told, alone=alone)
 
-    monkeypatch.setattr(Relay, "response", broken)
+    monkeypatch.setattr(RelayedExchange, "response", broken)
     recorder = MemoryRecorder()
     async with (
         speaking(answer_all) as upstream,
@@ -241,14 +241,14 @@ async def test_a_fault_in_a_look_at_the_time_ends_one_client_and_no_looking(
 ) -> None:
     monkeypatch.setattr(lanes, "LOOK", 0.05)
     faults = [LookupError("a mistake of ours")]
-    overdue = Client.overdue
+    overdue = Http1Connection.overdue
 
-    def look(client: Client, now: float) -> None:
+    def look(client: Http1Connection, now: float) -> None:
         if faults:
             raise faults.pop()
         overdue(client, now)
 
-    monkeypatch.setattr(Client, "overdue", look)
+    monkeypatch.setattr(Http1Connection, "overdue", look)
     async with opened(tmp_path, limits=Limits(idle=0.3, grace=0.5)) as worker:
         both = [await asyncio.open_connection("127.0.0.1", worker.port) for _ in range(2)]
         async with asyncio.timeout(10):
@@ -287,7 +287,7 @@ async def test_clients_that_are_gone_leave_nothing(tmp_path: Path) -> None:
             if not _left(Http2Client):
                 break
             await asyncio.sleep(0.02)  # for the last one's end to arrive
-        assert [_left(kind) for kind in (Http2Client, Seat, Relay, Leg)] == [0, 0, 0, 0]
+        assert [_left(kind) for kind in (Http2Client, Seat, RelayedExchange, Leg)] == [0, 0, 0, 0]
 
 
 def _left(kind: type) -> int:

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.lane.admission import Asked, Tunnel, asked
+from proxy.lane.admission import LaneRequest, TunnelTarget, asked
 from proxy.lane.head_cache import LONGEST, MOST, Repeated
 from proxy.lane.heads import request_head
 from proxy.trust.ca import ensure
 from proxy.wire.config import EngineConfig, Origin
 from proxy.wire.engine import Engine
 
-TUNNEL, WITHIN = Tunnel("api.test", 443, ("run-1", "x")), Origin("https", "api.test", 443)
+TUNNEL, WITHIN = TunnelTarget("api.test", 443, ("run-1", "x")), Origin("https", "api.test", 443)
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
     return Engine(config=config, recorder=None, answerer=None, trust=Path("unused"))
 
 
-def _found(engine: Engine, raw: bytes) -> Asked | None:
+def _found(engine: Engine, raw: bytes) -> LaneRequest | None:
     head = request_head(raw)
     return asked(head, engine, "local", TUNNEL, WITHIN) if head else None
 

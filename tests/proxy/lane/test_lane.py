@@ -15,9 +15,9 @@ import pytest
 import uvloop
 
 from proxy.lane import upstream as upstreams
-from proxy.lane.client import Client
+from proxy.lane.client import Http1Connection
 from proxy.lane.lane import Lane
-from proxy.lane.relay import Relay
+from proxy.lane.relay import RelayedExchange
 from proxy.wire.config import Limits
 from tests.support.h2wire import Peer
 from tests.support.wire import (
@@ -359,7 +359,7 @@ async def test_clients_that_are_gone_leave_nothing(tmp_path: Path) -> None:
         gc.collect()
         # By their types and not by name: SDKs have clients as well.
         kinds = [type(thing) for thing in gc.get_objects()]
-    assert (kinds.count(Client), kinds.count(Relay)) == (0, 0)
+    assert (kinds.count(Http1Connection), kinds.count(RelayedExchange)) == (0, 0)
 
 
 # On the loop that a worker runs on

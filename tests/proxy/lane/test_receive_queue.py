@@ -222,13 +222,13 @@ async def test_what_waits_to_be_sent_is_encoded_in_slices(tmp_path: Path, monkey
 
 async def test_pieces_are_recorded_before_many_of_them_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waiting: list[int] = []
-    tell = tape.Tape._tell_pieces
+    tell = tape.RecordingGuard._tell_pieces
 
-    def note(one: tape.Tape) -> None:
+    def note(one: tape.RecordingGuard) -> None:
         waiting.append(len(one._pieces))
         tell(one)
 
-    monkeypatch.setattr(tape.Tape, "_tell_pieces", note)
+    monkeypatch.setattr(tape.RecordingGuard, "_tell_pieces", note)
     recorder = MemoryRecorder()
     async with speaking(answer_all) as upstream, opened(tmp_path, recorder, **reaching(upstream)) as worker:
         client = Quick(*await connected(worker, f"localhost:{upstream.port}", alpn=("h2",)))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calls.model import Headers
-from proxy.lane.admission import Asked, Tunnel
+from proxy.lane.admission import LaneRequest, TunnelTarget
 from proxy.lane.exchange import Told
 from proxy.lane.h2.heads import asking
 from proxy.lane.upstream import Upstream
@@ -93,13 +93,13 @@ class Heard:
         pass
 
 
-def _asked(method: str = "GET") -> Asked:
+def _asked(method: str = "GET") -> LaneRequest:
     origin, fields = Origin("https", "api.test", 443), [(b"x-a", b"1")]
     head = [(b":method", method.encode()), (b":path", b"/"), (b":authority", b"api.test"), *fields]
     engine: Any = SimpleNamespace(
         contact=lambda target: target, config=SimpleNamespace(is_only_run=lambda _run: False, access=EVERYBODY)
     )
-    found = asking(head, engine, "local", Tunnel("api.test", 443, None), origin, bodiless=True)
+    found = asking(head, engine, "local", TunnelTarget("api.test", 443, None), origin, bodiless=True)
     return found._replace(head=f"{method} / HTTP/1.1\r\nHost: api.test\r\nx-a: 1\r\n\r\n".encode())
 
 
@@ -200,7 +200,9 @@ def test_another_host_is_refused() -> None:
     engine: Any = None
     head = [(b":method", b"GET"), (b":path", b"/"), (b":authority", b"evil.test")]
     with pytest.raises(Problem, match="host_mismatch"):
-        asking(head, engine, "local", Tunnel("api.test", 443, None), Origin("https", "api.test", 443), bodiless=True)
+        asking(
+            head, engine, "local", TunnelTarget("api.test", 443, None), Origin("https", "api.test", 443), bodiless=True
+        )
 
 
 @pytest.mark.parametrize("path", [b"@evil.test/", b":1/", b".evil.test/", b"*", b""])
@@ -208,4 +210,6 @@ def test_no_path_changes_the_host_that_the_record_names(path: bytes) -> None:
     engine: Any = None
     head = [(b":method", b"OPTIONS"), (b":scheme", b"x"), (b":path", path), (b":authority", b"api.test")]
     with pytest.raises(Problem, match="bad_path"):
-        asking(head, engine, "local", Tunnel("api.test", 443, None), Origin("https", "api.test", 443), bodiless=True)
+        asking(
+            head, engine, "local", TunnelTarget("api.test", 443, None), Origin("https", "api.test", 443), bodiless=True
+        )

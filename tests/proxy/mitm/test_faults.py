@@ -324,7 +324,7 @@ async def test_connections_that_have_ended_are_forgotten(tmp_path: Path) -> None
             await peer.answer(peer.ask("api.test", "/x"))
         assert upstream.connections == 20
         gc.collect()
-        assert sum(isinstance(thing, http1.Client) for thing in gc.get_objects()) < 5
+        assert sum(isinstance(thing, http1.Http1UpstreamSide) for thing in gc.get_objects()) < 5
         writer.close()
 
 
@@ -341,7 +341,7 @@ def test_frames_that_cost_much_let_others_have_their_turn(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(_http2.Http2Connection, "_handle_event", costly)
     client = Client(peername=("127.0.0.1", 1), sockname=("127.0.0.1", 2), timestamp_start=0.0)
-    connection = http2.Server(Context(client, Options(1.0)))  # type: ignore[arg-type]
+    connection = http2.Http2ClientSide(Context(client, Options(1.0)))  # type: ignore[arg-type]
     sent = frame(0, bytes(5000))
     turns = list(connection._received(events.DataReceived(client, sent)))
     assert b"".join(handled) == sent

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from proxy.processes.child_process import Child
-from proxy.processes.command_processes import House
+from proxy.processes.command_processes import CommandProcesses
 from proxy.settings import load
 
 
@@ -38,7 +38,7 @@ async def test_ctrl_c_while_its_processes_stop_leaves_none_of_them(times: int, e
     child = Slow()
 
     async def command() -> None:
-        async with House(load({"data": data}, None)) as house:
+        async with CommandProcesses(load({"data": data}, None)) as house:
             house._workers.append(cast(Child, child))
 
     async with asyncio.TaskGroup() as group:

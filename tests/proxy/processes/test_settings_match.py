@@ -9,7 +9,7 @@ import pytest
 from proxy.commands.record import _apart
 from proxy.commands.up import _only_one
 from proxy.errors import Failure
-from proxy.processes.command_processes import House
+from proxy.processes.command_processes import CommandProcesses
 from proxy.processes.settings_match import WORKERS, facts, others, same_database, same_profiles
 from proxy.settings import Settings, load
 
@@ -106,7 +106,7 @@ def test_no_other_worker_stands_in_for_one_that_answers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("part", ["all", "store"])
 def test_nobody_goes_by_the_note_of_an_up_that_was_killed(part: str, data: Path) -> None:
     """`store server`: the note is the workers', which an `up` of their own runs."""
-    house = House(load({"data": data, "part": part}, None))
+    house = CommandProcesses(load({"data": data, "part": part}, None))
     house.data.announce("up", {"proxy": "http://127.0.0.1:9"})
     with _only_one(house):
         assert (house.data.notice("up") is None) is (part == "all")

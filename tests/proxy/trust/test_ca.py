@@ -176,7 +176,7 @@ def test_a_leaf_whose_life_is_half_over_is_made_again(tmp_path: Path, monkeypatc
     assert authority.leaf("api.test") is not authority.leaf("api.test")
 
 
-def _handshake(authority: ca.Authority, directory: Path, host: str) -> ssl.SSLObject:
+def _handshake(authority: ca.CertificateAuthority, directory: Path, host: str) -> ssl.SSLObject:
     """A whole TLS handshake in memory, verified as strictly as Python can."""
     leaf = authority.leaf(host)
     chain = directory / "leaf.pem"

@@ -8,33 +8,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.errors import Failure
-from proxy.trust.ca import Authority, ensure
+from proxy.trust.ca import CertificateAuthority, ensure
 from proxy.wire.access import Access
 from proxy.wire.config import EngineConfig, Origin, loopback
 from proxy.worker.process import all_files
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
     return ensure(tmp_path_factory.mktemp("keys") / "keys")
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "example.com", "2001:db8::1"])
-def test_a_worker_beyond_loopback_wants_a_token(authority: Authority, host: str) -> None:
+def test_a_worker_beyond_loopback_wants_a_token(authority: CertificateAuthority, host: str) -> None:
     with pytest.raises(Failure, match="set a token"):
         EngineConfig(authority=authority, host=host)
     EngineConfig(authority=authority, host=host, access=Access(tokens=("secret",)))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
-def test_a_worker_on_loopback_wants_none(authority: Authority, host: str) -> None:
+def test_a_worker_on_loopback_wants_none(authority: CertificateAuthority, host: str) -> None:
     EngineConfig(authority=authority, host=host)
 
 
 @pytest.mark.parametrize(
     "text", ["ftp://x", "https://", "example.com", "http://x:port", "http://x/path", "http://x:99999"]
 )
-def test_what_is_no_origin_is_named(authority: Authority, text: str) -> None:
+def test_what_is_no_origin_is_named(authority: CertificateAuthority, text: str) -> None:
     with pytest.raises(Failure, match="is not an origin"):
         EngineConfig(authority=authority, upstreams={"api.test": text})
     with pytest.raises(Failure, match="is not an origin"):
@@ -61,7 +61,7 @@ def test_only_this_machine_s_addresses_are_loopback() -> None:
     assert not loopback("192.168.0.1")
 
 
-def test_the_settings_of_a_worker_are_plain(authority: Authority, tmp_path: Path) -> None:
+def test_the_settings_of_a_worker_are_plain(authority: CertificateAuthority, tmp_path: Path) -> None:
     config = EngineConfig(authority=authority, upstream_ca=str(tmp_path / "none.pem"))
     assert config.mode == "record"
 

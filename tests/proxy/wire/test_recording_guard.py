@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from proxy.wire.recording_guard import MUCH, Tape
+from proxy.wire.recording_guard import MUCH, RecordingGuard
 from tests.support.wire import MemoryRecorder, Told
 
 
@@ -25,15 +25,15 @@ def recorder() -> _Later:
 
 
 @pytest.fixture
-def tape(recorder: _Later) -> Tape:
-    return Tape(recorder, "run-1", lambda _: recorder.begin())
+def tape(recorder: _Later) -> RecordingGuard:
+    return RecordingGuard(recorder, "run-1", lambda _: recorder.begin())
 
 
 def said(recorder: _Later) -> list[tuple[object, ...]]:
     return [word[:3] if word[0] == "data" else word[:1] for word in recorder.only.words]
 
 
-async def test_pieces_are_told_together_with_those_of_others(recorder: _Later, tape: Tape) -> None:
+async def test_pieces_are_told_together_with_those_of_others(recorder: _Later, tape: RecordingGuard) -> None:
     tape.data("response", b"one")
     tape.data("response", b"two")
     assert said(recorder) == []
@@ -51,7 +51,7 @@ async def test_pieces_are_told_together_with_those_of_others(recorder: _Later, t
     ],
 )
 async def test_what_comes_behind_them_is_told_behind_them(
-    recorder: _Later, tape: Tape, name: str, then: Callable[[Tape], None]
+    recorder: _Later, tape: RecordingGuard, name: str, then: Callable[[RecordingGuard], None]
 ) -> None:
     tape.data("request", b"one")
     then(tape)
@@ -59,13 +59,13 @@ async def test_what_comes_behind_them_is_told_behind_them(
     assert said(recorder) == [("data", "request", b"one"), (name,)]
 
 
-async def test_whoever_asks_whether_all_is_kept_has_all_told(recorder: _Later, tape: Tape) -> None:
+async def test_whoever_asks_whether_all_is_kept_has_all_told(recorder: _Later, tape: RecordingGuard) -> None:
     tape.data("response", b"one")
     assert await tape.kept()
     assert said(recorder) == [("data", "response", b"one")]
 
 
-async def test_much_does_not_wait(recorder: _Later, tape: Tape) -> None:
+async def test_much_does_not_wait(recorder: _Later, tape: RecordingGuard) -> None:
     tape.data("response", b"x" * MUCH)
     assert said(recorder) == []
     tape.data("response", b"x")
@@ -77,7 +77,7 @@ async def test_each_has_the_time_at_which_it_came(recorder: _Later, monkeypatch:
     monkeypatch.setattr(Told, "data", lambda _, _side, _data, at, _kind: times.append(at))
     clock = iter([100, 110, 130, 900])
     monkeypatch.setattr("proxy.wire.recording_guard.time.monotonic_ns", lambda: next(clock))
-    tape = Tape(recorder, "run-1", lambda _: recorder.begin())
+    tape = RecordingGuard(recorder, "run-1", lambda _: recorder.begin())
     tape.data("response", b"one")
     tape.data("response", b"two")
     recorder.works[0]()

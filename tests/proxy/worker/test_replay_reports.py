@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from calls.redaction.redactor import Redactor
-from proxy.worker.replay_reports import Notes
+from proxy.worker.replay_reports import ReplayReports
 from replay.replays import Replays, Source
 from replay.session import Options
 from store.database.connection import Database
@@ -18,7 +18,7 @@ from tests.store.house import House, opened
 
 
 @asynccontextmanager
-async def replaying(notes: Notes) -> AsyncIterator[Replays]:
+async def replaying(notes: ReplayReports) -> AsyncIterator[Replays]:
     """A replay `night` of two calls, of which one was asked."""
     replays = Replays(
         redactor=Redactor(key=b"k" * 32), profiles=PROFILES, options=Options(), changed=notes.changed, begin=notes.begin
@@ -29,9 +29,9 @@ async def replaying(notes: Notes) -> AsyncIterator[Replays]:
     yield replays
 
 
-def noting(tmp_path: Path, spool: Spool) -> Notes:
+def noting(tmp_path: Path, spool: Spool) -> ReplayReports:
     (tmp_path / "replays").mkdir()
-    return Notes(file=None, spool=spool, place=tmp_path / "replays", up=1)
+    return ReplayReports(file=None, spool=spool, place=tmp_path / "replays", up=1)
 
 
 async def served(house: House) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from calls.model import Exchange
-from store.attribution.grouping import Kin
+from store.attribution.grouping import Grouping
 from store.database.connection import Database
 from store.ingest.batch_writer import Ingest, Kept
 from store.query.exchanges import Recorded
@@ -84,10 +84,10 @@ def side_by_side(*works: Iterator[Exchange]) -> list[Exchange]:
 
 
 async def stored(
-    database: Database, *batches: Sequence[Exchange], store_server: Kin | None = None
+    database: Database, *batches: Sequence[Exchange], store_server: Grouping | None = None
 ) -> dict[str, tuple[str, int]]:
     """The runs that came of it: how sure each is, and how many exchanges it has."""
-    kin = store_server or Kin(database, lambda one: Kept(one, understood(one)))
+    kin = store_server or Grouping(database, lambda one: Kept(one, understood(one)))
     for batch in batches:
         await Ingest(database).put(await kin.joined([Kept(one, understood(one)) for one in batch]))
     page = await Runs(database).page(Filters(), NOON)

@@ -14,7 +14,7 @@ from calls.derive import derive
 from calls.events import Gap, encode
 from calls.exchange_builder import events_of
 from calls.model import Exchange
-from store.attribution.grouping import Kin
+from store.attribution.grouping import Grouping
 from store.attribution.run_assignment import filed, in_trace, trace_of
 from store.bundle.bundle import read
 from store.database.connection import Database
@@ -109,7 +109,7 @@ def test_a_trace_counts_only_where_nothing_stronger_was_said() -> None:
 
 async def put(database: Database, *batch: Exchange, gaps: Sequence[Gap] = ()) -> None:
     """As the store server stores what it has drained."""
-    kin = Kin(database, lambda one: Kept(one, understood(one)))
+    kin = Grouping(database, lambda one: Kept(one, understood(one)))
     await Ingest(database).put(await kin.joined([Kept(one, understood(one)) for one in batch]), gaps)
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calls.model import Exchange, ToolCall
-from store.attribution.grouping import Kin
+from store.attribution.grouping import Grouping
 from store.call_graph.call_graph import Done, asked_by, fits, found_by
 from store.database.connection import Database
 from store.ingest.batch_writer import Ingest, Kept
@@ -193,7 +193,7 @@ async def test_a_session_that_two_agents_share_is_of_nobody_though_its_tools_are
 async def test_a_store_server_that_remembers_files_as_one_that_reads(database: Database) -> None:
     same = ("call_x", {"city": "Oslo"})
     one, other = [turn(1, OSLO), turn(5, brings=["call_o"])], [turn(2, same), turn(6, brings=["call_x"])]
-    tool, kin, ingest = weather(4), Kin(database, lambda one: Kept(one, understood(one))), Ingest(database)
+    tool, kin, ingest = weather(4), Grouping(database, lambda one: Kept(one, understood(one))), Ingest(database)
     for made in (one[0], tool, one[1]):
         await ingest.put(await kin.joined([Kept(made, understood(made))]))
     assert await held(database) == {run_of(*one): ids(one[0], tool, one[1])}

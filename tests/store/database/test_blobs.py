@@ -11,7 +11,7 @@ from store.database.blobs import (
     LARGE,
     SPLIT_FROM,
     Corrupt,
-    Place,
+    ElementPlace,
     Primer,
     elements,
     pack,
@@ -28,7 +28,7 @@ class Shelf:
     """Stores bodies as ingest does, one after another."""
 
     def __init__(self) -> None:
-        self.places: dict[bytes, Place] = {}
+        self.places: dict[bytes, ElementPlace] = {}
         self.parts: dict[bytes, bytes] = {}
         self.size = 0
 

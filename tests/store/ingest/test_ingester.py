@@ -12,7 +12,7 @@ from calls.exchange_builder import events_of
 from calls.model import Body, Call, Chunk, Exchange
 from store.bundle.bundle import read
 from store.database.connection import Database, Unavailable
-from store.ingest.batch_writer import Ingest, Kept, Stored
+from store.ingest.batch_writer import BatchResult, Ingest, Kept
 from store.ingest.drain import WORKER_DIED
 from store.query.exchanges import Recorded
 from store.query.runs import Runs
@@ -56,7 +56,9 @@ class Flaky(Ingest):
         self.faults = list(faults)
         self.tried = asyncio.Event()
 
-    async def put(self, batch: Sequence[Kept], gaps: Sequence[Gap] = (), replays: Sequence[ReplayNoted] = ()) -> Stored:
+    async def put(
+        self, batch: Sequence[Kept], gaps: Sequence[Gap] = (), replays: Sequence[ReplayNoted] = ()
+    ) -> BatchResult:
         fault = self.faults.pop(0) if self.faults else None
         self.tried.set()
         if fault == "before":
@@ -291,7 +293,9 @@ async def test_a_call_that_cannot_be_derived_costs_no_evidence(
     assert "ZeroDivisionError" in caplog.text
 
 
-@pytest.mark.parametrize("mistaken", ["store.attribution.grouping.Kin.joined", "store.ingest.batch_writer.call_row"])
+@pytest.mark.parametrize(
+    "mistaken", ["store.attribution.grouping.Grouping.joined", "store.ingest.batch_writer.call_row"]
+)
 async def test_no_mistake_in_what_is_derived_keeps_the_evidence_from_being_stored(
     mistaken: str, tmp_path: Path, database: Database, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

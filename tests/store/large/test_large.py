@@ -29,7 +29,7 @@ from store.ingest.batch_writer import Ingest
 from store.ingest.drain import WORKER_DIED, Drain
 from store.ingest.ingester import StoreServer
 from store.large.helper import Helper
-from store.large.jobs import Job, Rendering, Reply, StoringJob, WorkerConfig
+from store.large.jobs import HelperJob, Rendering, Reply, StoringJob, WorkerConfig
 from store.large.weight import LARGE, is_large
 from store.query.runs import Runs
 from store.spool import Spool
@@ -178,7 +178,7 @@ async def test_what_cannot_be_derived_within_the_limits_is_stored_as_evidence_wi
 
 async def test_what_cannot_be_stored_is_a_gap_and_its_events_are_kept(tmp_path: Path, database: Database) -> None:
     class Failing:
-        async def run(self, job: Job) -> Reply:
+        async def run(self, job: HelperJob) -> Reply:
             assert job.store
             return Reply(failed="it was ended")
 
@@ -199,7 +199,7 @@ async def test_an_exchange_that_takes_long_holds_up_no_other(tmp_path: Path, dat
     release = asyncio.Event()
 
     class Slow:
-        async def run(self, job: Job) -> Reply:
+        async def run(self, job: HelperJob) -> Reply:
             await release.wait()
             return Reply(failed="late")
 
@@ -240,7 +240,7 @@ async def test_a_job_that_takes_too_long_is_ended_and_the_next_one_done(
     assert database
     config = WorkerConfig(database_url=database_url, redaction_key=b"k" * 32, memory_limit=512 << 20)
     helper = Helper(config, time_limit=0.01)
-    job = Job(store=StoringJob(file=str(tmp_path / "none"), source="here"))
+    job = HelperJob(store=StoringJob(file=str(tmp_path / "none"), source="here"))
     assert "took longer than" in ((await helper.run(job)).failed or "")
     helper = Helper(config)
     # What is gone was stored by an earlier try.
@@ -263,7 +263,7 @@ class Growing:
         self.on = asyncio.Event()
         self.failed = failed
 
-    async def run(self, job: Job, further: Callable[[Reply], None] = lambda _: None) -> Reply:
+    async def run(self, job: HelperJob, further: Callable[[Reply], None] = lambda _: None) -> Reply:
         assert job.render
         rendering = Rendering(status=200, headers=[("content-type", "text/plain")])
         with Path(job.render.to).open("ab", buffering=0) as file:  # noqa: ASYNC230 - a few bytes

@@ -10,7 +10,7 @@ import pytest
 
 from proxy.capture.capture import Capture
 from proxy.capture.connections import timing
-from proxy.capture.connections.relay import Server
+from proxy.capture.connections.relay import RelayServer
 from tests.proxy.capture.conftest import Capturing
 from tests.support.wire import MemoryRecorder, ScriptedAnswerer, answering, serving, upstream_ca, upstream_tls
 
@@ -73,7 +73,7 @@ async def test_a_server_that_speaks_before_its_connection_is_known_to_be_made_is
 ) -> None:
     connect = Capture.connect
 
-    async def known_late(capture: Capture, server: Server, *destination: Any) -> None:
+    async def known_late(capture: Capture, server: RelayServer, *destination: Any) -> None:
         await connect(capture, server, *destination)
         while not server.first:  # noqa: ASYNC110 - the loop's own order is what is tested
             await asyncio.sleep(0)

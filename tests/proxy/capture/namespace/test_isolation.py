@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.capture.command import Ran, isolation_lines
+from proxy.capture.command import CommandResult, isolation_lines
 from proxy.capture.namespace import isolation
 from proxy.capture.namespace.isolation import of_step, unsupported, way_to_allow
 
@@ -68,7 +68,9 @@ def test_a_summary_names_what_passed_and_how_to_allow_what_was_refused() -> None
     passed = {"destination": "db:5432", "protocol": "tcp", "outcome": "passed", "reason": "", "count": 2}
     refused = passed | {"destination": "127.0.0.1:6379", "outcome": "refused", "reason": "see --allow-local"}
     quic = passed | {"destination": "1.1.1.1:443", "protocol": "udp", "outcome": "refused"}
-    ran = Ran(code=0, isolation="captive", connections=[passed | {"sent": 1200, "received": 7}, refused, quic])
+    ran = CommandResult(
+        code=0, isolation="captive", connections=[passed | {"sent": 1200, "received": 7}, refused, quic]
+    )
     assert [*isolation_lines(ran, is_replay=False)] == [
         "passed unrecorded: db:5432 2 times (1,200 bytes out, 7 in)",
         "refused: 127.0.0.1:6379 2 times",

@@ -13,8 +13,8 @@ import pytest
 
 from proxy.capture.namespace import mirror
 from proxy.capture.namespace.isolation import NotCaptive
-from proxy.capture.namespace.launch import FEW_PORTS, Captive, Capture
-from proxy.capture.namespace.trust_files import Authority
+from proxy.capture.namespace.launch import FEW_PORTS, Captive, CapturePlan
+from proxy.capture.namespace.trust_files import AuthorityFiles
 from proxy.errors import Failure
 from proxy.trust.ca import ensure
 from tests.proxy.capture.receiver import Receiver, receiving
@@ -27,11 +27,11 @@ PYTHON = sys.executable
 class Bench:
     """What a captive command needs, and where its output goes."""
 
-    capture: Capture
+    capture: CapturePlan
     receiver: Receiver
     place: Path
 
-    async def run(self, *command: str, capture: Capture | None = None) -> tuple[int, str]:
+    async def run(self, *command: str, capture: CapturePlan | None = None) -> tuple[int, str]:
         """The exit code and what was said."""
         said = self.place / "said"
         with said.open("w") as out:
@@ -51,11 +51,11 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     needs_namespaces()
     authority = ensure(tmp_path / "keys")
     with receiving(tmp_path) as receiver:
-        capture = Capture(
+        capture = CapturePlan(
             control=str(receiver.path),
             run="bench",
             token=None,
-            authority=Authority(certificate=authority.certificate, java=None),
+            authority=AuthorityFiles(certificate=authority.certificate, java=None),
             passes_other_tcp=True,
         )
         yield Bench(capture, receiver, tmp_path)

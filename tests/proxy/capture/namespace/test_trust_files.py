@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 from proxy.capture.namespace import system_files, trust_files
-from proxy.capture.namespace.trust_files import Authority, trust_binds
+from proxy.capture.namespace.trust_files import AuthorityFiles, trust_binds
 from proxy.trust.ca import ensure
 
 ROOT = "-----BEGIN CERTIFICATE-----\nQUJD\n-----END CERTIFICATE-----\n"
 
 
 @pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(certificate=ensure(tmp_path / "keys").certificate, java=None)
+def authority(tmp_path: Path) -> AuthorityFiles:
+    return AuthorityFiles(certificate=ensure(tmp_path / "keys").certificate, java=None)
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-def test_each_file_is_shown_once_with_our_ca_behind_its_own(authority: Authority, system: Path) -> None:
+def test_each_file_is_shown_once_with_our_ca_behind_its_own(authority: AuthorityFiles, system: Path) -> None:
     binds = {target: Path(copy) for copy, target in trust_binds(authority, (), {"PATH": ""})}
     assert set(binds) == {str(system / "roots.pem"), str(system / "certs")}
     assert binds[str(system / "roots.pem")].read_text() == ROOT + authority.certificate.read_text()
@@ -43,7 +43,7 @@ def test_each_file_is_shown_once_with_our_ca_behind_its_own(authority: Authority
     assert (copied / "0badc0de.0").is_symlink()
 
 
-def test_openssl_finds_our_ca_in_the_directory(authority: Authority, system: Path) -> None:
+def test_openssl_finds_our_ca_in_the_directory(authority: AuthorityFiles, system: Path) -> None:
     line = ["openssl", "x509", "-hash", "-noout", "-in", str(authority.certificate)]
     try:
         wanted = subprocess.run(line, capture_output=True, text=True, check=True).stdout.strip()
@@ -54,7 +54,7 @@ def test_openssl_finds_our_ca_in_the_directory(authority: Authority, system: Pat
     assert hashed.read_bytes() == authority.certificate.read_bytes()
 
 
-def test_a_copy_follows_what_it_was_made_of(authority: Authority, system: Path) -> None:
+def test_a_copy_follows_what_it_was_made_of(authority: AuthorityFiles, system: Path) -> None:
     before = {target: copy for copy, target in trust_binds(authority, (), {"PATH": ""})}
     again = {target: copy for copy, target in trust_binds(authority, (), {"PATH": ""})}
     assert again == before
@@ -64,7 +64,7 @@ def test_a_copy_follows_what_it_was_made_of(authority: Authority, system: Path) 
 
 
 def test_the_packages_of_the_python_in_the_command_are_found(
-    authority: Authority, system: Path, tmp_path: Path
+    authority: AuthorityFiles, system: Path, tmp_path: Path
 ) -> None:
     environment = tmp_path / "venv"
     bundle = environment / "lib" / "python3.12" / "site-packages" / "certifi" / "cacert.pem"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from proxy.capture.watch.watcher import Escape, How, Watched, run_watched
+from proxy.capture.watch.watcher import Escape, How, WatchResult, run_watched
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="commands are watched on Linux only")
 
@@ -25,7 +25,7 @@ async def elsewhere() -> AsyncIterator[int]:
         yield server.sockets[0].getsockname()[1]
 
 
-async def watched(script: str, *arguments: object, how: How = "seccomp", own: int = 1, **env: str) -> Watched:
+async def watched(script: str, *arguments: object, how: How = "seccomp", own: int = 1, **env: str) -> WatchResult:
     line = [sys.executable, "-c", "import socket, sys\n" + script, *map(str, arguments)]
     found = await run_watched(line, {**os.environ, **env}, [("127.0.0.1", own)], how=how)
     if how == "seccomp" and found.how != "seccomp":
@@ -33,7 +33,7 @@ async def watched(script: str, *arguments: object, how: How = "seccomp", own: in
     return found
 
 
-def escapes(found: Watched) -> set[tuple[str, str, int]]:
+def escapes(found: WatchResult) -> set[tuple[str, str, int]]:
     return {(one.protocol, one.destination, one.count) for one in found.escapes}
 
 

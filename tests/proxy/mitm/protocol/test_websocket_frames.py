@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from wsproto.extensions import PerMessageDeflate
 from wsproto.frame_protocol import CloseReason, FrameProtocol, ParseFailed
 
-from proxy.mitm.protocol.websocket_frames import FREE, RATIO, Listener, NoRoom, OpensTooFar, Said
+from proxy.mitm.protocol.websocket_frames import FREE, RATIO, FrameReader, NoRoom, OpensTooFar, Said
 from proxy.wire.memory_budget import MemoryBudget
 
 MESSAGES = st.lists(st.one_of(st.text(max_size=300), st.binary(max_size=300)), max_size=5)
@@ -47,7 +47,7 @@ def test_messages_are_read_as_they_were_sent(
         for number, piece in enumerate(pieces):
             sent += sender.send_data(piece, fin=number == len(pieces) - 1)
     sent += sender.close(CloseReason.NORMAL_CLOSURE, "bye")
-    listener = Listener(to_server=by_client, extensions=[deflate()] if is_compressed else [], budget=MemoryBudget())
+    listener = FrameReader(to_server=by_client, extensions=[deflate()] if is_compressed else [], budget=MemoryBudget())
     said = [one for at in range(0, len(sent), cut) for one in listener.feed(bytes(sent[at : at + cut]))]
     wanted = [
         one
@@ -82,7 +82,7 @@ def test_messages_are_read_as_they_were_sent(
 )
 def test_what_breaks_the_protocol_is_refused_as_wsproto_refuses_it(data: bytes) -> None:
     with pytest.raises(ParseFailed):
-        list(Listener(to_server=False, extensions=[], budget=MemoryBudget()).feed(data))
+        list(FrameReader(to_server=False, extensions=[], budget=MemoryBudget()).feed(data))
     theirs = FrameProtocol(client=True, extensions=[])
     theirs.receive_bytes(data)
     with pytest.raises(ParseFailed):
@@ -92,7 +92,7 @@ def test_what_breaks_the_protocol_is_refused_as_wsproto_refuses_it(data: bytes) 
 def test_a_message_that_opens_too_far_is_not_opened() -> None:
     bomb = frame(0xC1, compressed(64 << 20))
     assert len(bomb) < 100_000
-    listener = Listener(to_server=False, extensions=[deflate()], budget=MemoryBudget())
+    listener = FrameReader(to_server=False, extensions=[deflate()], budget=MemoryBudget())
     began = time.process_time()
     with pytest.raises(OpensTooFar):
         list(itertools.chain.from_iterable(listener.feed(bomb[at : at + 65536]) for at in range(0, len(bomb), 65536)))
@@ -101,7 +101,7 @@ def test_a_message_that_opens_too_far_is_not_opened() -> None:
 
 @pytest.mark.parametrize("opened", [FREE, FREE // 10])
 def test_a_small_message_may_repeat_itself(opened: int) -> None:
-    listener = Listener(to_server=False, extensions=[deflate()], budget=MemoryBudget())
+    listener = FrameReader(to_server=False, extensions=[deflate()], budget=MemoryBudget())
     (said,) = listener.feed(frame(0xC1, compressed(opened)))
     assert said == Said("text", b"a" * opened)
 
@@ -110,12 +110,12 @@ def test_a_large_message_that_does_not_is_read() -> None:
     data = os.urandom(3 << 20).hex().encode()
     packed = compressed(1, data)
     assert len(data) < RATIO * len(packed)
-    (said,) = Listener(to_server=False, extensions=[deflate()], budget=MemoryBudget()).feed(frame(0xC1, packed))
+    (said,) = FrameReader(to_server=False, extensions=[deflate()], budget=MemoryBudget()).feed(frame(0xC1, packed))
     assert said.data == data
 
 
 def test_a_flood_of_pings_takes_no_time() -> None:
-    listener = Listener(to_server=False, extensions=[], budget=MemoryBudget())
+    listener = FrameReader(to_server=False, extensions=[], budget=MemoryBudget())
     flood = frame(0x89, b"ping") * 200_000
     began = time.process_time()
     pings = sum(1 for at in range(0, len(flood), 65536) for _ in listener.feed(flood[at : at + 65536]))
@@ -126,7 +126,7 @@ def test_a_flood_of_pings_takes_no_time() -> None:
 def test_all_messages_that_are_coming_share_one_budget() -> None:
     budget = MemoryBudget(1000)
     begun = frame(0x02, b"a" * 400)
-    listeners = [Listener(to_server=False, extensions=[], budget=budget) for _ in range(3)]
+    listeners = [FrameReader(to_server=False, extensions=[], budget=budget) for _ in range(3)]
     for listener in listeners[:2]:
         assert list(listener.feed(begun)) == []
     with pytest.raises(NoRoom):
