@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 from calls.codec.lenient_json import members
 from calls.derive import opened
 from calls.framing import Framing, eventstream, json_array, ndjson, sse
-from calls.keys.key import Keyed
+from calls.keys.key import KeyResult
 from calls.model import Call, Request, Response, header
 from calls.route import target
 
@@ -31,7 +31,7 @@ _FRAMINGS: Final[tuple[tuple[Form, Framing], ...]] = (
 )
 
 
-def asked(key: Keyed, request: Request) -> Form:
+def asked(key: KeyResult, request: Request) -> Form:
     """The form in which this request wants its answer."""
     wants = members(key.request).get("stream")
     match key.dialect:

@@ -6,11 +6,11 @@ from typing import Final
 
 from calls.codec.encoding import Undecodable, decode
 from calls.codec.lenient_json import elements, members, text
-from calls.dialects import Asked, Assembly, Told
+from calls.dialects import AnswerSummary, Assembly, RequestSummary
 from calls.dialects.parts.token_counts import counted
 from calls.dialects.table import BY_NAME
 from calls.framing import websocket
-from calls.keys.key import Keyed, keyed
+from calls.keys.key import KeyResult, keyed
 from calls.keys.profile import Profiles
 from calls.model import Call, Exchange, Json, Response, Usage, header
 from calls.websocket_messages import spoken
@@ -36,24 +36,31 @@ def derive(exchange: Exchange, profiles: Profiles) -> Call:
     return derived(exchange, keyed(exchange.request, profiles))
 
 
-def derived(exchange: Exchange, key: Keyed) -> Call:
+def derived(exchange: Exchange, key: KeyResult) -> Call:
     """The call that an exchange means, where its request's key is known already."""
     dialect = BY_NAME[key.dialect]
     asked = dialect.asked(key.request)
     assembly = assembled(exchange.response, key.dialect)
     # Asked for once: some assemblies put their answer together anew each time.
     answer = assembly.answer if assembly else None
-    told = dialect.told(answer) if assembly else Told()
+    told = dialect.told(answer) if assembly else AnswerSummary()
     return _call(exchange, key, asked, assembly, answer, told)
 
 
-def answered(response: Response | None, dialect: str) -> Told:
+def answered(response: Response | None, dialect: str) -> AnswerSummary:
     """What an answer says, without what it was asked."""
     assembly = assembled(response, dialect) if dialect in BY_NAME else None
-    return BY_NAME[dialect].told(assembly.answer) if assembly else Told()
+    return BY_NAME[dialect].told(assembly.answer) if assembly else AnswerSummary()
 
 
-def _call(exchange: Exchange, key: Keyed, asked: Asked, assembly: Assembly | None, answer: Json, told: Told) -> Call:
+def _call(
+    exchange: Exchange,
+    key: KeyResult,
+    asked: RequestSummary,
+    assembly: Assembly | None,
+    answer: Json,
+    told: AnswerSummary,
+) -> Call:
     pending = told.pending or (key.route.polls if told.going_on else None)
     return Call(
         exchanges=(exchange.id,),
@@ -113,7 +120,7 @@ def opened(response: Response) -> bytes | None:
         return None
 
 
-def _usage(response: Response | None, told: Told) -> Usage:
+def _usage(response: Response | None, told: AnswerSummary) -> Usage:
     """The counts that the answer tells, and those of the headers that it does not."""
     if response is None or told.usage.output_tokens is not None:
         return told.usage
@@ -133,7 +140,7 @@ def _complete(exchange: Exchange, assembly: Assembly | None, answer: Json) -> bo
     return assembly.complete is not False and exchange.outcome in ("completed", "refused")
 
 
-def _params(key: Keyed) -> Mapping[str, Json]:
+def _params(key: KeyResult) -> Mapping[str, Json]:
     """The scalars of a model request that are in its key: how it was to be answered."""
     if key.kind != "model":
         return {}
@@ -142,7 +149,7 @@ def _params(key: Keyed) -> Mapping[str, Json]:
     return {name: value for name, value in scalars.items() if isinstance(value, _SCALAR)}
 
 
-def _model_in_query(key: Keyed) -> str | None:
+def _model_in_query(key: KeyResult) -> str | None:
     """The model that the URL of a WebSocket names; Azure calls what serves it a deployment."""
     query = elements(members(key.selected).get("query")) if key.read.form == "messages" else ()
     named = {text(pair[0]): text(pair[1]) for pair in map(elements, query)}

@@ -60,7 +60,7 @@ class Data(Event, frozen=True, tag="data"):
     reencoded: bool = False
 
 
-class Ended(Event, frozen=True, tag="end"):
+class MessageEnded(Event, frozen=True, tag="end"):
     """One message is whole. With it the recorder says how many bytes passed (`size`), kept or not."""
 
     at: int
@@ -70,7 +70,7 @@ class Ended(Event, frozen=True, tag="end"):
     trailers: Headers = ()
 
 
-class Closed(Event, frozen=True, tag="closed"):
+class ExchangeClosed(Event, frozen=True, tag="closed"):
     """The exchange is over; nothing follows. The only event that every exchange of a living worker has last."""
 
     at: int
@@ -96,7 +96,7 @@ class ReplayNoted(msgspec.Struct, frozen=True, array_like=True, tag="replay"):
     report: bytes
 
 
-type Record = RequestStarted | ResponseStarted | Data | Ended | Closed | Gap | ReplayNoted
+type Record = RequestStarted | ResponseStarted | Data | MessageEnded | ExchangeClosed | Gap | ReplayNoted
 
 # Not wrapped: a worker does this for every event of every stream.
 encode: Final[Callable[[Record | Sequence[Record]], bytes]] = msgspec.msgpack.Encoder().encode
@@ -130,7 +130,7 @@ class DataHead(Event, frozen=True, tag="data"):
     reencoded: bool = False
 
 
-type RecordHead = RequestStarted | ResponseStarted | DataHead | Ended | Closed
+type RecordHead = RequestStarted | ResponseStarted | DataHead | MessageEnded | ExchangeClosed
 
 _head_decoder = msgspec.msgpack.Decoder(RecordHead)
 _head_decoder_of_several = msgspec.msgpack.Decoder(list[RecordHead])

@@ -11,7 +11,17 @@ from dataclasses import dataclass, field
 from heapq import merge
 from typing import Literal, assert_never
 
-from calls.events import Closed, Data, Ended, Gap, Record, ReplayNoted, RequestStarted, ResponseStarted, Side
+from calls.events import (
+    Data,
+    ExchangeClosed,
+    Gap,
+    MessageEnded,
+    Record,
+    ReplayNoted,
+    RequestStarted,
+    ResponseStarted,
+    Side,
+)
 from calls.model import Body, Chunk, Exchange, Headers, Outcome, Request, Response
 
 type State = Literal["idle", "asking", "asked", "early", "answering", "early done", "answered", "closed"]
@@ -67,7 +77,7 @@ class _Side:
             self.pieces.append(event.data)
             self.kept += len(event.data)
 
-    def end(self, event: Ended) -> None:
+    def end(self, event: MessageEnded) -> None:
         self.size, self.trailers = event.size, event.trailers
         # Fewer bytes in the events than the recorder saw pass: an event was lost on the way here.
         self.truncated = event.truncated or event.size != self.passed
@@ -95,7 +105,7 @@ class ExchangeBuilder:
         """What came when it could not: the state, and what came."""
         self._request: RequestStarted | None = None
         self._response: ResponseStarted | None = None
-        self._closed: Closed | None = None
+        self._closed: ExchangeClosed | None = None
         self._sides: dict[Side, _Side] = {"request": _Side(), "response": _Side()}
         self._redactions = 0
 
@@ -148,7 +158,7 @@ class ExchangeBuilder:
             error=closed.error if closed else UNFINISHED,
         )
 
-    def _take(self, record: RequestStarted | ResponseStarted | Data | Ended | Closed) -> None:
+    def _take(self, record: RequestStarted | ResponseStarted | Data | MessageEnded | ExchangeClosed) -> None:
         match record:
             case RequestStarted():
                 self._request = record
@@ -159,9 +169,9 @@ class ExchangeBuilder:
             case Data():
                 self._sides[record.side].data(record)
                 self._redactions += record.redactions
-            case Ended():
+            case MessageEnded():
                 self._sides[record.side].end(record)
-            case Closed():
+            case ExchangeClosed():
                 self._closed = record
             case _:
                 assert_never(record)
@@ -191,7 +201,7 @@ class ExchangeBuilder:
         )
 
 
-def _word(record: RequestStarted | ResponseStarted | Data | Ended | Closed) -> Word:
+def _word(record: RequestStarted | ResponseStarted | Data | MessageEnded | ExchangeClosed) -> Word:
     match record:
         case RequestStarted():
             return "ask"
@@ -201,9 +211,9 @@ def _word(record: RequestStarted | ResponseStarted | Data | Ended | Closed) -> W
             return "ask data" if record.side == "request" else "answer data"
         case Data():
             return "message"
-        case Ended():
+        case MessageEnded():
             return "ask end" if record.side == "request" else "answer end"
-        case Closed():
+        case ExchangeClosed():
             return "close"
         case _:
             assert_never(record)
@@ -232,7 +242,7 @@ def events_of(exchange: Exchange) -> Iterator[Record]:
     if response is not None:
         yield from _answer_events(exchange, response, sent)
     if exchange.ended_at is not None:
-        yield Closed(id=exchange.id, at=exchange.ended_at, outcome=exchange.outcome, error=exchange.error)
+        yield ExchangeClosed(id=exchange.id, at=exchange.ended_at, outcome=exchange.outcome, error=exchange.error)
 
 
 def _answer_events(exchange: Exchange, response: Response, sent: list[Data]) -> Iterator[Record]:
@@ -268,8 +278,8 @@ def _pieces(exchange: str, side: Side, body: Body) -> Iterator[Data]:
         )
 
 
-def _end(exchange: str, side: Side, pieces: list[Data], body: Body, trailers: Headers, later: int = 0) -> Ended:
-    return Ended(
+def _end(exchange: str, side: Side, pieces: list[Data], body: Body, trailers: Headers, later: int = 0) -> MessageEnded:
+    return MessageEnded(
         id=exchange,
         at=pieces[-1].at if pieces else 0,
         side=side,

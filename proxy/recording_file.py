@@ -18,7 +18,7 @@ from proxy.errors import Failure
 Identity = tuple[int, int, int] | None
 
 
-class Taken(Failure):
+class FileTaken(Failure):
     """Another command holds the file."""
 
 
@@ -79,7 +79,7 @@ def _locked(path: Path) -> IO[bytes]:
             fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             part.close()
-            raise Taken(
+            raise FileTaken(
                 f"another command is writing the recording {path}: wait until it has ended, or give each a file of its own"
             ) from error
         # What we have opened may have become the file meanwhile, or be gone.

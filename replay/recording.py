@@ -15,7 +15,7 @@ from calls.model import Json, Request
 from calls.route import route_of, target
 from calls.websocket_messages import opening
 from replay.misses.nearest import Finder, document
-from replay.script import Index, Recorded, index
+from replay.script import Index, RecordedExchange, index
 from store.bundle.bundle import Bundle
 from store.bundle.exchange_summary import Brief, brief
 from store.bundle.rows_bundle import StoredRun
@@ -116,13 +116,13 @@ def recording(bundle: Bundle, profiles: Profiles, *, from_step: int = 1, until_s
 
 def _recorded(
     profiles: Profiles, rekeyed: bool, told: frozenset[str], gaps: Mapping[str | None, str], step: int, one: Brief
-) -> Recorded:
+) -> RecordedExchange:
     # A WebSocket is found by its opening; its own key is of all that was said over it.
     if one.key is None or rekeyed or one.spoken:
         key, profile = _keyed(opening(one.exchange().request), profiles)
     else:
         key, profile = one.key, one.profile or ""
-    return Recorded(
+    return RecordedExchange(
         step=step,
         key=key,
         raw=raw_digest_of(one.method, one.url, one.headers, one.body),

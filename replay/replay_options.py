@@ -14,7 +14,7 @@ from calls.effects import BadRule, effects
 from calls.keys.profile import Profiles
 from calls.model import Json
 from calls.overrides.overrides import BadOverride, cleaned, listed
-from replay.forks.fork import BadFork, Wanted, forked
+from replay.forks.fork import BadFork, ForkOptions, forked
 from replay.overrides.prepare import prepared
 from replay.pacing import parse as pace
 from replay.replays import Source, Unusable
@@ -38,7 +38,7 @@ def dressed(
             bundle, editor = prepared(source.bundle, overrides, profiles)
             more: dict[str, Any] = {"edits": editor, "beyond": editor}
         else:
-            wanted = Wanted(at=fork.get("at"), effects=effects(fork.get("effects") or (), fork.get("allow") or ()))
+            wanted = ForkOptions(at=fork.get("at"), effects=effects(fork.get("effects") or (), fork.get("allow") or ()))
             bundle, more = forked(source.bundle, overrides, profiles, wanted, fork=source.replay)
     except (BadOverride, BadRule, BadFork) as why:
         raise Unusable(str(why)) from why

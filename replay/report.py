@@ -12,7 +12,7 @@ from calls.model import Json
 from replay.answer import Tier
 
 if TYPE_CHECKING:
-    from replay.script import Taken
+    from replay.script import ScriptMatch
 
 type Verdict = Literal["right", "diverged", "unknown"]
 
@@ -67,7 +67,7 @@ class Tally:
         if about in self.refusals or len(self.refusals) < LISTED:
             self.refusals[about] = self.refusals.get(about, 0) + 1
 
-    def hit(self, taken: "Taken", tier: Tier, *, reframed: bool) -> None:
+    def hit(self, taken: "ScriptMatch", tier: Tier, *, reframed: bool) -> None:
         """A request was answered from the recording."""
         self.served += 1
         self.strict += tier == "strict"

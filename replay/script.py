@@ -31,7 +31,7 @@ type Policy = Literal["miss", "repeat-last", "cycle"]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Recorded:
+class RecordedExchange:
     """A recorded exchange with what it is found by. All of it is unpacked when it is first asked for."""
 
     step: int
@@ -114,10 +114,10 @@ def _remains(brief: Brief) -> Exchange:
 
 
 @dataclass(slots=True)  # not frozen: see replay/answer.py
-class Taken:
+class ScriptMatch:
     """The exchange that answers, and how sure that is."""
 
-    recorded: Recorded
+    recorded: RecordedExchange
     exact: bool
     """The raw request is the recorded one."""
 
@@ -132,7 +132,7 @@ class Taken:
 class Index:
     """The recorded exchanges by what they are found by. Many scripts may share one."""
 
-    entries: tuple[Recorded, ...]
+    entries: tuple[RecordedExchange, ...]
     groups: Mapping[str, Sequence[int]]
     """The places of each key and of each raw form, in the order of their steps."""
 
@@ -144,7 +144,7 @@ class Index:
     """Those that were under way while another one of their key and actor was: which answer is whose cannot be told."""
 
 
-def index(entries: Sequence[Recorded]) -> Index:
+def index(entries: Sequence[RecordedExchange]) -> Index:
     """The index of a run's exchanges, given in the order of their steps."""
     groups: dict[str, list[int]] = {}
     of_actor: dict[tuple[Actor, str], list[int]] = {}
@@ -189,7 +189,7 @@ class Script:
         places = self.index.groups.get(raw)
         return self.index.entries[places[0]].key if places else None
 
-    def take(self, key: str, raw: str, actor: Actor = None) -> Taken | None:
+    def take(self, key: str, raw: str, actor: Actor = None) -> ScriptMatch | None:
         """The next exchange for a request. None when there is none, or none is left."""
         for whose in self._order(actor):
             if (place := self._next(whose, key, raw)) is not None:
@@ -198,7 +198,7 @@ class Script:
         place = next((place for place in again if place is not None), None)
         return None if place is None else self._play(place, raw, actor, again=True)
 
-    def recorded(self, key: str, actor: Actor = None) -> list[Recorded]:
+    def recorded(self, key: str, actor: Actor = None) -> list[RecordedExchange]:
         """All that was recorded under a key and may answer this actor, in the order of their steps."""
         places = {place for whose in self._order(actor) for place in self._group(whose, key)}
         return [self.index.entries[place] for place in sorted(places)]
@@ -217,17 +217,17 @@ class Script:
         self._left = self._played.count(0)
         self._fronts.clear()
 
-    def put_back(self, recorded: Recorded) -> None:
+    def put_back(self, recorded: RecordedExchange) -> None:
         """Let an exchange answer once more. It counts as asked for all the same."""
         place = recorded.step - self.index.entries[0].step if self.index.entries else -1
         if 0 <= place < len(self.index.entries):
             self._rewind(place)
 
-    def untaken(self, key: str, actor: Actor = None) -> Iterator[Recorded]:
+    def untaken(self, key: str, actor: Actor = None) -> Iterator[RecordedExchange]:
         """Exchanges of a key that may answer this actor and have not been taken, in the order of their steps."""
         return (one for one in self.recorded(key, actor) if not self._taken[one.step - self.index.entries[0].step])
 
-    def trade(self, given: Recorded, fits: Callable[[Recorded], bool]) -> Recorded | None:
+    def trade(self, given: RecordedExchange, fits: Callable[[RecordedExchange], bool]) -> RecordedExchange | None:
         """Take another exchange of the same key that fits, in the place of one that was taken before anybody could know which
         of them was meant. None where none fits."""
         places = self.index.groups.get(given.key, ())
@@ -282,14 +282,14 @@ class Script:
         self._fronts[label] = front
         return group[front] if front < len(group) else None
 
-    def _play(self, place: int, raw: str, actor: Actor, *, again: bool = False) -> Taken:
+    def _play(self, place: int, raw: str, actor: Actor, *, again: bool = False) -> ScriptMatch:
         self._taken[place] = 1
         self._left -= not self._played[place]
         self._played[place] = 1
         recorded = self.index.entries[place]
         if actor is not None and self.index.of_actor and actor not in self.index.actors:
             self._pairs.setdefault(actor, recorded.actor)
-        return Taken(recorded, recorded.raw == raw, again, place in self.index.overlapping)
+        return ScriptMatch(recorded, recorded.raw == raw, again, place in self.index.overlapping)
 
     def _again(self, whose: Whose, key: str, raw: str) -> int | None:
         """What the policy gives a second time."""
@@ -313,7 +313,7 @@ class Script:
             self._fronts.pop((entry.actor, name), None)
 
 
-def _overlapping(entries: Sequence[Recorded], group: Sequence[int]) -> Iterator[int]:
+def _overlapping(entries: Sequence[RecordedExchange], group: Sequence[int]) -> Iterator[int]:
     """Those of a group, in order of their beginning, that began before an earlier one had ended."""
     latest = -1
     for earlier, later in pairwise(group):

@@ -16,15 +16,15 @@ from calls.mcp_late_answers import is_old
 from calls.model import Exchange, Json, Request, concluded, ended
 from replay import playback
 from replay.answer import Answer, Tier, mark
-from replay.forks.hooks import Beyond, Edits, Given
+from replay.forks.hooks import Beyond, Edits, HookAnswer
 from replay.misses import explain, miss
-from replay.misses.explain import Asked
+from replay.misses.explain import ReplayedRequest
 from replay.misses.miss import Miss
 from replay.pacing import INSTANT, Pace
 from replay.recording import Recording
 from replay.reframing.adapt_answer import Fit, closest, fitted
 from replay.report import LISTED, Tally, interrupted, report
-from replay.script import Policy, Position, Recorded, Script, Taken
+from replay.script import Policy, Position, RecordedExchange, Script, ScriptMatch
 from replay.websocket import session as sockets
 from replay.websocket.mcp_sse_stream import Stream
 from replay.websocket.timeline import Break
@@ -117,7 +117,7 @@ class Session:
             return None
         self._number += 1
         edited = self._tally.edited_at
-        asked = Asked(
+        asked = ReplayedRequest(
             request=request,
             number=self._number,
             replay=self.id,
@@ -157,7 +157,7 @@ class Session:
         self._tally.miss(miss.noted(explain.unseen(self.id, self.recording.run, self._number, large=large)))
         self.changed(self.id)
 
-    async def _found(self, asked: Asked) -> Answer | None:
+    async def _found(self, asked: ReplayedRequest) -> Answer | None:
         if self.interrupted:
             why = explain.interrupted(asked)
             self._tally.miss(miss.noted(why))
@@ -228,7 +228,7 @@ class Session:
     async def _key(self, request: Request) -> str:
         return (await _aside(request, partial(keyed, request, self.recording.profiles))).key
 
-    async def _taken(self, asked: Asked, taken: Taken) -> Answer | None:
+    async def _taken(self, asked: ReplayedRequest, taken: ScriptMatch) -> Answer | None:
         if self._streamed:
             for stream in self._streams:
                 if stream.url == asked.request.url:
@@ -249,7 +249,7 @@ class Session:
         call = await asyncio.to_thread(derive, exchange, self.recording.profiles)
         return replace(exchange, outcome=ended(exchange, concluded=concluded(call)))
 
-    async def _fitted(self, asked: Asked, taken: Taken, exchange: Exchange) -> Answer | None:
+    async def _fitted(self, asked: ReplayedRequest, taken: ScriptMatch, exchange: Exchange) -> Answer | None:
         """The recorded answer to a request that is not the recorded one to the byte."""
         fit = await _aside(asked.request, partial(fitted, exchange, asked.request, self.recording.profiles))
         if not fit.strict and not taken.again and (closer := await self._closer(asked, taken.recorded, fit)):
@@ -263,7 +263,7 @@ class Session:
             return self._refused(asked, explain.incomplete(asked, recorded, fit.misfit))
         return self._given(asked, taken, fit)
 
-    async def _closer(self, asked: Asked, taken: Recorded, fit: Fit) -> Recorded | None:
+    async def _closer(self, asked: ReplayedRequest, taken: RecordedExchange, fit: Fit) -> RecordedExchange | None:
         """Another exchange of the same key, taken in the place of one that is not what is asked for to the letter.
 
         One that is asked for so comes before the recorded order; one of the same form only where the taken one is not.
@@ -281,7 +281,7 @@ class Session:
             is_better = found.strict
         return self._script.trade(taken, lambda other: other is closer) if is_better else None
 
-    def _given(self, asked: Asked, taken: Taken, fit: Fit) -> Answer | None:
+    def _given(self, asked: ReplayedRequest, taken: ScriptMatch, fit: Fit) -> Answer | None:
         """The recorded answer, if it is there whole and nobody edits it."""
         recorded = taken.recorded
         if (edited := self._edited(asked, recorded, fit.exchange)) is not None:
@@ -308,7 +308,7 @@ class Session:
         self._streamed = True
         return stream
 
-    def _spoken(self, asked: Asked, taken: Taken) -> Answer | None:
+    def _spoken(self, asked: ReplayedRequest, taken: ScriptMatch) -> Answer | None:
         """A WebSocket: its opening answers a request, and what was said over it follows."""
         recorded, profiles = taken.recorded, self.recording.profiles
         if (edited := self._edited(asked, recorded, recorded.exchange)) is not None:
@@ -322,7 +322,7 @@ class Session:
         if self.options.listed:
             self._tally.answered_by.append(recorded.id)
 
-        def missed(given: Recorded, where: Break) -> Miss:
+        def missed(given: RecordedExchange, where: Break) -> Miss:
             self._not_served(tier, why := sockets.miss(asked, given, where))
             return why
 
@@ -336,7 +336,7 @@ class Session:
         )
         return socket.answer(mark("replayed", run=asked.run, step=recorded.step, match=tier))
 
-    def _edited(self, asked: Asked, recorded: Recorded, exchange: Exchange) -> Answer | None:
+    def _edited(self, asked: ReplayedRequest, recorded: RecordedExchange, exchange: Exchange) -> Answer | None:
         if (edits := self.options.edits) is None:
             return None
         stands = mark("edited", run=asked.run, step=recorded.step)
@@ -349,12 +349,12 @@ class Session:
         self._tally.edited_at = recorded.step
         return given.answer
 
-    async def _unanswered(self, asked: Asked, key: str, raw: str) -> Answer | None:
+    async def _unanswered(self, asked: ReplayedRequest, key: str, raw: str) -> Answer | None:
         beyond = self.options.beyond
         match beyond.beyond(asked, key, raw) if beyond else None:
-            case Taken() as taken:
+            case ScriptMatch() as taken:
                 return await self._taken(asked, taken)
-            case Given() as given:
+            case HookAnswer() as given:
                 self._tally.edited += given.edited
                 return given.answer
             case "live":
@@ -363,7 +363,7 @@ class Session:
             case None:
                 return await self._explained(asked, key)
 
-    async def _explained(self, asked: Asked, key: str) -> Answer | None:
+    async def _explained(self, asked: ReplayedRequest, key: str) -> Answer | None:
         """A thread looks for the nearest recorded call: in a long recording that takes a while."""
         turn = list(islice(self._script.unplayed(), _TURN))
         group = self._script.recorded(key, asked.actor)
@@ -371,18 +371,20 @@ class Session:
             asked, await asyncio.to_thread(explain.unanswered, asked, self.recording, key, group, turn)
         )
 
-    def _refused(self, asked: Asked, why: Miss) -> Answer | None:
+    def _refused(self, asked: ReplayedRequest, why: Miss) -> Answer | None:
         live = asked.live
         self._tally.miss(miss.noted(why), live=live)
         return None if live else miss.answer(why)
 
-    def _stayed(self, asked: Asked, recorded: Recorded, tier: Tier) -> Answer:
+    def _stayed(self, asked: ReplayedRequest, recorded: RecordedExchange, tier: Tier) -> Answer:
         """The client waits for more than was recorded: no hit after all."""
         why = explain.stayed(asked, recorded, instant=self.options.pace == INSTANT)
         self._not_served(tier, why)
         return miss.answer(why)
 
-    def _left(self, asked: Asked, recorded: Recorded, tier: Tier, exchange: Exchange, sent: int) -> None:
+    def _left(
+        self, asked: ReplayedRequest, recorded: RecordedExchange, tier: Tier, exchange: Exchange, sent: int
+    ) -> None:
         """The client did not wait for what the recorded one got: it has seen another answer, unless it had all that this
         one says. SDKs leave at a stream's end mark, whatever comes behind it."""
         if not concluded(derive(playback.cut(exchange, sent), self.recording.profiles)):
@@ -419,6 +421,6 @@ async def _aside[T](request: Request, work: Callable[[], T]) -> T:
     return await asyncio.to_thread(work) if len(request.body.data) > _HEAVY else work()
 
 
-def _left_over(recorded: Recorded) -> Json:
+def _left_over(recorded: RecordedExchange) -> Json:
     brief = recorded.brief
     return {"call": brief.id, "step": recorded.step, "asked": f"{brief.method} {readable(brief.url)}"}

@@ -27,14 +27,14 @@ from calls.keys.profile import BadProfile
 from calls.redaction.redactor import Redactor
 from store.active_profiles import shipped
 from store.api.app import create
-from store.api.deps import Desk, Unfit
+from store.api.deps import Deps, Unfit
 from store.api.guard import is_loopback
 from store.api.server import serving
 from store.database.connection import Database, DatabaseError, address
 from store.database.wait import wait_until_prepared
 from store.datadir import DataDir, DataDirError, opened
 from store.embedded.postgres import NoPostgres, Server, ensure
-from store.generations.auto_sessions import Takes
+from store.generations.auto_sessions import AutoSessionRuns
 from store.ingest.batch_writer import Ingest
 from store.ingest.derive_call import deriver
 from store.ingest.ingester import Ingester
@@ -99,7 +99,7 @@ async def _keep(config: StoreServerConfig, port: socket.socket) -> None:
             store_server = Ingester(
                 data.spools, ingest, derive, large=storing, revive=revive, is_claimed=_claims(config, data)
             )
-            takes = Takes(
+            takes = AutoSessionRuns(
                 place=data.replays,
                 database=database,
                 ingest=Ingest(database, profile=profiles.digest),
@@ -108,7 +108,7 @@ async def _keep(config: StoreServerConfig, port: socket.socket) -> None:
                 now=time.time_ns,
                 helper=judging,
             )
-            desk = Desk(
+            desk = Deps(
                 store_server=store_server,
                 database=database,
                 profiles=profiles,
@@ -243,7 +243,7 @@ def _emptied(place: Path) -> Path:
     return place
 
 
-async def _last_look(takes: Takes) -> None:
+async def _last_look(takes: AutoSessionRuns) -> None:
     """Workers are stopped before us, and their takes have ended with them. What takes longer is done by the next store server."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(LAST_LOOK):

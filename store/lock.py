@@ -12,7 +12,7 @@ _GLANCE = 0.1
 """Seconds for which somebody's `held` may keep us from taking it."""
 
 
-class Taken(Exception):
+class LockTaken(Exception):
     """Another process holds the lock."""
 
 
@@ -30,7 +30,7 @@ class Lock:
             if not _locks(handle, fcntl.LOCK_EX):
                 time.sleep(_GLANCE)
                 if not _locks(handle, fcntl.LOCK_EX):
-                    raise Taken
+                    raise LockTaken
             yield
         finally:
             os.close(handle)

@@ -43,7 +43,7 @@ def write(spool: Path, counts: Mapping[str, int]) -> None:
     part.replace(spool / NAME)
 
 
-class Counted:
+class WorkerCounters:
     """All that the workers of a data directory have counted, since the store server began."""
 
     def __init__(self, spools: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from calls.codec.json import dumps
 from calls.comparison.field_heuristics import looks, names_a_sending
-from calls.keys.divergence import Absent, Difference, differences
+from calls.keys.divergence import AbsentValue, Difference, differences
 from calls.keys.rules import Node, Plan, tree
 from calls.model import Json
 
@@ -42,7 +42,7 @@ class Twins(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class AnswerDifferences:
     """What two answers differ in."""
 
     volatile: tuple[Twins, ...]
@@ -61,7 +61,7 @@ def ignored(answer: Json, plan: Plan | None) -> Iterator[tuple[str, Json]]:
         yield from _dropped(answer, _rules(plan, answer), "")
 
 
-def compared(one: Json, other: Json, at: tuple[int, int], *, ids: bool = False) -> Compared:
+def compared(one: Json, other: Json, at: tuple[int, int], *, ids: bool = False) -> AnswerDifferences:
     """What two answers differ in that were begun at these times. With `ids` every random id is taken for volatile."""
     twins: list[Twins] = []
     is_all = True
@@ -69,7 +69,7 @@ def compared(one: Json, other: Json, at: tuple[int, int], *, ids: bool = False) 
         found, whole = _twins(difference, at, ids=ids)
         twins += found
         is_all = is_all and whole
-    return Compared(tuple(twins), is_all)
+    return AnswerDifferences(tuple(twins), is_all)
 
 
 def _rules(plan: Plan, answer: Json) -> Node:
@@ -125,14 +125,14 @@ def _twins(difference: Difference, at: tuple[int, int], *, ids: bool) -> tuple[l
         return [], False
     names = [step for step in difference.path if isinstance(step, str)][-2:]
     made_anew = any(names_a_sending(name) for name in (*names[-1:], "_".join(names)))
-    shape = looks(difference.recorded) if not isinstance(difference.recorded, Absent) else None
-    if shape in ("a uuid", "a random id") and not isinstance(difference.now, Absent):
+    shape = looks(difference.recorded) if not isinstance(difference.recorded, AbsentValue) else None
+    if shape in ("a uuid", "a random id") and not isinstance(difference.now, AbsentValue):
         is_same = looks(difference.now) == shape and (ids or made_anew)
         return ([Twins(one, other)], True) if is_same else ([], False)
     return _within(one, other, at, ids=ids)
 
 
-def _text(value: Json | Absent) -> str | None:
+def _text(value: Json | AbsentValue) -> str | None:
     match value:
         case bool() | None:
             return None

@@ -16,8 +16,8 @@ from calls.codec.json import dumps
 from calls.comparison.answer_fingerprint import meaning
 from calls.comparison.field_heuristics import Guess, guess, guess_of_answer, looks
 from calls.derive import derived
-from calls.keys.divergence import Absent, Difference, Path, differences, distance
-from calls.keys.key import Keyed, keyed
+from calls.keys.divergence import AbsentValue, Difference, Path, differences, distance
+from calls.keys.key import KeyResult, keyed
 from calls.keys.profile import Profiles
 from calls.keys.request_document import load_bearing
 from calls.model import Call, Exchange, Json
@@ -41,7 +41,7 @@ class Side:
 
     step: int
     exchange: Exchange
-    key: Keyed
+    key: KeyResult
 
     @cached_property
     def document(self) -> Json:
@@ -103,7 +103,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Agreement:
+class KeyAgreement:
     """How many calls of two recordings have the same key."""
 
     calls: tuple[int, int]
@@ -122,7 +122,7 @@ class Agreement:
 class Calibration:
     """What was found."""
 
-    agreement: Agreement
+    agreement: KeyAgreement
     findings: tuple[Finding, ...]
     alone: tuple[tuple[int, ...], tuple[int, ...]]
     """Steps of either recording that have no counterpart in the other."""
@@ -148,7 +148,7 @@ def calibrate(one: Sequence[Exchange], other: Sequence[Exchange], profiles: Prof
             found[place].append(seen)
     agree = sum(a.key.key == b.key.key for a, b in pairs)
     return Calibration(
-        agreement=Agreement(
+        agreement=KeyAgreement(
             calls=(len(one), len(other)), pairs=len(pairs), agree=agree, echoes=sum(not real for real in apart.values())
         ),
         findings=tuple(_finding(place, seen, pairs) for place, seen in found.items()),
@@ -227,7 +227,7 @@ class _Echoes:
     """The call whose request sent a word first."""
     _read: int = 0
 
-    def given(self, value: Json | Absent, step: int) -> bool:
+    def given(self, value: Json | AbsentValue, step: int) -> bool:
         """Whether an answer before this step gave the value."""
         text = str(value) if isinstance(value, str) or type(value) is int else ""
         if len(text) < _SHORTEST_ECHO:
@@ -276,7 +276,7 @@ def _judged(pair: Pair, difference: Difference, echoes: tuple[_Echoes, _Echoes])
     return judged
 
 
-def _parted(difference: Difference) -> list[tuple[Json | Absent, Json | Absent]]:
+def _parted(difference: Difference) -> list[tuple[Json | AbsentValue, Json | AbsentValue]]:
     """What exactly differs: of two paths the segments."""
     match difference:
         case Difference(("path",), str(one), str(other)) if one.count("/") == other.count("/"):
@@ -285,7 +285,7 @@ def _parted(difference: Difference) -> list[tuple[Json | Absent, Json | Absent]]
             return [(one, other)]
 
 
-def _inner(key: Keyed, path: Path) -> bool | None:
+def _inner(key: KeyResult, path: Path) -> bool | None:
     """Whether a place lies within a text that was read as JSON; None where the body is not made of fields."""
     if path[0] != "body":
         return False
@@ -299,7 +299,7 @@ def _escaped(step: str | int) -> str:
     return str(step).replace("~", "~0").replace("/", "~1")
 
 
-def _ties(pair: Pair, one: Json | Absent, other: Json | Absent) -> bool:
+def _ties(pair: Pair, one: Json | AbsentValue, other: Json | AbsentValue) -> bool:
     """Whether a value stands in several places of the same request, in both."""
     bodies = (dumps(side.key.request) for side in pair)
     values = (dumps(str(one)), dumps(str(other)))
@@ -321,7 +321,7 @@ class _Place(NamedTuple):
         return (self.profile, self.host) == (side.key.profile, side.key.route.host)
 
 
-def _named(path: Path, key: Keyed) -> tuple[Part, str]:
+def _named(path: Path, key: KeyResult) -> tuple[Part, str]:
     """A place as a rule would name it: a name, or a path for all elements alike."""
     match path:
         case ("query" | "headers" as part, str() as name, *_):
@@ -398,7 +398,7 @@ def _elsewhere(place: _Place, pairs: Iterable[Pair]) -> bool:
     return any(value is not None and looks(value) is None for value in values)
 
 
-def _values(document: Json, path: str, key: Keyed) -> Iterator[Json]:
+def _values(document: Json, path: str, key: KeyResult) -> Iterator[Json]:
     """All that stands at places which a rule for this path names."""
     stack: list[tuple[Path, Json]] = [(("body",), document["body"] if isinstance(document, dict) else None)]
     while stack:

@@ -7,8 +7,8 @@ What differs in every sending (dates, traces, what belongs to the connection, no
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from calls.keys.divergence import ABSENT, Absent, same
-from calls.keys.key import Keyed
+from calls.keys.divergence import ABSENT, AbsentValue, same
+from calls.keys.key import KeyResult
 from calls.keys.key_selection import pointer
 from calls.keys.profile import NEVER_KEYS
 from calls.keys.request_document import whole
@@ -21,13 +21,13 @@ LISTED: Final = 50
 _BY_DESIGN: Final = frozenset(("secret", "null", "nonce"))
 
 
-def drift(recorded: Request, recorded_key: Keyed, now: Request, now_key: Keyed) -> list[str]:
+def drift(recorded: Request, recorded_key: KeyResult, now: Request, now_key: KeyResult) -> list[str]:
     """Pointers of what differs, in the document that `explain` shows."""
     places = [*_left_out(recorded_key, recorded, now_key, now), *_headers(recorded.headers, now.headers)]
     return places[:LISTED]
 
 
-def _left_out(recorded_key: Keyed, recorded: Request, now_key: Keyed, now: Request) -> Iterator[str]:
+def _left_out(recorded_key: KeyResult, recorded: Request, now_key: KeyResult, now: Request) -> Iterator[str]:
     left_out = [*recorded_key.left_out, *now_key.left_out]
     places = dict.fromkeys(left.pointer for left in left_out if left.rule not in _BY_DESIGN)
     before, after = whole(recorded, recorded_key), whole(now, now_key)
@@ -61,9 +61,9 @@ def _secret(value: str) -> bool:
     return is_placeholder(value.encode("latin-1", "replace"))
 
 
-def at(value: Json, place: str) -> Json | Absent:
+def at(value: Json, place: str) -> Json | AbsentValue:
     """What stands at a pointer (RFC 6901)."""
-    found: Json | Absent = value
+    found: Json | AbsentValue = value
     for token in place.split("/")[1:]:
         name = token.replace("~1", "/").replace("~0", "~")
         if isinstance(found, Mapping) and name in found:

@@ -9,7 +9,7 @@ from decimal import Decimal
 from itertools import pairwise
 from typing import Final, Literal
 
-from calls.keys.divergence import Absent, common_prefix
+from calls.keys.divergence import AbsentValue, common_prefix
 from calls.model import Json
 from calls.placeholder import PATTERN
 
@@ -64,10 +64,10 @@ _PROSE: Final = 40
 """A text with blanks that is longer is read by a model, or by people."""
 
 
-def guess(name: str, one: Json | Absent, other: Json | Absent) -> Guess:
+def guess(name: str, one: Json | AbsentValue, other: Json | AbsentValue) -> Guess:
     """What a field of this name may count as that held these two values."""
     called = _snake(name)
-    given = [value for value in (one, other) if not isinstance(value, Absent)]
+    given = [value for value in (one, other) if not isinstance(value, AbsentValue)]
     if _SECRETS.fullmatch(called) or any(isinstance(value, str) and re.fullmatch(PATTERN, value) for value in given):
         return Guess("secret", "its name, or a replaced value, says that it is a secret", named=True)
     if _MODELS.fullmatch(called):
@@ -92,9 +92,9 @@ def guess(name: str, one: Json | Absent, other: Json | Absent) -> Guess:
     return Guess("key", "nothing says that it does not matter")
 
 
-def guess_of_answer(name: str, one: Json | Absent, other: Json | Absent) -> Guess | None:
+def guess_of_answer(name: str, one: Json | AbsentValue, other: Json | AbsentValue) -> Guess | None:
     """Why a field of answers may be ignored that held these two values; None where nothing says so."""
-    if isinstance(one, Absent) or isinstance(other, Absent):
+    if isinstance(one, AbsentValue) or isinstance(other, AbsentValue):
         return None
     shape = looks(one)
     if shape is not None and shape == looks(other):

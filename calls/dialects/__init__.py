@@ -49,7 +49,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class RequestSummary:
     """What a request says."""
 
     model: str | None = None
@@ -60,7 +60,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class AnswerSummary:
     """What an answer says."""
 
     model: str | None = None
@@ -108,11 +108,11 @@ class Dialect(Protocol):
     def claims(self, method: str, host: str, path: str, headers: Headers) -> Claim | None:
         """This dialect's claim on a request with such a head, if it has one."""
 
-    def asked(self, body: Json) -> Asked:
+    def asked(self, body: Json) -> RequestSummary:
         """What a request says."""
 
     def assemble(self, content_type: str) -> Assembly:
         """A new assembly for a response body of this media type."""
 
-    def told(self, answer: Json) -> Told:
+    def told(self, answer: Json) -> AnswerSummary:
         """What an answer says."""

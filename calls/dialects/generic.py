@@ -3,8 +3,8 @@
 from typing import Final
 
 from calls.codec.json import NotLossless, lenient
-from calls.dialects import Asked, Assembly, Claim, Told
-from calls.framing import Decoding, Message, sse, websocket
+from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.framing import DecoderInterface, Message, sse, websocket
 from calls.model import Headers, Json
 
 NAME: Final = "generic"
@@ -18,14 +18,14 @@ def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
     return Claim(dialect=NAME, operation=OPERATION, kind=None)
 
 
-def asked(body: Json) -> Asked:  # noqa: ARG001 # as the protocol has it
+def asked(body: Json) -> RequestSummary:  # noqa: ARG001 # as the protocol has it
     """Nothing that we know the meaning of."""
-    return Asked()
+    return RequestSummary()
 
 
-def told(answer: Json) -> Told:
+def told(answer: Json) -> AnswerSummary:
     """A text is what it says; of anything else we do not know the meaning."""
-    return Told(text=answer if isinstance(answer, str) else None)
+    return AnswerSummary(text=answer if isinstance(answer, str) else None)
 
 
 def assemble(content_type: str) -> Assembly:
@@ -72,7 +72,7 @@ class Events:
     streamed: Final = True
     complete: Final = None
 
-    def __init__(self, decoder: Decoding) -> None:
+    def __init__(self, decoder: DecoderInterface) -> None:
         self._decoder = decoder
         self._events: list[Json] = []
 

@@ -25,7 +25,7 @@ class Message:
     id: str = ""
 
 
-class Decoding(Protocol):
+class DecoderInterface(Protocol):
     """Bytes in, messages out. Total: no bytes make it raise."""
 
     def feed(self, data: bytes) -> list[Message]:
@@ -45,5 +45,5 @@ class Framing(Protocol):
     def begins(self, head: bytes, media: str, *, ended: bool) -> bool | None:
         """Whether a body that begins so, without leading blanks, is cut this way; None while only more of it can tell."""
 
-    def Decoder(self) -> Decoding:  # noqa: N802 # a module's class
+    def Decoder(self) -> DecoderInterface:  # noqa: N802 # a module's class
         """A new decoder."""

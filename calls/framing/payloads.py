@@ -6,7 +6,7 @@ What is carried is whatever the model's server sends: events, or JSON line by li
 from collections.abc import Iterator
 from typing import Final
 
-from calls.framing import Decoding, Message, eventstream, ndjson, sse
+from calls.framing import DecoderInterface, Message, eventstream, ndjson, sse
 
 begins = eventstream.begins
 
@@ -18,7 +18,7 @@ class Decoder:
 
     def __init__(self) -> None:
         self._frames = eventstream.Decoder()
-        self._carried: Decoding | None = None
+        self._carried: DecoderInterface | None = None
 
     def feed(self, data: bytes) -> list[Message]:
         """Take more bytes."""

@@ -19,11 +19,11 @@ _PLACE = 300
 _ENDING = 99
 
 
-class Absent:
+class AbsentValue:
     """Nothing stands there, not even null."""
 
 
-ABSENT: Final = Absent()
+ABSENT: Final = AbsentValue()
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class Difference:
     """One place at which two values part."""
 
     path: Path
-    recorded: Json | Absent
-    now: Json | Absent
+    recorded: Json | AbsentValue
+    now: Json | AbsentValue
 
     @property
     def pointer(self) -> str:
@@ -47,9 +47,9 @@ class Difference:
     @property
     def only(self) -> Literal["recorded", "now"] | None:
         """The one side that has something there."""
-        if isinstance(self.recorded, Absent):
+        if isinstance(self.recorded, AbsentValue):
             return "now"
-        return "recorded" if isinstance(self.now, Absent) else None
+        return "recorded" if isinstance(self.now, AbsentValue) else None
 
     def told(self) -> dict[str, Json]:
         """The difference for a person: long values are cut around the point where they part, a long pointer in its middle."""
@@ -58,7 +58,7 @@ class Difference:
         return told | {"only": self.only} if self.only else told
 
 
-def differences(recorded: Json | Absent, now: Json | Absent, path: Path = ()) -> Iterator[Difference]:
+def differences(recorded: Json | AbsentValue, now: Json | AbsentValue, path: Path = ()) -> Iterator[Difference]:
     """The places at which two values part, outermost first, in the order of the recorded one."""
     if isinstance(recorded, Mapping) and isinstance(now, Mapping) and len(path) < _DEEPEST:
         yield from _of_objects(recorded, now, path)
@@ -68,7 +68,7 @@ def differences(recorded: Json | Absent, now: Json | Absent, path: Path = ()) ->
         yield Difference(path, recorded, now)
 
 
-def same(one: Json | Absent, other: Json | Absent) -> bool:
+def same(one: Json | AbsentValue, other: Json | AbsentValue) -> bool:
     """Whether two values are the same JSON: 1 is 1.0, but neither of them is true."""
     if isinstance(one, Mapping):
         return (
@@ -89,7 +89,7 @@ def distance(recorded: Json, now: Json, limit: float = math.inf) -> float:
     return total
 
 
-def excerpts(recorded: Json | Absent, now: Json | Absent) -> tuple[Json, Json]:
+def excerpts(recorded: Json | AbsentValue, now: Json | AbsentValue) -> tuple[Json, Json]:
     """Both values, short enough to read, from shortly before the point where they part."""
     if isinstance(recorded, str) and isinstance(now, str):
         start = max(0, common_prefix(recorded, now) - _BEFORE)
@@ -140,7 +140,7 @@ def _weight(difference: Difference) -> float:
             return 1 + math.log2(max(_leaves(recorded), _leaves(now)))
 
 
-def _leaves(value: Json | Absent, enough: int = 1000) -> int:
+def _leaves(value: Json | AbsentValue, enough: int = 1000) -> int:
     """How many leaves a value has, roughly: counting stops when there are enough."""
     stack, found = [value], 0
     while stack and found < enough:
@@ -166,8 +166,8 @@ def common_prefix(one: str, other: str) -> int:
     return low
 
 
-def _short(value: Json | Absent) -> Json:
-    if isinstance(value, Absent):
+def _short(value: Json | AbsentValue) -> Json:
+    if isinstance(value, AbsentValue):
         return None
     if isinstance(value, str):
         return _cut(value, 0)

@@ -7,7 +7,7 @@ from typing import Final, Literal
 from calls.codec.json import dumps
 from calls.codec.lenient_json import members
 from calls.keys.divergence import readable
-from calls.keys.key import Keyed
+from calls.keys.key import KeyResult
 from calls.keys.key_selection import pointer
 from calls.model import Json
 
@@ -82,7 +82,7 @@ class Explanation:
         }
 
 
-def explain(keyed: Keyed) -> Explanation:
+def explain(keyed: KeyResult) -> Explanation:
     """How this key came about."""
     return Explanation(
         key=keyed.key,
@@ -95,7 +95,7 @@ def explain(keyed: Keyed) -> Explanation:
     )
 
 
-def _went_in(keyed: Keyed) -> Iterator[Row]:
+def _went_in(keyed: KeyResult) -> Iterator[Row]:
     """The head, and the body by its members: finer is for a diff."""
     unknown = set(keyed.notes.unknown)
     for name, value in members(keyed.selected).items():
@@ -114,7 +114,7 @@ def _row(at: str, value: Json, unknown: set[str]) -> Row:
     return Row(pointer=readable(at), fate="key", rule="load-bearing", value=_glance(value))
 
 
-def _changed(keyed: Keyed) -> Iterator[Row]:
+def _changed(keyed: KeyResult) -> Iterator[Row]:
     for note in keyed.folded:
         yield Row(pointer=readable(note.pointer), fate="folded", rule=RULES[note.rule])
     for id_ in keyed.renamed:
@@ -122,7 +122,7 @@ def _changed(keyed: Keyed) -> Iterator[Row]:
         yield Row(pointer=readable(id_.pointer), fate="renamed", rule=rule, value=f"{readable(id_.was)} → {id_.now}")
 
 
-def _stayed_out(keyed: Keyed) -> Iterator[Row]:
+def _stayed_out(keyed: KeyResult) -> Iterator[Row]:
     for note in keyed.left_out:
         yield Row(pointer=readable(note.pointer), fate="left out", rule=RULES[note.rule])
     yield Row(pointer="/headers/*", fate="left out", rule="no header counts unless the profile declares it")

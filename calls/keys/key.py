@@ -16,7 +16,7 @@ from calls.codec import body
 from calls.codec.canonical import canonical_parsed, digest, unicode
 from calls.codec.json import parse
 from calls.keys.divergence import readable
-from calls.keys.key_selection import LeftOut, NormalizedField, Notes, Renamed, Selection
+from calls.keys.key_selection import LeftOut, NormalizedField, Notes, RenamedId, Selection
 from calls.keys.profile import NEVER_KEYS, HeaderRules, Profile, Profiles
 from calls.keys.rules import tree
 from calls.keys.strict_key import strict_key
@@ -27,7 +27,7 @@ DOMAIN: Final = "key/1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Keyed:
+class KeyResult:
     """A key, and how it came about."""
 
     key: str
@@ -57,7 +57,7 @@ class Keyed:
         return self.notes.left_out
 
     @property
-    def renamed(self) -> tuple[Renamed, ...]:
+    def renamed(self) -> tuple[RenamedId, ...]:
         """Ids that went in by where they occur first."""
         return self.notes.renamed
 
@@ -82,7 +82,7 @@ class Keyed:
         return self.route.kind
 
 
-def keyed(request: Request, profiles: Profiles) -> Keyed:
+def keyed(request: Request, profiles: Profiles) -> KeyResult:
     """The key of a (redacted) request. Total: there is no request without a key."""
     route = route_of(request)
     profile = profiles.find(route)
@@ -101,7 +101,7 @@ def keyed(request: Request, profiles: Profiles) -> Keyed:
     }
     text = canonical_parsed([profile.name, route.dialect, route.operation, selected])
     text, whole = _without_redaction(text, selected)
-    return Keyed(
+    return KeyResult(
         key=digest(DOMAIN, text),
         profile=profile.name,
         route=route,

@@ -30,7 +30,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Renamed:
+class RenamedId:
     """An id that counts by where it occurs first, and not by its value."""
 
     pointer: str
@@ -61,9 +61,9 @@ class Notes:
         return tuple(LeftOut(pointer=pointer(at), rule=rule) for at, rule in self.skipped)
 
     @property
-    def renamed(self) -> tuple[Renamed, ...]:
+    def renamed(self) -> tuple[RenamedId, ...]:
         """All ids that count by where they occur first."""
-        return tuple(Renamed(pointer=pointer(at), was=was, now=now) for at, was, now in self.ids)
+        return tuple(RenamedId(pointer=pointer(at), was=was, now=now) for at, was, now in self.ids)
 
     @property
     def folded(self) -> tuple[NormalizedField, ...]:

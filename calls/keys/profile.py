@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, Final, Literal, get_args
 
 from calls.codec.canonical import canonical, digest
-from calls.keys.rules import FieldClass, Plan, Ruling, compiled
+from calls.keys.rules import FieldClass, Plan, RuleAtPath, compiled
 from calls.model import Json, Request
 from calls.route import Route, route_of
 
@@ -175,14 +175,14 @@ class Profile:
             object.__setattr__(self, "_plan", plan)
         return plan
 
-    def rulings(self) -> Iterator[Ruling]:
+    def rulings(self) -> Iterator[RuleAtPath]:
         """Every rule on the body, with its path."""
         for kind in get_args(FieldClass.__value__):
-            yield from (Ruling(path=path, rule=kind) for path in getattr(self, kind))
+            yield from (RuleAtPath(path=path, rule=kind) for path in getattr(self, kind))
         for fold in PLAIN_FOLDS:
-            yield from (Ruling(path=path, rule=fold) for path in getattr(self.folds, fold))
-        yield from (Ruling(path=one.path, rule="default", value=one.value) for one in self.folds.defaults)
-        yield from (Ruling(path=nonce.path, rule="nonce", starts=nonce.starts) for nonce in self.folds.nonces)
+            yield from (RuleAtPath(path=path, rule=fold) for path in getattr(self.folds, fold))
+        yield from (RuleAtPath(path=one.path, rule="default", value=one.value) for one in self.folds.defaults)
+        yield from (RuleAtPath(path=nonce.path, rule="nonce", starts=nonce.starts) for nonce in self.folds.nonces)
 
 
 _WAYS: Final = 2048
@@ -221,7 +221,7 @@ class Profiles:
         """What does not count in the answers to requests of the profile of this name."""
         if name not in self._ignored:
             paths = next((profile.answer.ignore for profile in self.profiles if profile.name == name), ())
-            rulings = [Ruling(path=path, rule="transient") for path in paths]
+            rulings = [RuleAtPath(path=path, rule="transient") for path in paths]
             self._ignored[name] = compiled(rulings) if rulings else None
         return self._ignored[name]
 

@@ -2,12 +2,12 @@
 
 from calls.codec.body import pairs
 from calls.codec.lenient_json import elements, members, text
-from calls.keys.key import Keyed
+from calls.keys.key import KeyResult
 from calls.model import Json, Request
 from calls.route import target
 
 
-def load_bearing(key: Keyed) -> Json:
+def load_bearing(key: KeyResult) -> Json:
     """What went into the key, with the query by name."""
     selected = members(key.selected)
     query: dict[str, Json] = {}
@@ -17,7 +17,7 @@ def load_bearing(key: Keyed) -> Json:
     return {**selected, "query": query}
 
 
-def whole(request: Request, key: Keyed) -> Json:
+def whole(request: Request, key: KeyResult) -> Json:
     """Body and query as they were sent, also what did not go into the key."""
     query: dict[str, list[str]] = {}
     for name, value in pairs(target(request.url)[2]):

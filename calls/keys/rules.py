@@ -46,7 +46,7 @@ _STEP: Final = re.compile(r"\.([A-Za-z_][A-Za-z0-9_]*)|\[\*\]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ruling:
+class RuleAtPath:
     """One rule of a profile at one path."""
 
     path: str
@@ -88,10 +88,10 @@ class Plan:
     """All rulings of a profile, ready to be walked."""
 
     root: Node
-    queries: tuple[tuple["JSONPath", Ruling], ...] = ()
+    queries: tuple[tuple["JSONPath", RuleAtPath], ...] = ()
 
 
-def compiled(rulings: Iterable[Ruling]) -> Plan:
+def compiled(rulings: Iterable[RuleAtPath]) -> Plan:
     """The plan of these rulings. Raises `BadPath`."""
     root, queries = Node(), []
     for ruling in rulings:
@@ -125,7 +125,7 @@ def _general() -> ModuleType:
     return paths
 
 
-def _single(place: Sequence[str | int | Type | None], ruling: Ruling) -> Node:
+def _single(place: Sequence[str | int | Type | None], ruling: RuleAtPath) -> Node:
     if not place:
         return _ruled(ruling)
     below = _single(place[1:], ruling)
@@ -139,7 +139,7 @@ def _single(place: Sequence[str | int | Type | None], ruling: Ruling) -> Node:
     )
 
 
-def _ruled(ruling: Ruling) -> Node:
+def _ruled(ruling: RuleAtPath) -> Node:
     match ruling.rule:
         case "key" | "transient" | "identity" | "secret":
             return Node(field_class=ruling.rule, keeps=ruling.rule == "key")
@@ -203,7 +203,7 @@ def tree(plan: Plan, body: Json, text: bytes) -> Node:
 _EXISTS: Final = re.compile(r"\[\?@\.(\w+)\]")
 
 
-def _may_occur(ruling: Ruling, text: bytes) -> bool:
+def _may_occur(ruling: RuleAtPath, text: bytes) -> bool:
     """A nonce's beginning and the name that a filter asks for save the search. Nobody escapes plain letters; who did would
     miss, loudly."""
     names = (f'"{name}"' for name in _EXISTS.findall(ruling.path))

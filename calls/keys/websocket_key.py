@@ -14,7 +14,7 @@ from calls.route import route_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
+class KeyedMessage:
     """A message, and what counts of it."""
 
     message: Json
@@ -39,7 +39,7 @@ class Conversation:
         self._profile = profiles.find(route_of(opening))
         self._selection = Selection(keep_unknown=self._profile.unknown == "key")
 
-    def take(self, message: Json) -> Counted | None:
+    def take(self, message: Json) -> KeyedMessage | None:
         """The next message; None where it does not count."""
         plan, selection, notes = self._profile.plan, self._selection, self._selection.notes
         skipped, named = len(notes.skipped), len(notes.ids)
@@ -50,7 +50,7 @@ class Conversation:
             case [selected]:
                 text = canonical_parsed(selected).decode()
                 left_out = (pointer(at) for at, rule in notes.skipped[skipped:] if rule not in _BY_DESIGN)
-                return Counted(
+                return KeyedMessage(
                     message=message,
                     selected=selected,
                     text=placeholder.fold(text).encode(),

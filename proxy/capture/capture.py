@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from proxy.capture.connections import timing
 from proxy.capture.connections.connection import CapturedConnection, Enter, EnterProxy
-from proxy.capture.connections.destination import Captured
+from proxy.capture.connections.destination import CapturedDestination
 from proxy.capture.connections.original_destination import Address, Source, plain_address
 from proxy.capture.connections.passed_notes import PassedNotes
 from proxy.capture.connections.relay import PassedConnection, RelayServer
@@ -230,7 +230,7 @@ class Capture:
     def hand_to_engine(self, transport: asyncio.Transport, address: Address, port: int, data: bytes) -> None:
         """Let the wire engine have a connection, from these bytes on."""
         name = self._names.name(address)
-        captured = Captured(
+        captured = CapturedDestination(
             host=name or str(address),
             port=port,
             is_named=name is not None,

@@ -26,7 +26,7 @@ MAX_CONNECTIONS: Final = 256
 type Kind = Literal["tcp", "dns"]
 
 
-class Refused(Exception):
+class CaptureRefused(Exception):
     """A capture cannot begin; the message is for the launcher."""
 
 
@@ -114,7 +114,7 @@ class ControlSocket:
     async def _begun(self, text: bytes, files: list[int]) -> tuple[RunningCapture | None, Mapping[str, Any]]:
         try:
             return await self._begin(_request(text, files)), {"ready": True}
-        except Refused as refused:
+        except CaptureRefused as refused:
             return None, {"failed": str(refused)}
 
 
@@ -215,10 +215,14 @@ def _request(text: bytes, files: list[int]) -> CaptureRequest:
         message = json.loads(text)
         kinds = message["sockets"]
         if len(kinds) != len(sockets):
-            raise Refused(f"{len(kinds)} sockets are described and {len(sockets)} came; send as many as you describe")
+            raise CaptureRefused(
+                f"{len(kinds)} sockets are described and {len(sockets)} came; send as many as you describe"
+            )
         other_tcp = message.get("other_tcp", "refuse")
         if other_tcp not in ("pass", "refuse") or any(kind["kind"] not in ("tcp", "dns") for kind in kinds):
-            raise Refused("other_tcp is pass or refuse, and the kind of a socket tcp or dns: no other datagrams pass")
+            raise CaptureRefused(
+                "other_tcp is pass or refuse, and the kind of a socket tcp or dns: no other datagrams pass"
+            )
         return CaptureRequest(
             run=str(message["run"]),
             token=message.get("token") or "",
@@ -234,7 +238,7 @@ def _request(text: bytes, files: list[int]) -> CaptureRequest:
             one.close()
         _close_all(files[len(sockets) :])
         if isinstance(error, (ValueError, TypeError, KeyError, AttributeError, OSError)):
-            raise Refused(
+            raise CaptureRefused(
                 f"the message to the control socket cannot be read ({type(error).__name__}: {error})"
             ) from error
         raise

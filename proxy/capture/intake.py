@@ -9,7 +9,7 @@ from proxy.capture.connections.arrival import Arrival
 from proxy.capture.connections.connection import Enter, EnterProxy
 from proxy.capture.connections.original_destination import Source
 from proxy.capture.connections.relay import PassedConnection
-from proxy.capture.control import CaptureRequest, ControlSocket, Refused, RunningCapture
+from proxy.capture.control import CaptureRefused, CaptureRequest, ControlSocket, RunningCapture
 from proxy.capture.transparent import transparent_capture
 from proxy.wire.access import Access
 from proxy.wire.engine import Engine
@@ -58,7 +58,7 @@ class Intake:
         try:
             _authorize(request, self.engine.config.access)
             return await self._start(Capture(self, request))
-        except Refused:
+        except CaptureRefused:
             for one in request.sockets:
                 one.endpoint.close()
             raise
@@ -77,7 +77,7 @@ class Intake:
             await capture.start()
         except (OSError, ValueError) as error:
             await capture.end()
-            raise Refused(
+            raise CaptureRefused(
                 f"a socket cannot be served: {error}; send listening TCP sockets and bound UDP ones"
             ) from error
         return capture
@@ -85,14 +85,14 @@ class Intake:
 
 def _authorize(request: CaptureRequest, access: Access) -> None:
     if not RUN.fullmatch(request.run):
-        raise Refused(f"{request.run[:80]!r} cannot name a run; use 1 to 128 of A-Z a-z 0-9 . _ : -")
+        raise CaptureRefused(f"{request.run[:80]!r} cannot name a run; use 1 to 128 of A-Z a-z 0-9 . _ : -")
     given = request.run, request.token
     if not access.admits(given):
-        raise Refused(
+        raise CaptureRefused(
             "this proxy worker asks for a token, and the one of the message is another; see playhead token --recording"
         )
     if not access.may_write(request.run, given):
-        raise Refused(
+        raise CaptureRefused(
             f"run {request.run} belongs to the command that was started for it, and the message has not its token; see"
             f" playhead token --run {request.run}"
         )

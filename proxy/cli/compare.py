@@ -39,7 +39,7 @@ from store.diff.diff import compare
 from store.diff.diff import compared as compared_runs
 from store.diff.mixed_recording import Mixture
 from store.diff.settled import settled
-from store.diff.steps import Reading, step_shape
+from store.diff.steps import StepReader, step_shape
 
 DIFFER = 1
 
@@ -89,10 +89,10 @@ async def compared(found: Settings, one: str, other: str) -> dict[str, Any]:
     return await asyncio.to_thread(compare, (one, sides[0]), (other, sides[1]), reading)
 
 
-def _reading(found: Settings) -> tuple[Reading, Redactor]:
+def _reading(found: Settings) -> tuple[StepReader, Redactor]:
     """What is shown is searched for secrets as the store server would. Nothing of it is kept, so any key does."""
     redactor = Redactor(key=secrets.token_bytes(32))
-    return Reading(profiles=user_profiles(found), clean=redactor.text), redactor
+    return StepReader(profiles=user_profiles(found), clean=redactor.text), redactor
 
 
 def _asked(api: Api, one: str, other: str) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def _asked(api: Api, one: str, other: str) -> dict[str, Any]:
     return told
 
 
-async def _exchanges(house: CommandProcesses, name: str, redactor: Redactor, reading: Reading) -> list[Exchange]:
+async def _exchanges(house: CommandProcesses, name: str, redactor: Redactor, reading: StepReader) -> list[Exchange]:
     """The exchanges of a file or a run. Raises Failure."""
     if file := _file(name):
         return from_file(file, redactor, reading.profiles).exchanges
@@ -187,7 +187,7 @@ async def _bisected(
         return _told(good, bad, await Bisection(house, able[-1], command, wish).run())
 
 
-def _mixtures(names: tuple[str, str], sides: list[list[Exchange]], reading: Reading) -> list[Mixture]:
+def _mixtures(names: tuple[str, str], sides: list[list[Exchange]], reading: StepReader) -> list[Mixture]:
     """Without the values that are made anew in each answer, and with them: it may be one of these that matters."""
     one, other = sides
     diff = compared_runs((names[0], one), (names[1], other), reading)

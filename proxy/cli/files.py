@@ -22,7 +22,7 @@ from proxy.terminal.text import counted, printable
 from store.datadir import DataDirError, opened
 from store.foreign import read
 from store.foreign.adopt import Adoption, bundle_of
-from store.foreign.contents import FORMATS, Format, Found, NotReadable, Skipped
+from store.foreign.contents import FORMATS, Format, Found, NotReadable, SkippedEntry
 
 LONG = 600.0
 """Seconds that the store server may take to store one file."""
@@ -138,7 +138,7 @@ class _Imported:
     file: Path
     run: Mapping[str, Any]
     form: Format = "bundle"
-    skipped: Sequence[Skipped] = ()
+    skipped: Sequence[SkippedEntry] = ()
     notes: Sequence[str] = field(default=())
 
     def as_json(self) -> dict[str, Any]:

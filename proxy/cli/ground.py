@@ -225,7 +225,7 @@ def doctor_command(command: tuple[str, ...], strict: bool, as_json: bool, **flag
     raise click.exceptions.Exit(0 if doctor.sound(judged) else 1)
 
 
-async def _examined(found: Settings, command: tuple[str, ...]) -> tuple[doctor.Finding, ...]:
+async def _examined(found: Settings, command: tuple[str, ...]) -> tuple[doctor.ClientFinding, ...]:
     async with CommandProcesses(found) as house, echoing() as echo:
         worker = await house.worker(mode="passthrough", spooled=False, upstreams={HOST: echo.origin})
         place = doctor.ProbedWorker(

@@ -23,7 +23,7 @@ from proxy.inference.plot import plot
 from proxy.inference.probe import Target, probe
 from proxy.inference.replay import again
 from proxy.inference.replay import as_json as report
-from proxy.inference.server import Device, Serving, home, serve, set_up
+from proxy.inference.server import Device, ServerOptions, home, serve, set_up
 from proxy.inference.tally import Tally, Word, verdict
 from proxy.processes.command_processes import CommandProcesses
 from proxy.settings import Settings
@@ -130,7 +130,7 @@ def up_command(place: Path | None, **what: Any) -> None:
             "--stock serves vLLM without the patch: leave out --degrade, --recheck and --kernels own"
         )
     try:
-        asyncio.run(serve(home(place), Serving(**what), say_on_stderr))
+        asyncio.run(serve(home(place), ServerOptions(**what), say_on_stderr))
     except* Failure as failures:
         raise failures.exceptions[0] from None
 

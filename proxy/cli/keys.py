@@ -10,7 +10,7 @@ from typing import Any, Self
 import click
 
 from calls.codec.json import dumps
-from calls.comparison.calibrate import Agreement, Finding
+from calls.comparison.calibrate import Finding, KeyAgreement
 from calls.keys.divergence import readable
 from proxy.cli.common import as_json, print_json, settings, with_settings
 from proxy.cli.profiles import user_profiles
@@ -100,7 +100,7 @@ def _show(outcome: Outcome) -> None:
         click.echo(f"With these rules: {_sentence(outcome.after)}")
 
 
-def _sentence(agreement: Agreement) -> str:
+def _sentence(agreement: KeyAgreement) -> str:
     echoes = f", {agreement.echoes} apart only by what earlier answers gave" if agreement.echoes else ""
     calls = " and ".join(f"{number:,}" for number in agreement.calls)
     return (
@@ -136,7 +136,7 @@ def _told(outcome: Outcome, written: Path | None) -> dict[str, Any]:
     }
 
 
-def _counts(agreement: Agreement) -> dict[str, Any]:
+def _counts(agreement: KeyAgreement) -> dict[str, Any]:
     return {
         "calls": list(agreement.calls),
         "pairs": agreement.pairs,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
 
-from calls.comparison.calibrate import Agreement, Calibration, calibrate
+from calls.comparison.calibrate import Calibration, KeyAgreement, calibrate
 from calls.comparison.proposal import added, proposals
 from calls.keys.profile import BadProfile, Profiles
 from calls.model import Exchange
@@ -33,7 +33,7 @@ class Outcome:
     """All of `playhead.toml` as it would be; None where there is no rule to propose."""
     fresh: str
     """What is new in it."""
-    after: Agreement
+    after: KeyAgreement
     """How the recordings agree under it."""
 
 

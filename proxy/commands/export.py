@@ -20,7 +20,7 @@ from proxy.recording_file import claim
 from proxy.terminal.text import counted, printable, printable_json
 from store.bundle.bundle import BundleHead, Entry, parts
 from store.bundle.leaks import Leak, leaks, leaks_of_run, not_allowed
-from store.foreign.contents import Skipped
+from store.foreign.contents import SkippedEntry
 from store.foreign.write import Export
 
 SHOWN = 20
@@ -50,14 +50,14 @@ class SecretSearch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exported:
+class ExportResult:
     """What was written."""
 
     run: str
     form: str
     file: Path | None
     exchanges: int
-    skipped: Sequence[Skipped]
+    skipped: Sequence[SkippedEntry]
 
     def as_json(self) -> dict[str, Any]:
         """For programs."""
@@ -72,7 +72,7 @@ class Exported:
             click.echo(f"wrote {self.file} ({self.file.stat().st_size:,} bytes)", err=True)
 
 
-def show_skipped(skipped: Sequence[Skipped]) -> None:
+def show_skipped(skipped: Sequence[SkippedEntry]) -> None:
     """Name what was left out; what has one reason in a row, in one line."""
     for reason, group in groupby(skipped, key=lambda one: one.reason):
         places = [one.place for one in group]
@@ -80,7 +80,7 @@ def show_skipped(skipped: Sequence[Skipped]) -> None:
         click.echo(f"playhead: skipped {names}: {printable(reason)}", err=True)
 
 
-def exported(api: Api, run: str, form: str, search: SecretSearch, output: Path | None) -> Exported:
+def exported(api: Api, run: str, form: str, search: SecretSearch, output: Path | None) -> ExportResult:
     """Write the run. Raises Failure, also where a secret is seen: then nothing is left of the file."""
     export = Export()
     with _place(output) as file:
@@ -98,7 +98,7 @@ def exported(api: Api, run: str, form: str, search: SecretSearch, output: Path |
                 export.written = sum(1 for _ in search.through(_written(lines, file)))
         if search.found:
             raise Failure(_refusal(run, search.found))
-    return Exported(run=run, form=form, file=output, exchanges=export.written, skipped=export.skipped)
+    return ExportResult(run=run, form=form, file=output, exchanges=export.written, skipped=export.skipped)
 
 
 @contextmanager

@@ -32,11 +32,11 @@ from store.generations.build import FLAWED
 from store.generations.names import LABEL, OF, numbered
 from store.generations.names import following as next_name
 from store.ingest.derive_call import deriver
-from store.lock import Lock, Taken
+from store.lock import Lock, LockTaken
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class GenerationResult:
     """What became of it, in a sentence for the person."""
 
     words: str
@@ -82,14 +82,14 @@ class Generations:
             stack.enter_context(_only_one(house, recording))
         return cls(house, api, replay, recording, claimed)
 
-    async def settled(self, bundle: Path, report: Mapping[str, Any] | None, code: int) -> Settled | None:
+    async def settled(self, bundle: Path, report: Mapping[str, Any] | None, code: int) -> GenerationResult | None:
         """Let what was recorded take effect, or say why not. None where nothing had to be recorded."""
         if report is None or not report["live"]:
             return None
         # The store server of another command may have ended since we began.
         return await replace(self, api=await self.house.api())._settled(bundle, report, code)
 
-    async def _settled(self, bundle: Path, report: Mapping[str, Any], code: int) -> Settled:
+    async def _settled(self, bundle: Path, report: Mapping[str, Any], code: int) -> GenerationResult:
         new = await self._recorded()
         profiles = shipped(self.house.profiles_toml())
         settings = self.house.settings
@@ -103,7 +103,9 @@ class Generations:
         if why := _unfit(report, code, new) or flaw(new, derive):
             labels = {OF: _names(old)[0], FLAWED: readable(printable(why))}
             self.api.patch(f"/runs/{segment(self.candidate)}", {"labels": labels})
-            return Settled(f"nothing was replaced: {why}; what went out is kept as run {self.candidate}", whole=False)
+            return GenerationResult(
+                f"nothing was replaced: {why}; what went out is kept as run {self.candidate}", whole=False
+            )
         exchanges = [*kept(old, set(report.get("answered_by", ())), unused=report["allow_unused"]), *new.exchanges]
         name = None if self.claimed else following(*_names(old))
         made = await asyncio.to_thread(generation, old.run, profiles.digest, exchanges, derive)
@@ -112,7 +114,7 @@ class Generations:
         if name:
             self._promoted(made, name)
         self._forget()
-        return Settled(_told(report, self.recording, name), whole=True)
+        return GenerationResult(_told(report, self.recording, name), whole=True)
 
     async def _recorded(self) -> Bundle:
         """What went out, once all of it is in."""
@@ -148,7 +150,7 @@ def _only_one(house: CommandProcesses, run: str) -> Iterator[None]:
     try:
         with lock.taken():
             yield
-    except Taken as error:
+    except LockTaken as error:
         raise Failure(
             f"another command records what run {run} lacks: wait until it has ended, or replay without --on-miss record"
         ) from error

@@ -106,7 +106,12 @@ async def _generations(
 
 
 async def _answered(
-    house: CommandProcesses, command: Sequence[str], wanted: ReplayCommand, identity: str, place: Path, report_file: Path
+    house: CommandProcesses,
+    command: Sequence[str],
+    wanted: ReplayCommand,
+    identity: str,
+    place: Path,
+    report_file: Path,
 ) -> tuple[CommandResult, list[int]]:
     """Run the command before a worker that answers it; what came of it, and the worker's exit status."""
     recording = wanted.on_miss == "record"

@@ -25,7 +25,7 @@ from proxy.run_names import file_of
 from proxy.settings import Settings
 from proxy.wire.config import loopback
 from store.database.wait import PAUSES, REPEAT_EVERY
-from store.lock import Lock, Taken
+from store.lock import Lock, LockTaken
 
 LONGEST_PAUSE = 5.0
 """Seconds between two starts of a process that dies again and again."""
@@ -258,7 +258,7 @@ def _only_one(house: CommandProcesses) -> Iterator[None]:
             # One that was killed has left its note, and nobody is to go by that while we start.
             _withdraw(house)
             yield
-    except Taken as error:
+    except LockTaken as error:
         raise Failure(
             f"another `playhead up` runs on {house.data.root}; stop it first, or give this one its own directory with --data"
         ) from error

@@ -34,7 +34,7 @@ TOOLS: list[Any] = [
 ]
 
 
-class Received:
+class ReceivedBytes:
     """Every byte of every answer, as it came from the network."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Received:
 
 
 class WatchedAgent(httpx2.SyncByteStream):
-    def __init__(self, stream: Any, received: Received) -> None:
+    def __init__(self, stream: Any, received: ReceivedBytes) -> None:
         self.stream = stream
         self.received = received
 
@@ -70,14 +70,14 @@ class WatchedAgent(httpx2.SyncByteStream):
         self.stream.close()
 
 
-def search_tickets(received: Received, **arguments: Any) -> str:
+def search_tickets(received: ReceivedBytes, **arguments: Any) -> str:
     response = requests.get(f"{TICKETS_API}/tickets", params=arguments, timeout=30)
     received.begin(response.status_code)
     response.raise_for_status()
     return received.add(response.content).decode()
 
 
-def add_note(received: Received, ticket: str, text: str) -> str:
+def add_note(received: ReceivedBytes, ticket: str, text: str) -> str:
     response = httpx2.post(f"{TICKETS_API}/tickets/{ticket}/notes", json={"text": text}, timeout=30)
     received.begin(response.status_code)
     response.raise_for_status()
@@ -106,7 +106,7 @@ def ask(client: openai.OpenAI, messages: list[Any]) -> dict[str, Any]:
     return message.model_dump(include={"role", "content", "tool_calls"}, exclude_none=True)
 
 
-def work(client: openai.OpenAI, received: Received, prompt: str) -> None:
+def work(client: openai.OpenAI, received: ReceivedBytes, prompt: str) -> None:
     """The agent itself: ask, run what the model wants, until it wants nothing more."""
     messages: list[Any] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": prompt}]
     say(f"user    {prompt}\n")
@@ -123,7 +123,7 @@ def work(client: openai.OpenAI, received: Received, prompt: str) -> None:
 
 
 def main() -> None:
-    received = Received()
+    received = ReceivedBytes()
     watching = openai.DefaultHttpxClient(event_hooks={"response": [received.watch]})
     key = os.environ.get("OPENAI_API_KEY") or "sk-demo-0123456789abcdefghijklmnopqrstuvwxyz"
     client = openai.OpenAI(base_url=MODEL_API, api_key=key, http_client=watching)

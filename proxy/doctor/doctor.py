@@ -56,7 +56,7 @@ class ProbedWorker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class ClientFinding:
     """What one client did."""
 
     client: str
@@ -71,7 +71,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
+class ClientTrial:
     """What a client left behind: an exit status and its words."""
 
     status: int
@@ -83,19 +83,19 @@ class Tried:
 
 async def examine(
     worker: ProbedWorker, base: Mapping[str, str], command: Sequence[str] = (), probes: Sequence[Probe] = PROBES
-) -> tuple[Finding, ...]:
+) -> tuple[ClientFinding, ...]:
     """Let every client that `command` could use (or that is on the PATH of `base`) try to reach HOST through the worker."""
     tools = tools_of(command, base)
     turns = asyncio.Semaphore(AT_ONCE)
 
-    async def one(probe: Probe) -> Finding:
+    async def one(probe: Probe) -> ClientFinding:
         async with turns:
             return await _probed(probe, worker, base, tools)
 
     return tuple(await asyncio.gather(*map(one, probes)))
 
 
-async def examine_captive(place: Mapping[str, Any], echo: Echo, token: str | None) -> Finding:
+async def examine_captive(place: Mapping[str, Any], echo: Echo, token: str | None) -> ClientFinding:
     """Run a command captive, which knows of no proxy, and see where its request arrives. `place`: a worker's own words."""
     # It takes what only commands that run others need.
     from proxy.capture.command import IsolationWish, Work, run_command
@@ -114,12 +114,12 @@ async def examine_captive(place: Mapping[str, Any], echo: Echo, token: str | Non
         async with asyncio.timeout(TRY_FOR):
             ran = await run_command(work)
     except Failure as failure:
-        return Finding(client=CAPTIVE, verdict="impossible", fix=str(failure.__cause__ or failure))
+        return ClientFinding(client=CAPTIVE, verdict="impossible", fix=str(failure.__cause__ or failure))
     except TimeoutError:
-        return Finding(client=CAPTIVE, verdict="unclear", said=f"gave no answer within {TRY_FOR:.0f} s")
+        return ClientFinding(client=CAPTIVE, verdict="unclear", said=f"gave no answer within {TRY_FOR:.0f} s")
     if ran.code == 0 and echo.saw(name):
-        return Finding(client=CAPTIVE, verdict="through", names_run=True)
-    return Finding(client=CAPTIVE, verdict="unclear", said=f"its request did not arrive: exit status {ran.code}")
+        return ClientFinding(client=CAPTIVE, verdict="through", names_run=True)
+    return ClientFinding(client=CAPTIVE, verdict="unclear", said=f"its request did not arrive: exit status {ran.code}")
 
 
 def surroundings(base: Mapping[str, str]) -> tuple[str, ...]:
@@ -133,18 +133,18 @@ def surroundings(base: Mapping[str, str]) -> tuple[str, ...]:
     )
 
 
-def sound(findings: Sequence[Finding]) -> bool:
+def sound(findings: Sequence[ClientFinding]) -> bool:
     """Whether nothing that is installed here escapes or is refused."""
     return all(finding.verdict in ("through", "missing", "impossible") for finding in findings)
 
 
-def used_by(command: Sequence[str], base: Mapping[str, str], findings: Sequence[Finding]) -> list[Finding]:
+def used_by(command: Sequence[str], base: Mapping[str, str], findings: Sequence[ClientFinding]) -> list[ClientFinding]:
     """The clients that a command is known to use, by what starts it. Of a shell script none is known."""
     kind = kind_of(command, base)
     return [finding for finding in findings if finding.client.partition(" ")[0] == kind]
 
 
-def rows(findings: Sequence[Finding]) -> list[tuple[str, ...]]:
+def rows(findings: Sequence[ClientFinding]) -> list[tuple[str, ...]]:
     """A table for a person: client, verdict, whether its run is known, what to do."""
     return [
         (
@@ -157,15 +157,15 @@ def rows(findings: Sequence[Finding]) -> list[tuple[str, ...]]:
     ]
 
 
-def as_json(findings: Sequence[Finding]) -> list[dict[str, Any]]:
+def as_json(findings: Sequence[ClientFinding]) -> list[dict[str, Any]]:
     return [asdict(finding) for finding in findings]
 
 
-async def _probed(probe: Probe, worker: ProbedWorker, base: Mapping[str, str], tools: Tools) -> Finding:
+async def _probed(probe: Probe, worker: ProbedWorker, base: Mapping[str, str], tools: Tools) -> ClientFinding:
     token = secrets.token_hex(8)
     line = probe.command(tools, f"https://{HOST}/{token}")
     if line is None:
-        return Finding(client=probe.client, verdict="missing")
+        return ClientFinding(client=probe.client, verdict="missing")
     async with tapping(worker.proxy) as tap:
         proxy = addressed(f"http://127.0.0.1:{tap.port}", RUN, worker.token)
         ours = variables(
@@ -175,7 +175,7 @@ async def _probed(probe: Probe, worker: ProbedWorker, base: Mapping[str, str], t
     if probe.says_version and _version(tried.out) is None:
         tried = replace(tried, began=False)
     verdict = judged(tried, at_worker=bool(tap.users), refused=bool(tap.refused), behind=worker.echo.saw(token))
-    return Finding(
+    return ClientFinding(
         client=probe.client,
         verdict=verdict,
         version=_version(tried.out),
@@ -185,7 +185,7 @@ async def _probed(probe: Probe, worker: ProbedWorker, base: Mapping[str, str], t
     )
 
 
-def judged(tried: Tried, *, at_worker: bool, refused: bool, behind: bool) -> Verdict:
+def judged(tried: ClientTrial, *, at_worker: bool, refused: bool, behind: bool) -> Verdict:
     """The facts decide, not the client's words."""
     if tried.status == NOT_INSTALLED:
         return "missing"
@@ -209,7 +209,7 @@ def _fix(probe: Probe, verdict: Verdict) -> str | None:
             return None
 
 
-async def _tried(line: Sequence[str], environment: Mapping[str, str]) -> Tried:
+async def _tried(line: Sequence[str], environment: Mapping[str, str]) -> ClientTrial:
     """Run it to its end, or for as long as it may; nothing that it started outlives that."""
     process = await asyncio.create_subprocess_exec(
         *line,
@@ -223,12 +223,12 @@ async def _tried(line: Sequence[str], environment: Mapping[str, str]) -> Tried:
         async with asyncio.timeout(TRY_FOR):
             out, error = await process.communicate()
     except TimeoutError:
-        return Tried(status=-signal.SIGKILL, error=f"gave no answer within {TRY_FOR:.0f} s")
+        return ClientTrial(status=-signal.SIGKILL, error=f"gave no answer within {TRY_FOR:.0f} s")
     finally:
         if process.returncode is None:
             os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
-    return Tried(
+    return ClientTrial(
         status=process.returncode or 0, out=out.decode("utf-8", "replace"), error=error.decode("utf-8", "replace")
     )
 
@@ -238,7 +238,7 @@ def _version(out: str) -> str | None:
     return first if re.fullmatch(r"\d+(\.\w+)+\S*", first) else None
 
 
-def _said(tried: Tried, refused: str | None) -> str | None:
+def _said(tried: ClientTrial, refused: str | None) -> str | None:
     if refused:
         return f"the worker answered: {refused}"
     lines = [line.strip() for line in tried.error.splitlines() if line.strip()]

@@ -12,7 +12,7 @@ import httpx2
 
 from proxy.errors import Failure
 from proxy.inference.plans import Ask, Wave
-from proxy.inference.tally import Given, Tally, tally
+from proxy.inference.tally import ProbeAnswer, Tally, tally
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ async def probe(target: Target, plan: Iterable[Wave]) -> Tally:
         base_url=_base(target.url), headers=headers, trust_env=False, timeout=None, limits=limits
     ) as client:
         asker = await _introduced(client, target)
-        given: list[Given] = []
+        given: list[ProbeAnswer] = []
         failed: list[str] = []
         began = time.perf_counter()
         for wave in plan:
@@ -75,7 +75,7 @@ class _Asker:
     chat: bool
     salted: bool
 
-    async def ask(self, ask: Ask, load: int) -> Given | str:
+    async def ask(self, ask: Ask, load: int) -> ProbeAnswer | str:
         """The answer, or why there is none."""
         path = "/chat/completions" if self.chat else "/completions"
         try:
@@ -89,7 +89,7 @@ class _Asker:
             text, tokens, logprobs = _read_chat(choice) if self.chat else _read(choice)
         except (ValueError, LookupError, TypeError) as error:
             return f"an answer of another shape: {error!r}"
-        return Given(
+        return ProbeAnswer(
             subject=ask.subject or "",
             load=load,
             text=text,

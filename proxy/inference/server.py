@@ -35,7 +35,7 @@ GRACE: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Serving:
+class ServerOptions:
     """What to serve, and how."""
 
     model: str
@@ -119,7 +119,7 @@ def _run(command: Sequence[str]) -> None:
         raise Failure(f"`{' '.join(command[1:4])} …` failed: {done.stderr.strip()[-2000:]}")
 
 
-def command(place: Path, serving: Serving, port: int) -> list[str]:
+def command(place: Path, serving: ServerOptions, port: int) -> list[str]:
     """How the server is started."""
     own = ["--model", serving.model, "--host", serving.host, "--port", str(port)]
     own += ["--max-model-len", str(serving.context)]
@@ -135,7 +135,7 @@ def command(place: Path, serving: Serving, port: int) -> list[str]:
     return [python, "-m", "playhead_inference", *own, *serving.extra]
 
 
-def environment(serving: Serving, base: Mapping[str, str]) -> dict[str, str]:
+def environment(serving: ServerOptions, base: Mapping[str, str]) -> dict[str, str]:
     """What the server finds in its environment; vLLM reads much of it on import."""
     ours = {"VLLM_NO_USAGE_STATS": "1", "PLAYHEAD_TETHERED": "1", "PYTHONSAFEPATH": "1"}
     ours["PLAYHEAD_INVARIANCE"] = "degrade" if serving.degrade else "require"
@@ -159,7 +159,7 @@ def environment(serving: Serving, base: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in base.items() if name != "VLLM_BATCH_INVARIANT"} | ours | threads
 
 
-async def serve(place: Path, serving: Serving, say: Callable[[str], None]) -> None:
+async def serve(place: Path, serving: ServerOptions, say: Callable[[str], None]) -> None:
     """Run until SIGTERM or Ctrl-C. Prints one ready line on stdout once the claim is checked. Raises Failure."""
     if not (place / "bin" / "python").exists():
         raise Failure(f"there is no environment in {place}; make it with: playhead inference setup")
@@ -207,7 +207,7 @@ def check_threads(threads: int, cpus: int) -> None:
 
 
 async def _until_stopped(
-    process: asyncio.subprocess.Process, url: str, serving: Serving, stopped: asyncio.Event
+    process: asyncio.subprocess.Process, url: str, serving: ServerOptions, stopped: asyncio.Event
 ) -> None:
     async with asyncio.TaskGroup() as group:
         watched = group.create_task(_died(process))
@@ -222,7 +222,7 @@ async def _died(process: asyncio.subprocess.Process) -> None:
     raise Failure(f"the model server ended with {await process.wait()}; its last words are above")
 
 
-async def _announced(url: str, serving: Serving) -> None:
+async def _announced(url: str, serving: ServerOptions) -> None:
     click.echo(await (_stock(url) if serving.stock else _checked(url, serving.degrade)))
 
 

@@ -9,7 +9,7 @@ type Word = Literal["invariant", "varies", "inconclusive"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class ProbeAnswer:
     """What one request was answered with."""
 
     subject: str
@@ -61,7 +61,7 @@ class Tally:
         return any(subject.distinct > 1 for subject in self.subjects)
 
 
-def tally(url: str, given: Sequence[Given], failed: Sequence[str], seconds: float) -> Tally:
+def tally(url: str, given: Sequence[ProbeAnswer], failed: Sequence[str], seconds: float) -> Tally:
     """Count."""
     names = dict.fromkeys(answer.subject for answer in given)
     claims = {answer.claim for answer in given}
@@ -74,7 +74,7 @@ def tally(url: str, given: Sequence[Given], failed: Sequence[str], seconds: floa
     )
 
 
-def _subject(name: str, answers: Sequence[Given]) -> Subject:
+def _subject(name: str, answers: Sequence[ProbeAnswer]) -> Subject:
     bitwise = all(answer.logprobs for answer in answers)
     sequences = {answer.tokens if bitwise else tuple(answer.text) for answer in answers}
     return Subject(
@@ -98,7 +98,7 @@ def first_divergence(sequences: Iterable[Sequence[str]]) -> int | None:
     return next((at for at, place in enumerate(places) if len(set(place)) > 1), None)
 
 
-def _delta(one: Given, other: Given) -> float:
+def _delta(one: ProbeAnswer, other: ProbeAnswer) -> float:
     until = first_divergence((one.tokens, other.tokens))
     pairs = list(zip(one.logprobs, other.logprobs, strict=False))[:until]
     return max((abs(a - b) for a, b in pairs), default=0.0)

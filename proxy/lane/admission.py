@@ -10,13 +10,13 @@ from typing import Final, NamedTuple
 
 from calls.model import Headers
 from calls.request_identifiers import RUN
-from proxy.capture.connections.destination import Captured
+from proxy.capture.connections.destination import CapturedDestination
 from proxy.capture.connections.first_bytes import host_name
 from proxy.lane.heads import Fields, RequestHead, framing, without
 from proxy.lane.upstream import Way
 from proxy.recording.run_identity import OWN_SOURCES, Credentials, Identity, credentials, identify, names_a_run
 from proxy.wire.config import Origin
-from proxy.wire.engine import Begun, Engine
+from proxy.wire.engine import BegunTunnel, Engine
 from proxy.wire.heads import HEAD_LINES
 
 _PORT: Final = re.compile(r":[0-9]{1,5}\Z")
@@ -55,7 +55,7 @@ class LaneRequest(NamedTuple):
     bound: bool
     """Whether its authentication is that of a connection, which nobody else may use then."""
 
-    captured: Captured | None
+    captured: CapturedDestination | None
     """Where its connection went, where it was captured."""
 
     given: Credentials
@@ -80,13 +80,13 @@ class TunnelTarget(NamedTuple):
     host: str
     port: int
     given: Credentials
-    captured: Captured | None = None
+    captured: CapturedDestination | None = None
     """Where a captured connection went; `host` is then what it names in its handshake, if it names anything."""
 
-    def begun(self, within: Origin | None = None, name: str | None = None) -> Begun:
+    def begun(self, within: Origin | None = None, name: str | None = None) -> BegunTunnel:
         """The same for the other engine: `within` is whom it is for, once that is known, by this `name` in its handshake."""
         secure = within is not None and within.scheme == "https"
-        return Begun(
+        return BegunTunnel(
             host=self.host,
             port=self.port,
             given=self.given,

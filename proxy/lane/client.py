@@ -12,15 +12,15 @@ from typing import Final, cast
 
 from calls.model import Headers, Outcome
 from proxy.lane.admission import TunnelTarget, asked, connected, names_to_us, not_ours
-from proxy.lane.connection_base import LINGER, SWALLOWED, LaneContext, Visitor
-from proxy.lane.exchange import LaneExchange, Told
-from proxy.lane.framing import Body, Chunked, MalformedBody, Sized
-from proxy.lane.head_cache import Repeated
+from proxy.lane.connection_base import LINGER, SWALLOWED, ClientConnection, LaneContext
+from proxy.lane.exchange import DownstreamHead, LaneExchange
+from proxy.lane.framing import Body, ChunkedBody, MalformedBody, SizedBody
+from proxy.lane.head_cache import HeadCache
 from proxy.lane.heads import END, RequestHead, http1_head, request_head
 from proxy.lane.replay_answer import exchange_for
 from proxy.lane.tls import Tls
 from proxy.lane.upstream import HIGH
-from proxy.lane.upstream_http1 import Lender
+from proxy.lane.upstream_http1 import ClientPool
 from proxy.wire.config import Origin, acknowledge
 from proxy.wire.heads import HEAD_BYTES, raw_fault
 from proxy.wire.problem import Problem
@@ -31,7 +31,7 @@ AHEAD: Final = 64 << 10
 _AGREED: Final = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
 
-class Http1Connection(Visitor, asyncio.Protocol):
+class Http1Connection(ClientConnection, asyncio.Protocol):
     """One client."""
 
     version = "HTTP/1.1"
@@ -54,7 +54,7 @@ class Http1Connection(Visitor, asyncio.Protocol):
         self._name = name
         """What the client called the host in its handshake."""
 
-        self._lender: Lender
+        self._lender: ClientPool
         self._transport: asyncio.Transport | Tls
         self._buffer = b""
         self._body: Body | None = None
@@ -69,7 +69,7 @@ class Http1Connection(Visitor, asyncio.Protocol):
         self._carried = False
         """Whether there was a request for the lane."""
 
-        self._repeated = Repeated()
+        self._repeated = HeadCache()
         self._feeding = False
         self._held = False
         self._ahead = False
@@ -89,11 +89,11 @@ class Http1Connection(Visitor, asyncio.Protocol):
         connection = transport.get_extra_info("socket")
         if connection is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self.begin(transport, b"", Lender(self.lane.upstreams, self.engine.destinations))
+        self.begin(transport, b"", ClientPool(self.lane.upstreams, self.engine.destinations))
         if self.engine.proxy is not None:
             self._hand_over(b"", "upstream_proxy")
 
-    def begin(self, transport: asyncio.Transport, data: bytes, lender: Lender) -> None:
+    def begin(self, transport: asyncio.Transport, data: bytes, lender: ClientPool) -> None:
         """Take over a connection, from which this was read already."""
         self._transport = transport
         self._lender = lender
@@ -260,7 +260,7 @@ class Http1Connection(Visitor, asyncio.Protocol):
             if not chunked and len(data) >= length:
                 exchange.take_whole(data[:length])
                 return data[length:]
-            self._body = body = Chunked() if chunked else Sized(length)
+            self._body = body = ChunkedBody() if chunked else SizedBody(length)
         cut = body.feed(data)
         exchange.take(cut.go, cut.pieces)
         if cut.end is not None and exchange.accepts:
@@ -275,20 +275,20 @@ class Http1Connection(Visitor, asyncio.Protocol):
 
     # What its exchange wants
 
-    def head(self, status: int, reason: str, headers: Headers, *, old: bool = False) -> Told:
-        return Told(status, reason, self.version, headers, http1_head(status, reason, headers, old=old))
+    def head(self, status: int, reason: str, headers: Headers, *, old: bool = False) -> DownstreamHead:
+        return DownstreamHead(status, reason, self.version, headers, http1_head(status, reason, headers, old=old))
 
-    def announce(self, told: Told) -> None:
+    def announce(self, told: DownstreamHead) -> None:
         self.send(told, b"")
 
-    def send(self, told: Told | None, data: bytes, *, last: bool = False, trailers: Headers = ()) -> None:  # noqa: ARG002 - the bytes say both
+    def send(self, told: DownstreamHead | None, data: bytes, *, last: bool = False, trailers: Headers = ()) -> None:  # noqa: ARG002 - the bytes say both
         if told is not None:
             data = told.raw + data
         if data and not self._gone:
             self._transport.write(data)
 
     def send_all(
-        self, told: Told | None, pieces: Sequence[bytes], *, last: bool = False, trailers: Headers = ()
+        self, told: DownstreamHead | None, pieces: Sequence[bytes], *, last: bool = False, trailers: Headers = ()
     ) -> None:
         self.send(told, b"".join(pieces), last=last, trailers=trailers)
 

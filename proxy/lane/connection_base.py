@@ -8,11 +8,11 @@ from typing import Any, Final, Protocol
 
 from calls.model import Outcome
 from proxy.lane.admission import TunnelTarget
-from proxy.lane.h2.routes import Ways
+from proxy.lane.h2.routes import RouteTable
 from proxy.lane.receive_queue import ReceiveQueue
 from proxy.lane.tls import Leaves
 from proxy.lane.upstream import Upstreams
-from proxy.wire.engine import Begun, Engine
+from proxy.wire.engine import BegunTunnel, Engine
 
 logger = logging.getLogger(__name__)
 
@@ -28,20 +28,20 @@ class LaneContext(Protocol):
 
     engine: Engine
     upstreams: Upstreams
-    ways: Ways
+    ways: RouteTable
     leaves: Leaves
     receive_queue: ReceiveQueue
 
-    def arrived(self, client: "Visitor") -> None:
+    def arrived(self, client: "ClientConnection") -> None:
         """Count a connection as open."""
 
-    def departed(self, client: "Visitor") -> None:
+    def departed(self, client: "ClientConnection") -> None:
         """Count it no longer."""
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run this as a task that ends with the lane."""
 
-    def soon[*T](self, client: "Visitor", work: Callable[[*T], None], *what: *T) -> None:
+    def soon[*T](self, client: "ClientConnection", work: Callable[[*T], None], *what: *T) -> None:
         """Call this once all bytes that have arrived by now were read."""
 
     def at_last(self, work: Callable[[], None]) -> None:
@@ -50,11 +50,11 @@ class LaneContext(Protocol):
     def enter(self, transport: asyncio.Transport, owner: str, tunnel: TunnelTarget, data: bytes) -> None:
         """Find out which protocol a tunnel carries, from the bytes that were read of it already."""
 
-    def hand_over(self, transport: asyncio.Transport, data: bytes, begun: Begun | None) -> None:
+    def hand_over(self, transport: asyncio.Transport, data: bytes, begun: BegunTunnel | None) -> None:
         """Let mitmproxy go on with a connection, from these bytes on."""
 
 
-class Visitor:
+class ClientConnection:
     """One client."""
 
     def __init__(self, lane: LaneContext, owner: str) -> None:
@@ -103,7 +103,7 @@ class Visitor:
         except Exception as fault:  # noqa: BLE001 - the guard: nobody waits for this task, and the client would for ever
             self.failed(fault)
 
-    def hand_over(self, transport: asyncio.Transport, data: bytes, begun: Begun | None, why: str) -> None:
+    def hand_over(self, transport: asyncio.Transport, data: bytes, begun: BegunTunnel | None, why: str) -> None:
         """Let the other engine have the connection, from these bytes on."""
         self.engine.config.counts[f"handed_over/{why}"] += 1
         self.lane.hand_over(transport, data, begun)

@@ -22,7 +22,7 @@ BROKEN: Final = 2
 
 # Not frozen: one is made for each call, and to make a frozen one takes five times as long.
 @dataclass(slots=True)
-class Told:
+class DownstreamHead:
     """The head of a response. Nobody changes it."""
 
     status: int
@@ -40,7 +40,7 @@ class Told:
     closes: bool = False
     """Whether a client of HTTP/1.1 can ask nothing more over its connection."""
 
-    def marked(self, name: str, value: str) -> "Told":
+    def marked(self, name: str, value: str) -> "DownstreamHead":
         """The same with one more field, of which the record knows nothing."""
         raw = self.raw and self.raw[:-2] + f"{name}: {value}\r\n\r\n".encode()
         return replace(self, raw=raw, wire=[*self.wire, (name.lower().encode(), value.encode())])
@@ -60,19 +60,19 @@ class Downstream(Protocol):
     code: int
     """Why it has left, in HTTP/2's terms."""
 
-    def head(self, status: int, reason: str, headers: Headers, *, old: bool = False) -> Told:
+    def head(self, status: int, reason: str, headers: Headers, *, old: bool = False) -> DownstreamHead:
         """The head of a response of ours; `old`: in HTTP/1.0, where that can be told."""
 
-    def announce(self, told: Told) -> None:
+    def announce(self, told: DownstreamHead) -> None:
         """Send the head of a response that only announces another."""
 
-    def send(self, told: Told | None, data: bytes, *, last: bool = False, trailers: Headers = ()) -> None:
+    def send(self, told: DownstreamHead | None, data: bytes, *, last: bool = False, trailers: Headers = ()) -> None:
         """Send a piece of a response, with its head before it where that is still to be sent; `last`: it is whole then.
 
         In HTTP/1.1 the bytes are the wire's, with all their framing."""
 
     def send_all(
-        self, told: Told | None, pieces: Sequence[bytes], *, last: bool = False, trailers: Headers = ()
+        self, told: DownstreamHead | None, pieces: Sequence[bytes], *, last: bool = False, trailers: Headers = ()
     ) -> None:
         """The same for several pieces, each of which stays one where the protocol knows pieces."""
 

@@ -62,7 +62,7 @@ class Body(Protocol):
         """Take in what comes next. Raises Malformed."""
 
 
-class Sized:
+class SizedBody:
     """A body of known length, which is not 0."""
 
     __slots__ = ("_left",)
@@ -92,7 +92,7 @@ class UntilClosed:
         return Cut(data, (data,), None)
 
 
-class Chunked:
+class ChunkedBody:
     """A body in chunks, each of which is a piece of its own."""
 
     __slots__ = ("_closing", "_left", "_size", "_tail", "trailers")

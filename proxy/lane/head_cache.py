@@ -46,7 +46,7 @@ class _Known(NamedTuple):
         return LaneRequest._make((*self.fixed, headers, before + digits + after, int(digits)))
 
 
-class Repeated:
+class HeadCache:
     """The heads of one connection."""
 
     __slots__ = ("_known", "_last")

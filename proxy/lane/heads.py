@@ -79,7 +79,7 @@ class ResponseHead(NamedTuple):
         return self.known.lowered
 
 
-class Framing(NamedTuple):
+class BodyFraming(NamedTuple):
     """What a head says about its body and about the connection."""
 
     length: int | None
@@ -173,7 +173,7 @@ def _fields(text: str, start: int) -> Headers:
     return tuple(fields)
 
 
-def framing(head: RequestHead | ResponseHead) -> Framing:
+def framing(head: RequestHead | ResponseHead) -> BodyFraming:
     """What a head that llhttp has accepted says about its body."""
     known, fields = head.known, head.fields
     length: int | None = None
@@ -185,7 +185,7 @@ def framing(head: RequestHead | ResponseHead) -> Framing:
     if known.coding is not None:
         odd = odd or length is not None or not _CODED.fullmatch(fields[known.coding][1])
     closes = bool(known.connection) and any("close" in fields[at][1].lower() for at in known.connection)
-    return Framing(length, chunked, closes, odd)
+    return BodyFraming(length, chunked, closes, odd)
 
 
 def without(raw: bytes, names: tuple[str, ...], unwanted: frozenset[str]) -> bytes:

@@ -10,14 +10,14 @@ from proxy.capture.connections.connection import CapturedConnection
 from proxy.capture.intake import Intake
 from proxy.lane.admission import TunnelTarget
 from proxy.lane.client import Http1Connection
-from proxy.lane.connection_base import Visitor
-from proxy.lane.h2.routes import Ways
+from proxy.lane.connection_base import ClientConnection
+from proxy.lane.h2.routes import RouteTable
 from proxy.lane.receive_queue import ReceiveQueue
 from proxy.lane.tls import Leaves
-from proxy.lane.tunnel_handshake import Entrance
+from proxy.lane.tunnel_handshake import TunnelHandshake
 from proxy.lane.upstream import Upstreams
 from proxy.wire.config import Answerer, EngineConfig
-from proxy.wire.engine import Begun, Engine, trusted
+from proxy.wire.engine import BegunTunnel, Engine, trusted
 from proxy.wire.listener import Listener
 from proxy.wire.recording_guard import RecorderInterface
 
@@ -43,16 +43,16 @@ class Lane:
         self.upstreams = Upstreams(str(self.engine.trust))
         self.engine.make_room = self.upstreams.drop_idle
         self.receive_queue = ReceiveQueue()
-        self.ways = Ways(self.upstreams, self.engine, self.at_last, self.receive_queue)
+        self.ways = RouteTable(self.upstreams, self.engine, self.at_last, self.receive_queue)
         self.leaves = Leaves(config.authority)
-        self._clients: set[Visitor] = set()
+        self._clients: set[ClientConnection] = set()
         self._empty = asyncio.Event()
         self._empty.set()
         self._others: Visits | None = None
         self._loading = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._soon: list[tuple[Visitor, Callable[..., None], tuple[Any, ...]]] = []
+        self._soon: list[tuple[ClientConnection, Callable[..., None], tuple[Any, ...]]] = []
         self._last: list[Callable[[], None]] = []
         self._due = False
 
@@ -116,12 +116,12 @@ class Lane:
 
     # For connections
 
-    def arrived(self, client: Visitor) -> None:
+    def arrived(self, client: ClientConnection) -> None:
         """One more."""
         self._clients.add(client)
         self._empty.clear()
 
-    def departed(self, client: Visitor) -> None:
+    def departed(self, client: ClientConnection) -> None:
         """One less."""
         self._clients.discard(client)
         if not self._clients:
@@ -134,7 +134,7 @@ class Lane:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    def soon[*T](self, client: Visitor, work: Callable[[*T], None], *what: *T) -> None:
+    def soon[*T](self, client: ClientConnection, work: Callable[[*T], None], *what: *T) -> None:
         """Have this done when all that has arrived by now was looked at."""
         self._soon.append((client, work, what))
         if not self._due:
@@ -166,7 +166,7 @@ class Lane:
 
     def enter(self, transport: asyncio.Transport, owner: str, tunnel: TunnelTarget, data: bytes) -> None:
         """Find out what goes through a tunnel, of which this was read already."""
-        Entrance(self, owner, tunnel).begin(transport, data)
+        TunnelHandshake(self, owner, tunnel).begin(transport, data)
 
     def _enter_captured(self, connection: CapturedConnection) -> None:
         tunnel = TunnelTarget(connection.captured.host, connection.captured.port, connection.given, connection.captured)
@@ -182,12 +182,12 @@ class Lane:
         client.connection_made(transport)
         client.data_received(data)
 
-    def hand_over(self, transport: asyncio.Transport, data: bytes, begun: Begun | None) -> None:
+    def hand_over(self, transport: asyncio.Transport, data: bytes, begun: BegunTunnel | None) -> None:
         """Let mitmproxy go on with a connection, from these bytes on."""
         transport.pause_reading()
         self.spawn(self._handed_over(transport, data, begun))
 
-    async def _handed_over(self, transport: asyncio.Transport, data: bytes, begun: Begun | None) -> None:
+    async def _handed_over(self, transport: asyncio.Transport, data: bytes, begun: BegunTunnel | None) -> None:
         try:
             others = await self._mitmproxy()
             if not transport.is_closing():

@@ -67,7 +67,7 @@ class FrameGroups:
         return at + len(part)
 
 
-class Receiving(Protocol):
+class QueuedConnection(Protocol):
     """A connection that has input left over."""
 
     def process_input(self, deadline: float) -> bool:
@@ -79,10 +79,10 @@ class ReceiveQueue:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
-        self._waiting: deque[Receiving] = deque()
+        self._waiting: deque[QueuedConnection] = deque()
         self._is_planned = False
 
-    def add(self, connection: Receiving) -> None:
+    def add(self, connection: QueuedConnection) -> None:
         """Have the rest of a connection's input processed. To be called once for each rest."""
         self._waiting.append(connection)
         self._plan()

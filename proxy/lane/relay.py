@@ -13,7 +13,7 @@ from typing import Final
 
 from calls.model import Headers, Outcome
 from proxy.lane.admission import LaneRequest
-from proxy.lane.exchange import A_LOT, BROKEN, MUCH, Downstream, LaneExchange, Told
+from proxy.lane.exchange import A_LOT, BROKEN, MUCH, Downstream, DownstreamHead, LaneExchange
 from proxy.lane.upstream_http1 import Carrier, Source
 from proxy.wire.problem import Problem
 from replay.answer import mark
@@ -63,10 +63,10 @@ class RelayedExchange(LaneExchange):
 
         # The response
 
-        self._told: Told | None = None
+        self._told: DownstreamHead | None = None
         """Its head."""
 
-        self._head: Told | None = None
+        self._head: DownstreamHead | None = None
         """The same, where it has not gone out."""
 
         self._before = self._end = b""
@@ -220,16 +220,16 @@ class RelayedExchange(LaneExchange):
 
     # The response
 
-    def interim(self, told: Told) -> None:
+    def interim(self, told: DownstreamHead) -> None:
         self.desk.announce(told)
 
-    def response(self, told: Told, *, alone: bool) -> None:
+    def response(self, told: DownstreamHead, *, alone: bool) -> None:
         self.tape.response(told.status, told.reason, told.version, told.fields)
         self._told = self._head = self._marked(told) if self._live else told
         if alone:
             self.body(b"", ())
 
-    def _marked(self, told: Told) -> Told:
+    def _marked(self, told: DownstreamHead) -> DownstreamHead:
         return told.marked(*mark("live", run=self.asked.identity.run))
 
     def body(self, go: bytes, pieces: Sequence[bytes]) -> None:
@@ -254,7 +254,7 @@ class RelayedExchange(LaneExchange):
             self.tape.closed("completed")
         self._complete(before, end, trailers)
 
-    def whole(self, told: Told, body: bytes) -> None:
+    def whole(self, told: DownstreamHead, body: bytes) -> None:
         self.tape.answered(told.status, told.reason, told.version, told.fields, body, over=not self.asking)
         self._told = self._head = self._marked(told) if self._live else told
         self._complete(b"", body, ())

@@ -10,7 +10,7 @@ from typing import Final
 
 from calls.model import Body, Chunk, Headers, Outcome, Request
 from proxy.lane.admission import LaneRequest
-from proxy.lane.exchange import Downstream, LaneExchange, Told
+from proxy.lane.exchange import Downstream, DownstreamHead, LaneExchange
 from proxy.lane.relay import RelayedExchange
 from proxy.lane.upstream_http1 import Source
 from proxy.wire.config import Answerer
@@ -77,7 +77,7 @@ class ReplayedExchange(LaneExchange):
         self._given_at = 0
         self._plan: deque[tuple[int, Step]] = deque()
         self._alarm: asyncio.TimerHandle | None = None
-        self._told: Told | None = None
+        self._told: DownstreamHead | None = None
         """Its head, until it goes out."""
 
         self._unsent: list[bytes] = []
@@ -277,7 +277,7 @@ class ReplayedExchange(LaneExchange):
         self._kept(answer)
         self._told = self._head_of(answer)
 
-    def _head_of(self, answer: Answer) -> Told:
+    def _head_of(self, answer: Answer) -> DownstreamHead:
         """The answer's head, with the framing that belongs to this connection."""
         status, http1 = answer.status, self.desk.version == "HTTP/1.1"
         headers = []
@@ -318,7 +318,7 @@ class ReplayedExchange(LaneExchange):
                 told, self._told = self._told, None
                 self._finish(answer, told, self._unsent)
 
-    def _finish(self, answer: Answer, told: Told | None, pieces: list[bytes]) -> None:
+    def _finish(self, answer: Answer, told: DownstreamHead | None, pieces: list[bytes]) -> None:
         """Send the last of it."""
         if self._chunked:
             trailers = "".join(f"{name}: {value}\r\n" for name, value in sendable_trailers(answer.trailers))

@@ -11,10 +11,10 @@ from calls.model import Outcome
 from proxy.capture.connections.destination import rejection
 from proxy.lane.admission import TunnelTarget, in_tunnel, way_to
 from proxy.lane.client import Http1Connection
-from proxy.lane.connection_base import LaneContext, Visitor
+from proxy.lane.connection_base import ClientConnection, LaneContext
 from proxy.lane.h2.client import Http2Client
 from proxy.lane.tls import Tls
-from proxy.lane.upstream_http1 import Lender
+from proxy.lane.upstream_http1 import ClientPool
 from proxy.wire.alpn import asks_first, chosen, spoken
 from proxy.wire.client_hello import Hello, NotTls, client_hello
 from proxy.wire.config import Origin
@@ -24,13 +24,13 @@ HTTPS_PORTS: Final = (443, 8443)
 """Ports at which a client that names no protocol in its handshake speaks HTTP."""
 
 
-class Entrance(Visitor, asyncio.Protocol):
+class TunnelHandshake(ClientConnection, asyncio.Protocol):
     """A client that has its tunnel, and has not said yet what goes through it."""
 
     def __init__(self, lane: LaneContext, owner: str, tunnel: TunnelTarget) -> None:
         super().__init__(lane, owner)
         self._tunnel = tunnel
-        self._lender = Lender(lane.upstreams, lane.engine.destinations)
+        self._lender = ClientPool(lane.upstreams, lane.engine.destinations)
         self._transport: asyncio.Transport | Tls
         self._hello: Hello | None = None
         self._buffer = b""

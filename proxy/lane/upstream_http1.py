@@ -6,23 +6,23 @@ from typing import Protocol
 
 from calls.model import Headers
 from proxy.lane.admission import LaneRequest, by_connection
-from proxy.lane.exchange import BROKEN, Told
-from proxy.lane.framing import Body, Chunked, Cut, MalformedBody, Sized, UntilClosed
+from proxy.lane.exchange import BROKEN, DownstreamHead
+from proxy.lane.framing import Body, ChunkedBody, Cut, MalformedBody, SizedBody, UntilClosed
 from proxy.lane.h2.heads import http1_request, wired
-from proxy.lane.heads import END, Framing, ResponseHead, framing, is_withheld, response_head, without
+from proxy.lane.heads import END, BodyFraming, ResponseHead, framing, is_withheld, response_head, without
 from proxy.lane.upstream import Upstream, Upstreams, Way
 from proxy.wire.destinations import Destinations
 from proxy.wire.http1_heads import response_flaw, unfinished_flaw
 from proxy.wire.trailers import sendable_trailers
 
 
-class Taker(Protocol):
+class ResponseSink(Protocol):
     """Whom a response is for."""
 
-    def interim(self, told: Told) -> None:
+    def interim(self, told: DownstreamHead) -> None:
         """A response announces another one."""
 
-    def response(self, told: Told, *, alone: bool) -> None:
+    def response(self, told: DownstreamHead, *, alone: bool) -> None:
         """Its head; `alone`: nobody knows when the rest of it comes."""
 
     def body(self, go: bytes, pieces: Sequence[bytes]) -> None:
@@ -31,7 +31,7 @@ class Taker(Protocol):
     def ended(self, pieces: Sequence[bytes], before: bytes, end: bytes, trailers: Headers) -> None:
         """The rest of it: payload, what may go on, and what completes it."""
 
-    def whole(self, told: Told, body: bytes) -> None:
+    def whole(self, told: DownstreamHead, body: bytes) -> None:
         """All of it at once: head, and a body of known length."""
 
     def malformed(self, fault: str) -> None:
@@ -61,7 +61,7 @@ class Carrier(Protocol):
     def spent(self) -> bool:
         """Whether the upstream takes nothing more once it has answered."""
 
-    def ask(self, taker: Taker, asked: LaneRequest, whole: bytes | None, trailers: Headers) -> None:
+    def ask(self, taker: ResponseSink, asked: LaneRequest, whole: bytes | None, trailers: Headers) -> None:
         """Send the head, and with it the whole body, where that is there."""
 
     def send(self, data: bytes) -> None:
@@ -93,15 +93,15 @@ class Source(Protocol):
         """One that may have to be made. Raises Problem."""
 
 
-class OverHttp1:
+class Http1Carrier:
     """One request on a connection of HTTP/1.1, for a client that speaks that too: bytes pass as they are."""
 
     may_refuse = False
 
-    def __init__(self, upstream: Upstream, lender: "Lender") -> None:
+    def __init__(self, upstream: Upstream, lender: "ClientPool") -> None:
         self._upstream = upstream
         self._lender = lender
-        self._taker: Taker
+        self._taker: ResponseSink
         self._asked: LaneRequest
         self._body: Body | None = None
         self._trailers: Headers = ()
@@ -121,7 +121,7 @@ class OverHttp1:
     def spent(self) -> bool:
         return not self._keeps or self._upstream.gone
 
-    def ask(self, taker: Taker, asked: LaneRequest, whole: bytes | None, trailers: Headers) -> None:  # noqa: ARG002 - they are in the bytes
+    def ask(self, taker: ResponseSink, asked: LaneRequest, whole: bytes | None, trailers: Headers) -> None:  # noqa: ARG002 - they are in the bytes
         upstream = self._upstream
         self._taker, self._asked = taker, asked
         if upstream.gone:
@@ -161,13 +161,13 @@ class OverHttp1:
     def _last(self, data: bytes, trailers: Headers) -> bytes:  # noqa: ARG002 - they are in the bytes
         return data
 
-    def _told(self, head: ResponseHead, *, closes: bool) -> Told:
+    def _told(self, head: ResponseHead, *, closes: bool) -> DownstreamHead:
         raw, fields = head.raw, head.fields
         if head.known.withheld:
             raw = without(raw, head.known.lowered, head.known.withheld)
             # Evidence is what the upstream said, also under our names.
             fields = tuple(field for field in fields if field[0].lower() != "alt-svc")
-        return Told(head.status, head.reason, f"HTTP/{head.version}", fields, raw, (), closes)
+        return DownstreamHead(head.status, head.reason, f"HTTP/{head.version}", fields, raw, (), closes)
 
     def _pass(self, cut: Cut) -> None:
         if cut.end is None:
@@ -264,10 +264,10 @@ class OverHttp1:
         self._taker.full(full=full)
 
 
-class Reframed(OverHttp1):
+class ReframedForHttp2(Http1Carrier):
     """The same for a client that speaks HTTP/2."""
 
-    def ask(self, taker: Taker, asked: LaneRequest, whole: bytes | None, trailers: Headers) -> None:
+    def ask(self, taker: ResponseSink, asked: LaneRequest, whole: bytes | None, trailers: Headers) -> None:
         self._asked = asked
         last = None if whole is None else self._last(whole, trailers)
         super().ask(taker, asked._replace(head=http1_request(asked)), last, ())
@@ -281,7 +281,7 @@ class Reframed(OverHttp1):
         lines = "".join(f"{name}: {value}\r\n" for name, value in sendable_trailers(trailers)).encode("latin-1")
         return self._framed(data) + b"0\r\n" + lines + b"\r\n"
 
-    def _told(self, head: ResponseHead, *, closes: bool) -> Told:
+    def _told(self, head: ResponseHead, *, closes: bool) -> DownstreamHead:
         told = super()._told(head, closes=closes)
         seen = told.fields
         if head.known.withheld:
@@ -298,7 +298,7 @@ class Reframed(OverHttp1):
             self._taker.ended((last,), b"", last, self._trailers)
 
 
-class Lender:
+class ClientPool:
     """One client's connections of HTTP/1.1: what it has asked for before, it asks over the same connection."""
 
     def __init__(self, upstreams: Upstreams, destinations: Destinations) -> None:
@@ -309,10 +309,10 @@ class Lender:
 
     def ready(self, way: Way, *, repeatable: bool) -> Carrier | None:
         upstream = self.lend(way, repeatable=repeatable)
-        return None if upstream is None else OverHttp1(upstream, self)
+        return None if upstream is None else Http1Carrier(upstream, self)
 
     async def carrier(self, way: Way) -> Carrier:
-        return OverHttp1(await self.connect(way), self)
+        return Http1Carrier(await self.connect(way), self)
 
     def lend(self, way: Way, *, repeatable: bool) -> Upstream | None:
         """A connection that is there, if there is one that is good enough."""
@@ -345,18 +345,18 @@ class Lender:
         self._own.clear()
 
 
-def length_of(status: int, method: str, frame: Framing) -> int | None:
+def length_of(status: int, method: str, frame: BodyFraming) -> int | None:
     """How long a response's body is; None where only its end will tell."""
     if method == "HEAD" or status in (204, 304):
         return 0
     return None if frame.chunked else frame.length
 
 
-def body_of(frame: Framing) -> Body:
+def body_of(frame: BodyFraming) -> Body:
     """How a response's body is read that has one, and of which not all is there yet."""
     if frame.chunked:
-        return Chunked(padded=True)
-    return Sized(frame.length) if frame.length else UntilClosed()
+        return ChunkedBody(padded=True)
+    return SizedBody(frame.length) if frame.length else UntilClosed()
 
 
 def _by_connection(head: ResponseHead) -> bool:

@@ -20,9 +20,9 @@ from mitmproxy.proxy.mode_specs import ProxyMode
 from mitmproxy.proxy.server import ConnectionIO, LiveConnectionHandler, TimeoutWatchdog
 
 from calls.model import Outcome
-from proxy.capture.connections.destination import Captured
+from proxy.capture.connections.destination import CapturedDestination
 from proxy.mitm.admission import Credentials
-from proxy.mitm.layer_events import Await, Heading, Reading
+from proxy.mitm.layer_events import Await, SetHeading, SetReading
 from proxy.wire.config import acknowledge
 from proxy.wire.engine import Engine
 from proxy.wire.problem import Fault, Problem
@@ -44,7 +44,7 @@ class Guard:
     of mitmproxy's, and a write costs as much as all that leads to it.
     """
 
-    def __init__(self, inner: Layer, visit: "Visit") -> None:
+    def __init__(self, inner: Layer, visit: "MitmConnection") -> None:
         self._inner = inner
         self._visit = visit
         self._crashed = False
@@ -58,9 +58,9 @@ class Guard:
             for command in self._inner.handle_event(event):
                 if isinstance(command, commands.SendData):
                     self._unsent.setdefault(command.connection, []).append(command.data)
-                elif isinstance(command, Reading):
+                elif isinstance(command, SetReading):
                     self._visit.reading(command)
-                elif isinstance(command, Heading):
+                elif isinstance(command, SetHeading):
                     self._visit.heading(on=command.on)
                 else:
                     yield from self._written()
@@ -90,7 +90,7 @@ class Watchdog(TimeoutWatchdog):
             await asyncio.sleep(self.timeout - silent)
 
 
-class Visit(LiveConnectionHandler):
+class MitmConnection(LiveConnectionHandler):
     """One client's connection."""
 
     def __init__(
@@ -110,7 +110,7 @@ class Visit(LiveConnectionHandler):
         self.tunnel: str | None = None
         """The host of a CONNECT, or the one that a captured connection names."""
 
-        self.captured: Captured | None = None
+        self.captured: CapturedDestination | None = None
         """Where a captured connection went."""
 
         self.leaving = False
@@ -194,7 +194,7 @@ class Visit(LiveConnectionHandler):
         self.engine.config.counts["errors/head_timed_out"] += 1
         self._writer.close()
 
-    def reading(self, command: Reading) -> None:
+    def reading(self, command: SetReading) -> None:
         """Stop or go on reading from a connection."""
         gate = self._gates.setdefault(command.connection, asyncio.Event())
         if command.on:
@@ -291,5 +291,5 @@ class Hooks(Protocol):
     def outermost(self, context: Context) -> Layer:
         """The first layer of a new connection."""
 
-    def run(self, visit: Visit, hook: commands.StartHook) -> None:
+    def run(self, visit: MitmConnection, hook: commands.StartHook) -> None:
         """Answer one of mitmproxy's hooks."""

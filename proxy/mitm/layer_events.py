@@ -47,7 +47,7 @@ class Resume(HttpEvent):
     """To a connection: go on."""
 
 
-class Reading(commands.Command):
+class SetReading(commands.Command):
     """To the sockets: read from this connection, or stop reading."""
 
     def __init__(self, connection: Connection, *, on: bool) -> None:
@@ -55,7 +55,7 @@ class Reading(commands.Command):
         self.on = on
 
 
-class Heading(commands.Command):
+class SetHeading(commands.Command):
     """To the sockets: this client is in the middle of a head, or is not any more."""
 
     def __init__(self, connection: Connection, *, on: bool) -> None:

@@ -25,14 +25,14 @@ from mitmproxy.tls import ClientHelloData, TlsData
 from proxy.capture.connections.destination import rejection
 from proxy.mitm import tls
 from proxy.mitm.admission import asked_in_tunnel, authorize, sound
-from proxy.mitm.connection import Visit
+from proxy.mitm.connection import MitmConnection
 from proxy.mitm.protocol import header_cache_patch as quicker
 from proxy.mitm.protocol import http1, http2
-from proxy.mitm.relay_stream import Relayed
+from proxy.mitm.relay_stream import RelayStream
 from proxy.mitm.replay_stream import ReplayStream
-from proxy.mitm.tunnel import Opaque
+from proxy.mitm.tunnel import OpaqueTunnel
 from proxy.recording.run_identity import credentials
-from proxy.wire.engine import Begun, Engine
+from proxy.wire.engine import BegunTunnel, Engine
 from proxy.wire.problem import Fault, Problem
 from proxy.wire.run_access import require_write_access
 
@@ -59,13 +59,13 @@ def install() -> None:
 class Http(http_layers.HttpLayer):
     """All HTTP on one connection: makes our streams, and forgets upstream connections that have ended."""
 
-    def __init__(self, context: Context, mode: HTTPMode, visit: Visit) -> None:
+    def __init__(self, context: Context, mode: HTTPMode, visit: MitmConnection) -> None:
         super().__init__(context, mode)
         self.visit = visit
 
     def make_stream(self, stream_id: int) -> CommandGenerator[None]:
         """A stream of ours for each request."""
-        kind = Relayed if self.visit.engine.answerer is None else ReplayStream
+        kind = RelayStream if self.visit.engine.answerer is None else ReplayStream
         stream = kind(self.context.fork(), stream_id, self.visit)
         self.streams[stream_id] = stream
         yield from self.event_to_child(stream, events.Start())
@@ -118,7 +118,7 @@ class Stack:
             return modes.HttpUpstreamProxy(context)
         return modes.HttpProxy(context)
 
-    def resumed(self, visit: Visit, begun: Begun) -> Layer:
+    def resumed(self, visit: MitmConnection, begun: BegunTunnel) -> Layer:
         """The first layer of a connection that another engine has begun."""
         context = Context(visit.client, self.engine.options)  # type: ignore[arg-type]  # theirs, cheaper
         context.server.address = (begun.captured.host if begun.captured else begun.host, begun.port)
@@ -132,7 +132,7 @@ class Stack:
             visit.client.sni, visit.client.alpn = begun.name, b"http/1.1"
         return Http(context, HTTPMode.transparent, visit)
 
-    def run(self, visit: Visit, hook: commands.StartHook) -> None:
+    def run(self, visit: MitmConnection, hook: commands.StartHook) -> None:
         """Answer a hook."""
         match hook:
             case NextLayerHook(data=next_layer):
@@ -159,12 +159,12 @@ class Stack:
                 if visit.captured is not None and (why := rejection(failed.conn.error)):
                     visit.captured.report_failure(why)
 
-    def _next(self, visit: Visit, undecided: NextLayer) -> Layer | None:
+    def _next(self, visit: MitmConnection, undecided: NextLayer) -> Layer | None:
         context, data = undecided.context, undecided.data_client()  # type: ignore[no-untyped-call]
         if visit.tunnel is None and len(context.layers) == 1:
             return self._first(visit, context, data)
         if visit.tunnel is not None and self.engine.tunnelled(visit.tunnel):
-            return Opaque(context, visit, f"{visit.tunnel} is on the tunnel list and passed undecrypted")
+            return OpaqueTunnel(context, visit, f"{visit.tunnel} is on the tunnel list and passed undecrypted")
         if not context.client.tls and len(data) < 3:
             return None
         if starts_like_tls_record(data) and not context.client.tls:
@@ -175,9 +175,9 @@ class Stack:
             return Http(context, HTTPMode.transparent, visit)
         within = "what it speaks within TLS is not HTTP"
         reason = f"{visit.tunnel} was asked in something that is neither TLS nor HTTP"
-        return Opaque(context, visit, reason if visit.captured is None else within)
+        return OpaqueTunnel(context, visit, reason if visit.captured is None else within)
 
-    def _first(self, visit: Visit, context: Context, data: bytes) -> Layer | None:
+    def _first(self, visit: MitmConnection, context: Context, data: bytes) -> Layer | None:
         if len(data) < 3:
             return None
         mode = HTTPMode.regular
@@ -192,7 +192,7 @@ class Stack:
             layers.append(ClientTLSLayer(context))
         return _stacked(*layers, Http(context, mode, visit))
 
-    def _connect(self, visit: Visit, flow: http.HTTPFlow) -> None:
+    def _connect(self, visit: MitmConnection, flow: http.HTTPFlow) -> None:
         try:
             given = credentials(flow.request.headers.get("proxy-authorization", ""))
             sound(flow.request)
@@ -222,7 +222,7 @@ class Stack:
         if value := self.engine.authorization_above:
             flow.request.headers["Proxy-Authorization"] = value
 
-    def _ask_upstream_first(self, visit: Visit, hello: ClientHelloData) -> bool:
+    def _ask_upstream_first(self, visit: MitmConnection, hello: ClientHelloData) -> bool:
         """Whether to contact the upstream before the client's handshake: only to learn its protocol, once per upstream."""
         context, offered = hello.context, hello.client_hello.alpn_protocols
         host = visit.tunnel
@@ -233,7 +233,7 @@ class Stack:
             return False
         return hello.client_hello.sni in (None, target.host)
 
-    def _start_client(self, visit: Visit, start: TlsData) -> None:
+    def _start_client(self, visit: MitmConnection, start: TlsData) -> None:
         context = start.context
         host = visit.tunnel or str(context.client.sockname[0])
         server = context.server

@@ -31,10 +31,10 @@ from mitmproxy.proxy.layers.http._events import (
 )
 
 from proxy.mitm import admission
-from proxy.mitm.connection import Visit
+from proxy.mitm.connection import MitmConnection
 from proxy.mitm.layer_events import UpstreamMalformed
 from proxy.mitm.stream import RequestEvent, Stream, as_text, latin, without_own_fields
-from proxy.mitm.upgraded_connection import Upgraded
+from proxy.mitm.upgraded_connection import UpgradedConnection
 from proxy.wire.heads import fields_fault
 from proxy.wire.http1_heads import is_length
 from proxy.wire.problem import Problem, unreachable
@@ -70,10 +70,10 @@ class Tail:
         return () if event is None else (event,)
 
 
-class Relayed(Stream):
+class RelayStream(Stream):
     """One request on its way to an upstream and back."""
 
-    def __init__(self, context: Context, stream_id: int, visit: Visit) -> None:
+    def __init__(self, context: Context, stream_id: int, visit: MitmConnection) -> None:
         super().__init__(context, stream_id, visit)
         self._body = bytearray()
         self._asking = Tail()
@@ -322,7 +322,7 @@ class Relayed(Stream):
     def upgrade(self) -> CommandGenerator[None]:
         """From here on there is no HTTP."""
         yield from self._send_tail()
-        self.child_layer = Upgraded(self.context, self)
+        self.child_layer = UpgradedConnection(self.context, self)
         self._handle_event = self.passthrough  # type: ignore[method-assign]
         yield from self.child_layer.handle_event(events.Start())
         yield self.to_client(ResponseEndOfMessage(self.stream_id))

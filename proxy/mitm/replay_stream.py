@@ -23,12 +23,12 @@ from mitmproxy.proxy.layers.http._events import (
 )
 
 from calls.model import Body, Chunk, Outcome, Request
-from proxy.mitm.connection import Visit
+from proxy.mitm.connection import MitmConnection
 from proxy.mitm.layer_events import Await, Full, Informational, Room
 from proxy.mitm.protocol.websocket import Upgrade
-from proxy.mitm.relay_stream import Relayed
+from proxy.mitm.relay_stream import RelayStream
 from proxy.mitm.stream import RequestEvent, as_text
-from proxy.mitm.websocket_replay import Conversing
+from proxy.mitm.websocket_replay import WebsocketReplay
 from proxy.wire.problem import Problem
 from replay.answer import Answer, Dialogue, Piece, again, mark
 
@@ -52,10 +52,10 @@ HOP_BY_HOP = frozenset(
 type Step = Callable[[], CommandGenerator[None]]
 
 
-class ReplayStream(Relayed):
+class ReplayStream(RelayStream):
     """One request and the answer that somebody else gives to it; without one it is relayed."""
 
-    def __init__(self, context: Context, stream_id: int, visit: Visit) -> None:
+    def __init__(self, context: Context, stream_id: int, visit: MitmConnection) -> None:
         super().__init__(context, stream_id, visit)
         self._chunks: list[Chunk] = []
         self._began = time.monotonic_ns()
@@ -63,7 +63,7 @@ class ReplayStream(Relayed):
         self._plan: deque[tuple[int, Step]] = deque()
         self._full = False
         self._sent = 0
-        self._conversing: Conversing | None = None
+        self._conversing: WebsocketReplay | None = None
         self._lacking: Callable[[int], None] | None = None
         """What to call when the client leaves before it was sent all of the answer."""
 
@@ -324,7 +324,7 @@ class ReplayStream(Relayed):
         self.flow.response = response = upgrade.response
         yield self.to_client(ResponseHeaders(self.stream_id, response, end_stream=False))
         self.tape.response(101, "Switching Protocols", "HTTP/1.1", as_text(response.headers))
-        self._conversing = Conversing(upgrade, dialogue, self.tape.data)
+        self._conversing = WebsocketReplay(upgrade, dialogue, self.tape.data)
         self.client_state = self.hear
         yield from self._say(self._conversing)
         # This lets in what the client has sent already: nothing may come behind it here.
@@ -339,7 +339,7 @@ class ReplayStream(Relayed):
         else:
             yield from self._part(self._conversing, "client_closed")
 
-    def _say(self, conversing: Conversing) -> CommandGenerator[None]:
+    def _say(self, conversing: WebsocketReplay) -> CommandGenerator[None]:
         """Send what is due, and see to it that we are woken for what follows."""
         for data in conversing.due():
             yield self.to_client(ResponseData(self.stream_id, data))
@@ -352,7 +352,7 @@ class ReplayStream(Relayed):
         elif (seconds := conversing.next_in()) is not None:
             yield self.alarm(seconds)
 
-    def _part(self, conversing: Conversing, otherwise: Outcome) -> CommandGenerator[None]:
+    def _part(self, conversing: WebsocketReplay, otherwise: Outcome) -> CommandGenerator[None]:
         """It is over, with a goodbye or otherwise."""
         if self.tape.open:
             self.tape.ended("response")

@@ -10,10 +10,10 @@ from mitmproxy.utils.asyncio_utils import set_eager_task_factory
 from proxy.capture.connections.connection import CapturedConnection
 from proxy.capture.intake import Intake
 from proxy.mitm import tls
-from proxy.mitm.connection import Guard, Visit
+from proxy.mitm.connection import Guard, MitmConnection
 from proxy.mitm.layers import Stack, install
 from proxy.wire.config import Answerer, EngineConfig
-from proxy.wire.engine import Begun, Engine, trusted
+from proxy.wire.engine import BegunTunnel, Engine, trusted
 from proxy.wire.listener import Listener
 from proxy.wire.recording_guard import RecorderInterface
 
@@ -60,7 +60,7 @@ class Visits:
         tls.towards_upstream("localhost", (), engine.trust)
         self._engine = engine
         self._stack, self._mode = Stack(engine), _mode(engine)
-        self._visits: set[Visit] = set()
+        self._visits: set[MitmConnection] = set()
         self._resumed: set[asyncio.Task[None]] = set()
         self._empty = asyncio.Event()
         self._empty.set()
@@ -80,9 +80,9 @@ class Visits:
         _keepalive(writer)
         self._engine.owners.accepted(writer.get_extra_info("peername"))
         await self._find_owner(writer)
-        await self._served(Visit(self._engine, self._stack, self._mode, reader, writer))
+        await self._served(MitmConnection(self._engine, self._stack, self._mode, reader, writer))
 
-    async def resume(self, transport: asyncio.Transport, data: bytes, begun: Begun | None) -> None:
+    async def resume(self, transport: asyncio.Transport, data: bytes, begun: BegunTunnel | None) -> None:
         """Serve a connection from which `data` was read already. Its TLS, if any, is the transport's."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(loop=loop)
@@ -90,7 +90,7 @@ class Visits:
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         writer = asyncio.StreamWriter(transport, protocol, reader, loop)
-        visit = Visit(self._engine, self._stack, self._mode, reader, writer)
+        visit = MitmConnection(self._engine, self._stack, self._mode, reader, writer)
         if begun is not None:
             visit.given, visit.tunnel, visit.captured = begun.given, begun.host, begun.captured
             visit.layer = Guard(self._stack.resumed(visit, begun), visit)  # type: ignore[assignment]
@@ -109,14 +109,16 @@ class Visits:
     def enter_captured(self, connection: CapturedConnection) -> None:
         """Serve a captured connection."""
         captured = connection.captured
-        begun = Begun(host=captured.host, port=captured.port, given=connection.given, opened=False, captured=captured)
+        begun = BegunTunnel(
+            host=captured.host, port=captured.port, given=connection.given, opened=False, captured=captured
+        )
         self._resume_soon(connection.transport, connection.data, begun)
 
     def enter_proxy(self, transport: asyncio.Transport, data: bytes) -> None:
         """Serve a captured connection to our own port."""
         self._resume_soon(transport, data, None)
 
-    def _resume_soon(self, transport: asyncio.Transport, data: bytes, begun: Begun | None) -> None:
+    def _resume_soon(self, transport: asyncio.Transport, data: bytes, begun: BegunTunnel | None) -> None:
         transport.pause_reading()
         task = asyncio.get_running_loop().create_task(self.resume(transport, data, begun))
         self._resumed.add(task)
@@ -128,7 +130,7 @@ class Visits:
         if owners.can_find(peer, here) and owners.find_at_once(peer, here) is None:
             await owners.find(peer, here)
 
-    async def _served(self, visit: Visit) -> None:
+    async def _served(self, visit: MitmConnection) -> None:
         self._engine.config.counts["connections/mitmproxy"] += 1
         self._visits.add(visit)
         self._empty.clear()

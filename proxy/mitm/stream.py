@@ -30,7 +30,7 @@ from calls.model import Headers, Outcome
 from calls.own_fields import is_own_field
 from proxy.mitm import admission
 from proxy.mitm.admission import AdmittedRequest
-from proxy.mitm.connection import Visit
+from proxy.mitm.connection import MitmConnection
 from proxy.mitm.layer_events import Await, Full, Hold, Informational, Resume, Room
 from proxy.recording.run_identity import credentials
 from proxy.wire.config import Origin
@@ -53,7 +53,7 @@ class Stream(http_layers.HttpStream):
     upstream: Connection | None = None
     """Set once the request has gone out."""
 
-    def __init__(self, context: Context, stream_id: int, visit: Visit) -> None:
+    def __init__(self, context: Context, stream_id: int, visit: MitmConnection) -> None:
         super().__init__(context, stream_id)
         self.visit = visit
         self.tape = RecordingGuard(None, "", lambda _: _nobody())

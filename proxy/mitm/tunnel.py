@@ -7,14 +7,14 @@ from mitmproxy.proxy.layers import tcp
 
 from calls.model import Outcome
 from proxy.capture.report import Entry
-from proxy.mitm.connection import Visit
+from proxy.mitm.connection import MitmConnection
 from proxy.recording.run_identity import identify
 
 
-class Opaque(tcp.TCPLayer):
+class OpaqueTunnel(tcp.TCPLayer):
     """A relay that keeps nothing. In replay there is nothing to relay to: the connection is closed."""
 
-    def __init__(self, context: Context, visit: Visit, reason: str) -> None:
+    def __init__(self, context: Context, visit: MitmConnection, reason: str) -> None:
         super().__init__(context, ignore=True)
         self._visit = visit
         self._reason = reason

@@ -14,7 +14,7 @@ from mitmproxy.proxy.layers import tcp
 from wsproto.frame_protocol import ParseFailed
 
 from calls.model import Outcome
-from proxy.mitm.connection import Visit
+from proxy.mitm.connection import MitmConnection
 from proxy.mitm.layer_events import Await
 from proxy.mitm.protocol.websocket import accepted
 from proxy.mitm.protocol.websocket_frames import FrameReader, NoRoom, OpensTooFar
@@ -25,7 +25,7 @@ from proxy.wire.recording_guard import RecordingGuard, Side
 class UpgradedExchange(Protocol):
     """The stream that the 101 came on."""
 
-    visit: Visit
+    visit: MitmConnection
     flow: http.HTTPFlow
     tape: RecordingGuard
 
@@ -33,7 +33,7 @@ class UpgradedExchange(Protocol):
         """The connection is over."""
 
 
-class Upgraded(tcp.TCPLayer):
+class UpgradedConnection(tcp.TCPLayer):
     """A relay that reads along."""
 
     def __init__(self, context: Context, exchange: UpgradedExchange) -> None:

@@ -15,7 +15,7 @@ PARTING = 5_000_000_000
 """How long a client may take to answer our goodbye, in nanoseconds."""
 
 
-class Conversing:
+class WebsocketReplay:
     """The server's side of one WebSocket. Bytes go in and out; nobody waits here."""
 
     def __init__(

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, Protocol
 
-from calls.events import Closed, Data, Ended, Record, RequestStarted, ResponseStarted, Side
+from calls.events import Data, ExchangeClosed, MessageEnded, Record, RequestStarted, ResponseStarted, Side
 from calls.model import ChunkKind, Headers, Outcome
 from calls.redaction.body import BodyRedactor, Piece
 from calls.redaction.redactor import Head, Redactor
@@ -214,7 +214,7 @@ class Recording:
             if not message.ended:
                 self._finish(message)
                 self.put(_End(message, at, cut=True))
-        self.put(Closed(self.id, at, outcome, None if error is None else self._recorder.redactor.text(error)))
+        self.put(ExchangeClosed(self.id, at, outcome, None if error is None else self._recorder.redactor.text(error)))
 
     def asked(self, body: bytes, at: int) -> None:
         """The request has arrived, all of it."""
@@ -270,7 +270,7 @@ class Recording:
         if not (self._head.plain and self._fits(body)):
             return False
         chunks = [Data(self.id, when, "request", data) for when, data in pieces]
-        if not self._put_together([self._started, *chunks, Ended(self.id, at, "request", len(body))]):
+        if not self._put_together([self._started, *chunks, MessageEnded(self.id, at, "request", len(body))]):
             return False
         self._gathered = None
         self._first = self._last
@@ -287,7 +287,7 @@ class Recording:
         started = ResponseStarted(
             name, at, status, recorder.redactor.text(reason), version, head.headers, head.redactions
         )
-        ended, closed = Ended(name, at, "response", len(body)), Closed(name, at, "completed")
+        ended, closed = MessageEnded(name, at, "response", len(body)), ExchangeClosed(name, at, "completed")
         together = (started, Data(name, at, "response", body), ended, closed) if body else (started, ended, closed)
         if not self._put_together(together):
             return False
@@ -444,7 +444,7 @@ class Recording:
             redactor = self._recorder.redactor
             redact = redactor.request_headers if message.side == "request" else redactor.response_headers
             trailers = redact(item.trailers)[0] if item.trailers else ()
-            self._write(Ended(self.id, item.at, message.side, message.passed, message.truncated, trailers))
+            self._write(MessageEnded(self.id, item.at, message.side, message.passed, message.truncated, trailers))
 
     def _write(self, record: Record) -> None:
         if self._mute or (self.missed and isinstance(record, Data) and self._side(record.side).lost):

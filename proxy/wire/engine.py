@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 from urllib.parse import unquote, urlsplit
 
-from proxy.capture.connections.destination import Captured
+from proxy.capture.connections.destination import CapturedDestination
 from proxy.capture.owner import Owners
 from proxy.errors import Failure
 from proxy.trust.ca import roots_file
@@ -128,7 +128,7 @@ class Engine:
         by_port = any(place.rpartition(":")[0] == host for place in self.upstreams)
         return by_port or said_of(host, self.upstreams) is not None
 
-    def refusal(self, target: Origin, captured: Captured | None = None) -> Problem | None:
+    def refusal(self, target: Origin, captured: CapturedDestination | None = None) -> Problem | None:
         """Why this target may not be asked, as far as its name and port tell. A captured connection goes where it went,
         whatever its requests name."""
         if captured is None or self.overridden(target):
@@ -168,7 +168,7 @@ class Engine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
+class BegunTunnel:
     """A tunnel that another engine has begun."""
 
     host: str
@@ -185,7 +185,7 @@ class Begun:
     name: str | None = None
     """What the client called the host in its handshake."""
 
-    captured: Captured | None = None
+    captured: CapturedDestination | None = None
     """Where a captured connection went."""
 
 

@@ -30,7 +30,7 @@ REMEMBERED = 10_000
 
 
 @dataclass(slots=True, kw_only=True)
-class Takes:
+class AutoSessions:
     """The takes of one worker."""
 
     place: Path
@@ -123,10 +123,10 @@ class Takes:
         return name if len(name) <= 128 else stamp
 
 
-class Leading(Recorder):
+class AutoRecorder(Recorder):
     """A recorder that keeps what goes live under the candidates."""
 
-    takes: Takes | None = None
+    takes: AutoSessions | None = None
 
     only_run: str | None = None
     """The fork or replay that a command's own worker serves. What the command calls its runs must not add to them."""

@@ -14,7 +14,7 @@ EACH: Final = 1.0
 """Seconds between two notes."""
 
 
-class Counting:
+class CountingAnswerer:
     """An answerer whose answers are counted by what they are."""
 
     def __init__(self, answerer: Answerer, counts: Counter[str]) -> None:

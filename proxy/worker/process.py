@@ -27,8 +27,8 @@ from proxy.processes.child_process import STOP
 from proxy.trust.ca import CertificateAuthority, ensure
 from proxy.wire.access import Access
 from proxy.wire.config import EngineConfig, loopback
-from proxy.worker.auto_sessions import Leading, Takes
-from proxy.worker.counters import Counting, keep, note
+from proxy.worker.auto_sessions import AutoRecorder, AutoSessions
+from proxy.worker.counters import CountingAnswerer, keep, note
 from proxy.worker.replay_reports import ReplayReports
 from proxy.worker_config import WorkerConfig
 from replay.replays import Replays
@@ -92,7 +92,7 @@ async def _serve(told: WorkerConfig, stop: asyncio.Event, orphaned: asyncio.Even
             works += [keep(config.counts, spool.directory)] if spool else []
             beside = [group.create_task(work) for work in works]
             engine = ENGINES[told.engine]
-            answerer = replays and Counting(replays, config.counts)
+            answerer = replays and CountingAnswerer(replays, config.counts)
             await engine(config, recorder, answerer, lambda port: _ready(port, config))
             for task in beside:
                 task.cancel()
@@ -127,9 +127,9 @@ def _spool(told: WorkerConfig, data: DataDir) -> Iterator[Spool | None]:
         yield spool
 
 
-def _recorder(told: WorkerConfig, spool: Spool, redactor: Redactor) -> Leading:
+def _recorder(told: WorkerConfig, spool: Spool, redactor: Redactor) -> AutoRecorder:
     limit, policy = told.body_limit, told.on_record_failure
-    recorder = Leading(spool, redactor, body_limit=limit, on_failure=policy, now=SteadyClock())
+    recorder = AutoRecorder(spool, redactor, body_limit=limit, on_failure=policy, now=SteadyClock())
     recorder.only_run = told.replay_options.get("id")
     return recorder
 
@@ -141,11 +141,11 @@ def _notes(told: WorkerConfig, data: DataDir, spool: Spool | None) -> ReplayRepo
 
 def _takes(
     told: WorkerConfig, config: EngineConfig, data: DataDir, notes: ReplayReports, profiles: Profiles
-) -> Takes | None:
+) -> AutoSessions | None:
     """The takes of a worker that answers runs from the store. A command's own worker settles what it recorded by itself."""
     if told.replay_options.get("id"):
         return None
-    takes = Takes(
+    takes = AutoSessions(
         place=data.replays,
         up=f"{told.started:x}",
         notes=notes,
@@ -169,7 +169,7 @@ async def _replays(
     redactor: Redactor,
     profiles: Profiles,
     notes: ReplayReports,
-    takes: Takes | None,
+    takes: AutoSessions | None,
 ) -> Replays | None:
     if told.mode not in ("replay", "auto"):
         return None

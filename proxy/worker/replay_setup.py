@@ -10,7 +10,7 @@ from calls.redaction.redactor import Redactor
 from proxy.errors import Failure
 from proxy.run_names import file_of
 from proxy.wire.config import EngineConfig
-from proxy.worker.auto_sessions import Takes
+from proxy.worker.auto_sessions import AutoSessions
 from proxy.worker.recordings import Fetch, from_file, from_store
 from proxy.worker.replay_reports import ReplayReports
 from proxy.worker_config import WorkerConfig
@@ -27,7 +27,7 @@ async def replays(
     redactor: Redactor,
     profiles: Profiles,
     notes: ReplayReports,
-    takes: Takes | None,
+    takes: AutoSessions | None,
 ) -> Replays:
     """All that this worker answers from. Raises Failure where it cannot."""
     wishes, options = told.replay_options, _options(told, config)
@@ -66,7 +66,9 @@ async def replays(
     return made
 
 
-def _loading(fetch: Fetch, options: Options, redactor: Redactor, profiles: Profiles, takes: Takes | None) -> Load:
+def _loading(
+    fetch: Fetch, options: Options, redactor: Redactor, profiles: Profiles, takes: AutoSessions | None
+) -> Load:
     """How a run is fetched that is first asked for when the worker is open already."""
 
     async def load(name: str) -> Source | None:

@@ -18,12 +18,12 @@ from calls.model import Exchange, Json, Request
 from calls.overrides.overrides import Override
 from calls.route import route_of
 from replay.answer import Answer, Piece, mark
-from replay.forks.hooks import Given
-from replay.misses.explain import Asked
+from replay.forks.hooks import HookAnswer
+from replay.misses.explain import ReplayedRequest
 from replay.overrides.prepare import Editor, prepared
 from replay.playback import is_websocket
 from replay.recording import recording
-from replay.script import Position, Script, Taken
+from replay.script import Position, Script, ScriptMatch
 from store.bundle.bundle import Bundle
 from store.call_graph.call_ids import gives
 from store.generations.fork_point import last_whole
@@ -42,7 +42,7 @@ class BadFork(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ForkOptions:
     """Which fork."""
 
     at: int | None = None
@@ -75,7 +75,7 @@ class Fork:
     _refused: int = field(init=False, default=0)
     _borrowed: int = field(init=False, default=0)
 
-    def beyond(self, asked: Asked, key: str, raw: str) -> Taken | Given | Literal["live"] | None:
+    def beyond(self, asked: ReplayedRequest, key: str, raw: str) -> ScriptMatch | HookAnswer | Literal["live"] | None:
         """What becomes of a request that the prefix does not answer (any more)."""
         self._note_checkpoint(asked.request)
         if given := self.editor.standing(asked):
@@ -91,7 +91,7 @@ class Fork:
         self._refused += 1
         if len(self._blocked) < LISTED:
             self._blocked.append({"number": asked.number, "asked": asked.words})
-        return Given(blocked(asked.request, run=self.parent, fork=self.id), edited=False)
+        return HookAnswer(blocked(asked.request, run=self.parent, fork=self.id), edited=False)
 
     def _note_checkpoint(self, request: Request) -> None:
         """Remember whether the command goes on from where the run stopped."""
@@ -138,7 +138,7 @@ class Fork:
 
 
 def forked(
-    bundle: Bundle, overrides: Sequence[Override], profiles: Profiles, wanted: Wanted, *, fork: str
+    bundle: Bundle, overrides: Sequence[Override], profiles: Profiles, wanted: ForkOptions, *, fork: str
 ) -> tuple[Bundle, dict[str, Any]]:
     """The recording for the prefix, and the options (`session.Options`) by which it becomes a fork.
     Raises BadFork and BadOverride."""

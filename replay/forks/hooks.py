@@ -9,13 +9,13 @@ from typing import Any, Literal, Protocol
 
 from calls.model import Exchange, Json
 from replay.answer import Answer
-from replay.misses.explain import Asked
+from replay.misses.explain import ReplayedRequest
 from replay.pacing import Pace
-from replay.script import Recorded, Taken
+from replay.script import RecordedExchange, ScriptMatch
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class HookAnswer:
     """An answer in place of the recorded one, or of none."""
 
     answer: Answer
@@ -30,8 +30,8 @@ class Edits(Protocol):
     """Changes answers."""
 
     def edited(
-        self, asked: Asked, recorded: Recorded, exchange: Exchange, pace: Pace, mark: tuple[str, str]
-    ) -> Given | None:
+        self, asked: ReplayedRequest, recorded: RecordedExchange, exchange: Exchange, pace: Pace, mark: tuple[str, str]
+    ) -> HookAnswer | None:
         """Another answer in place of a recorded one; None where that one stands.
 
         `exchange` is the recorded one in the form that was asked for. It may lack bytes: `recorded.lacking` says so, and an
@@ -51,7 +51,7 @@ class Edits(Protocol):
 class Beyond(Protocol):
     """Decides about requests that the recording does not answer (any more)."""
 
-    def beyond(self, asked: Asked, key: str, raw: str) -> "Taken | Given | Literal['live'] | None":
+    def beyond(self, asked: ReplayedRequest, key: str, raw: str) -> "ScriptMatch | HookAnswer | Literal['live'] | None":
         """A recorded exchange from elsewhere that answers, or an answer, or that it goes live; None: it is a miss."""
 
     def reported(self, report: dict[str, Json]) -> dict[str, Json]:

@@ -16,7 +16,7 @@ from calls.websocket_messages import opening
 from replay.misses.miss import Miss, Nearest, Reason
 from replay.misses.nearest import unsent
 from replay.recording import Recording
-from replay.script import Recorded
+from replay.script import RecordedExchange
 from store.active_profiles import shipped
 
 _LONGEST_URL = 200
@@ -48,7 +48,7 @@ class Mend:
 
 
 @dataclass(slots=True, kw_only=True)  # not frozen: see replay/answer.py
-class Asked:
+class ReplayedRequest:
     """A request, and in which replay of which run it came."""
 
     request: Request
@@ -80,7 +80,9 @@ class Asked:
         return f"{self.request.method} {url if len(url) <= _LONGEST_URL else url[:_LONGEST_URL] + '…'}"
 
 
-def unanswered(asked: Asked, recording: Recording, key: str, group: Sequence[Recorded], turn: Sequence[int]) -> Miss:
+def unanswered(
+    asked: ReplayedRequest, recording: Recording, key: str, group: Sequence[RecordedExchange], turn: Sequence[int]
+) -> Miss:
     """The miss of a request for which the script has nothing (left). `group`: what was recorded under its key for whoever
     asks; `turn`: what has not answered yet."""
     if group:
@@ -96,7 +98,7 @@ def unanswered(asked: Asked, recording: Recording, key: str, group: Sequence[Rec
     return _unknown(asked, recording, key, found)
 
 
-def _cut(asked: Asked, recorded: Recorded) -> Miss:
+def _cut(asked: ReplayedRequest, recorded: RecordedExchange) -> Miss:
     """The miss of a request that was too large to be kept, or answered before all of it had come, so that nobody can tell
     whether this is the same."""
     body = recorded.exchange.request.body
@@ -117,19 +119,19 @@ def _cut(asked: Asked, recorded: Recorded) -> Miss:
     return _miss(asked, "incomplete", detail, fix, recorded.key, _step(recorded))
 
 
-def incomplete(asked: Asked, recorded: Recorded, why: str, fix: str | None = None) -> Miss:
+def incomplete(asked: ReplayedRequest, recorded: RecordedExchange, why: str, fix: str | None = None) -> Miss:
     """The miss of a request whose recorded answer is not there whole."""
     detail = f"{asked.words} is step {recorded.step} of run {asked.run}, but the recording cannot answer it: {why}."
     return _miss(asked, "incomplete", detail, fix or asked.again, recorded.key, _step(recorded))
 
 
-def stayed(asked: Asked, recorded: Recorded, *, instant: bool = False) -> Miss:
+def stayed(asked: ReplayedRequest, recorded: RecordedExchange, *, instant: bool = False) -> Miss:
     """The miss of a client that waits for what the recorded one did not wait for."""
     why = "the client of the recording left before the answer ended, this one waits for more"
     return incomplete(asked, recorded, why, f"{_READS}; or {asked.again}" if instant else None)
 
 
-def left(asked: Asked, recorded: Recorded) -> Miss:
+def left(asked: ReplayedRequest, recorded: RecordedExchange) -> Miss:
     """What becomes of a hit whose client did not wait for all of it."""
     detail = (
         f"{asked.words} is step {recorded.step} of run {asked.run}, which was answered to its end in the recording;"
@@ -138,7 +140,7 @@ def left(asked: Asked, recorded: Recorded) -> Miss:
     return _miss(asked, "client_left", detail, _MORE_TIME, recorded.key, _step(recorded))
 
 
-def left_socket(asked: Asked, recorded: Recorded, number: int) -> Miss:
+def left_socket(asked: ReplayedRequest, recorded: RecordedExchange, number: int) -> Miss:
     """What becomes of a WebSocket whose client left before it had said all that was recorded."""
     detail = (
         f"the client of {asked.words} left before its message {number}, which the client of step {recorded.step} of run"
@@ -148,7 +150,7 @@ def left_socket(asked: Asked, recorded: Recorded, number: int) -> Miss:
     return _miss(asked, "client_left", detail, fix, recorded.key, _step(recorded))
 
 
-def abandoned(asked: Asked) -> Miss:
+def abandoned(asked: ReplayedRequest) -> Miss:
     """The miss of a client that did not wait for its answer, or for the explanation why there is none."""
     detail = f"the client of {asked.words} left before run {asked.run} could answer it."
     return _miss(asked, "client_left", detail, _MORE_TIME, None)
@@ -164,7 +166,7 @@ def unseen(replay: str, run: str, number: int, *, large: bool = False) -> Miss:
     return Miss(replay=replay, run=run, reason="client_left", number=number, detail=detail, fix=_MORE_TIME)
 
 
-def interrupted(asked: Asked) -> Miss:
+def interrupted(asked: ReplayedRequest) -> Miss:
     """The miss of every request of a replay whose position is lost."""
     detail = (
         f"{asked.words} cannot be answered: the proxy was started again in the middle of replay {asked.replay},"
@@ -197,18 +199,20 @@ def unknown_run(run: str | None, known: Iterable[str]) -> Miss:
     )
 
 
-def _step(recorded: Recorded) -> Nearest:
+def _step(recorded: RecordedExchange) -> Nearest:
     return Nearest(call=recorded.id, step=recorded.step)
 
 
-def _of_another(asked: Asked, key: str, recorded: Recorded) -> Miss:
+def _of_another(asked: ReplayedRequest, key: str, recorded: RecordedExchange) -> Miss:
     who = f"by {recorded.actor}" if recorded.actor else "without an actor"
     detail = f"{asked.words} was recorded {who} (step {recorded.step}), and not by {asked.actor}, who asks for it now."
     fix = f"let each branch keep its X-Playhead-Actor; or {asked.again}"
     return _miss(asked, "no_match", detail, fix, key, _step(recorded))
 
 
-def _used_up(asked: Asked, recording: Recording, key: str, group: Sequence[Recorded], turn: Sequence[int]) -> Miss:
+def _used_up(
+    asked: ReplayedRequest, recording: Recording, key: str, group: Sequence[RecordedExchange], turn: Sequence[int]
+) -> Miss:
     last = group[-1]
     nearest = Nearest(call=last.id, step=last.step)
     then = f"{asked.words} was recorded {_times(len(group))} in run {asked.run}"
@@ -221,13 +225,13 @@ def _used_up(asked: Asked, recording: Recording, key: str, group: Sequence[Recor
     return _miss(asked, "consumed", detail, "; or ".join(_ways(asked)), key, nearest)
 
 
-def _was_one(group: Iterable[Recorded], waiting: Iterable[Recorded]) -> bool:
+def _was_one(group: Iterable[RecordedExchange], waiting: Iterable[RecordedExchange]) -> bool:
     """Whether something that still waits had the key of this group under the rules of the recording."""
     then = {entry.recorded_key for entry in group} - {None}
     return any(entry.recorded_key in then for entry in waiting)
 
 
-def _unknown(asked: Asked, recording: Recording, key: str, found: Recorded) -> Miss:
+def _unknown(asked: ReplayedRequest, recording: Recording, key: str, found: RecordedExchange) -> Miss:
     nearest = recording.finder.compared(found, asked.request)
     if recording.rekeyed and found.recorded_key not in (None, found.key) and _is_for_rules(asked, found):
         detail = (
@@ -244,7 +248,7 @@ def _unknown(asked: Asked, recording: Recording, key: str, found: Recorded) -> M
     return _miss(asked, "no_match", detail, _fix_no_match(asked, nearest), key, nearest)
 
 
-def _is_for_rules(asked: Asked, found: Recorded) -> bool:
+def _is_for_rules(asked: ReplayedRequest, found: RecordedExchange) -> bool:
     """Whether the rules of the recording would have given this request its answer. Those of our own are tried, which most
     are made under; where it was recorded under others nobody can tell, and they may be why."""
     ours = shipped()
@@ -252,7 +256,9 @@ def _is_for_rules(asked: Asked, found: Recorded) -> bool:
     return then != found.recorded_key or keyed(opening(asked.request), ours).key == then
 
 
-def _miss(asked: Asked, reason: Reason, detail: str, fix: str, key: str | None, nearest: Nearest | None = None) -> Miss:
+def _miss(
+    asked: ReplayedRequest, reason: Reason, detail: str, fix: str, key: str | None, nearest: Nearest | None = None
+) -> Miss:
     return Miss(
         replay=asked.replay,
         run=asked.run,
@@ -267,7 +273,7 @@ def _miss(asked: Asked, reason: Reason, detail: str, fix: str, key: str | None, 
     )
 
 
-def _fix_no_match(asked: Asked, nearest: Nearest) -> str:
+def _fix_no_match(asked: ReplayedRequest, nearest: Nearest) -> str:
     if asked.edited is not None and not asked.mend:
         forked = f"playhead fork {quote(asked.called or asked.run)} --from {asked.edited} --override FILE -- CMD"
         return (
@@ -277,13 +283,13 @@ def _fix_no_match(asked: Asked, nearest: Nearest) -> str:
     return "; or ".join([*_ways(asked), explain, *_rule(asked.request, nearest)])
 
 
-def _ways(asked: Asked) -> list[str]:
+def _ways(asked: ReplayedRequest) -> list[str]:
     """What gives a request an answer, the best first."""
     ways = [asked.again, *_let_through(asked)]
     return ways[::-1] if asked.mend and asked.mend.shared else ways
 
 
-def _let_through(asked: Asked) -> list[str]:
+def _let_through(asked: ReplayedRequest) -> list[str]:
     if asked.live:
         return []
     if asked.mend:

@@ -18,7 +18,7 @@ from calls.keys.profile import Profiles
 from calls.keys.request_document import load_bearing
 from calls.model import Json, Request, header
 from replay.misses.miss import Nearest
-from replay.script import Recorded
+from replay.script import RecordedExchange
 
 type Document = Callable[[Request], Json]
 """What of a request is compared: that which goes into its key."""
@@ -44,7 +44,7 @@ _LOOKED_AT = 256
 class Finder:
     """Looks for the nearest among the recorded exchanges. It costs some 20 µs for each of them to build one."""
 
-    entries: Sequence[Recorded]
+    entries: Sequence[RecordedExchange]
     document: Document
     _pools: dict[Place, list[int]] = field(init=False, default_factory=dict)
     _holders: dict[int, list[int]] = field(init=False, default_factory=dict)
@@ -63,19 +63,19 @@ class Finder:
                 if len(holders) <= _COMMON:
                     holders.append(number)
 
-    def nearest(self, request: Request, turn: Iterable[int]) -> Recorded | None:
+    def nearest(self, request: Request, turn: Iterable[int]) -> RecordedExchange | None:
         """The most similar call, None where nothing was recorded. `turn`: whose turn it is, as places among the entries."""
         pool = next((place for place in places(request) if place in self._pools), None)
         if pool is None:
             return None
         return self.entries[self._closest(self.document(request), self._candidates(request, pool, turn))]
 
-    def cut(self, request: Request) -> Recorded | None:
+    def cut(self, request: Request) -> RecordedExchange | None:
         """A recorded call that may be this one, as far as its request was kept."""
         kept = ((self.entries[number], self.entries[number].exchange.request) for number in self._cut)
         return next((entry for entry, then in kept if _begins(request, then)), None)
 
-    def compared(self, recorded: Recorded, request: Request) -> Nearest:
+    def compared(self, recorded: RecordedExchange, request: Request) -> Nearest:
         """A recorded call beside a request."""
         both = self.document(recorded.exchange.request), self.document(request)
         found = list(islice(differences(*both), _COUNTED))

@@ -13,7 +13,7 @@ from calls.codec.json import NotLossless, dumps, parse
 from calls.codec.lenient_json import members
 from calls.derive import derived
 from calls.dialects.protocols.jsonrpc import is_answer
-from calls.keys.key import Keyed
+from calls.keys.key import KeyResult
 from calls.model import Body, Call, Chunk, Exchange, Json, Response
 from calls.overrides.overrides import Arguments, Patch, TextOverride, ToolResult, WholeOverride
 from replay import playback
@@ -35,7 +35,7 @@ class Unfit(ValueError):
     """This edit cannot be made of this exchange; the message says why, as what follows on "it cannot be edited: "."""
 
 
-def edited(exchange: Exchange, key: Keyed, edit: Edit) -> Exchange:
+def edited(exchange: Exchange, key: KeyResult, edit: Edit) -> Exchange:
     """The exchange with its answer edited. Raises Unfit."""
     if playback.is_websocket(exchange):
         raise Unfit(SOCKET)
@@ -50,7 +50,7 @@ def edited(exchange: Exchange, key: Keyed, edit: Edit) -> Exchange:
             return _answered(exchange, _again(exchange, key, _changed(call, answer, edit)))
 
 
-def fits(edit: Edit, key: Keyed) -> bool:
+def fits(edit: Edit, key: KeyResult) -> bool:
     """Whether an edit may mean such a call at all: a text is a model's, a result is a tool's."""
     match edit:
         case TextOverride() | Arguments():
@@ -78,7 +78,7 @@ def _answered(exchange: Exchange, response: Response) -> Exchange:
 # -- a whole answer
 
 
-def _replaced(exchange: Exchange, key: Keyed, edit: WholeOverride) -> Response:
+def _replaced(exchange: Exchange, key: KeyResult, edit: WholeOverride) -> Response:
     old = exchange.response or Response(status=200)
     status = old.status if edit.status is None else edit.status
     made = replace(old, status=status, reason=old.reason if status == old.status else "")
@@ -91,7 +91,7 @@ def _replaced(exchange: Exchange, key: Keyed, edit: WholeOverride) -> Response:
     return replace(made, headers=(*kept, *edit.headers), trailers=())
 
 
-def _with_body(made: Response, exchange: Exchange, key: Keyed, body: Json) -> Response:
+def _with_body(made: Response, exchange: Exchange, key: KeyResult, body: Json) -> Response:
     """A text goes as it is; a value as JSON, or as a stream of the dialect where one was asked for."""
     if isinstance(body, str):
         return with_body(made, body.encode(), _media(made) or "text/plain; charset=utf-8")
@@ -117,7 +117,7 @@ def with_body(response: Response, data: bytes, media: str, *, sized: bool = True
 # -- what a model said
 
 
-def _whole_call(exchange: Exchange, key: Keyed) -> Call:
+def _whole_call(exchange: Exchange, key: KeyResult) -> Call:
     """The call with an answer that can be edited. Raises Unfit."""
     if why := playback.lacking(exchange):
         raise Unfit(why)
@@ -130,7 +130,7 @@ def _whole_call(exchange: Exchange, key: Keyed) -> Call:
     return call
 
 
-def _again(exchange: Exchange, key: Keyed, answer: Json) -> Response:
+def _again(exchange: Exchange, key: KeyResult, answer: Json) -> Response:
     """The answer in the form in which it was recorded."""
     assert exchange.response is not None
     was = forms.given(exchange.response, derived(exchange, key))
@@ -139,7 +139,7 @@ def _again(exchange: Exchange, key: Keyed, answer: Json) -> Response:
     return _streamed(exchange.response, key, was, answer)
 
 
-def _streamed(response: Response, key: Keyed, form: forms.Form, answer: Json) -> Response:
+def _streamed(response: Response, key: KeyResult, form: forms.Form, answer: Json) -> Response:
     if key.dialect == "mcp" and isinstance(answer, Mapping):
         return _mcp_stream(response, answer)
     made = reframe.as_stream(key.dialect, form, response, answer, key.request)
@@ -233,7 +233,7 @@ def patched(value: Thawed, operations: Sequence[Mapping[str, Any]]) -> Json:
 # -- what a tool answered
 
 
-def _resulted(exchange: Exchange, key: Keyed, value: Json) -> Response:
+def _resulted(exchange: Exchange, key: KeyResult, value: Json) -> Response:
     old = exchange.response or Response(status=200)
     if key.dialect == "mcp":
         return _mcp_result(old, key, value)
@@ -245,7 +245,7 @@ def _resulted(exchange: Exchange, key: Keyed, value: Json) -> Response:
     return reframe.as_whole(old, value)
 
 
-def _mcp_result(old: Response, key: Keyed, value: Json) -> Response:
+def _mcp_result(old: Response, key: KeyResult, value: Json) -> Response:
     asked = members(key.request)
     if "id" not in asked:
         raise Unfit("it is no single call of a tool")

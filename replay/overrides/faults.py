@@ -10,7 +10,7 @@ from calls import answer_form as forms
 from calls.codec.encoding import Undecodable, decode
 from calls.codec.json import dumps
 from calls.derive import derived
-from calls.keys.key import Keyed
+from calls.keys.key import KeyResult
 from calls.model import Body, Chunk, Exchange, Headers, Json, Response, header
 from calls.overrides.overrides import Fault
 from replay import playback
@@ -24,7 +24,7 @@ PIECES: Final = 10
 _LIMIT: Final = 64 << 20
 
 
-def failed(exchange: Exchange, key: Keyed, fault: Fault) -> Exchange:
+def failed(exchange: Exchange, key: KeyResult, fault: Fault) -> Exchange:
     """The exchange as it is where the fault hits it. Raises Unfit where it cannot."""
     match fault.kind:
         case "status":
@@ -124,7 +124,7 @@ def _within(chunks: tuple[Chunk, ...], size: int) -> Iterator[Chunk]:
             yield replace(chunk, size=min(chunk.size, size - chunk.offset))
 
 
-def _malformed(exchange: Exchange, key: Keyed) -> Exchange:
+def _malformed(exchange: Exchange, key: KeyResult) -> Exchange:
     """JSON that ends in its middle, in a message that is whole by HTTP."""
     response = exchange.response
     assert response is not None

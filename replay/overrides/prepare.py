@@ -13,19 +13,19 @@ from typing import Final
 
 from calls.derive import derived
 from calls.dialects.table import BY_NAME
-from calls.keys.key import Keyed, keyed
+from calls.keys.key import KeyResult, keyed
 from calls.keys.profile import Profiles
 from calls.model import Exchange, Json, Request, Response
 from calls.overrides.overrides import Fault, Override, OverrideMatch, WholeOverride
 from replay import playback
 from replay.answer import Answer, mark
-from replay.forks.hooks import Given
-from replay.misses.explain import Asked
+from replay.forks.hooks import HookAnswer
+from replay.misses.explain import ReplayedRequest
 from replay.overrides import apply as edits
 from replay.overrides import faults
 from replay.overrides.apply import Unfit
 from replay.pacing import INSTANT, Pace
-from replay.script import Recorded
+from replay.script import RecordedExchange
 from store.bundle.bundle import Bundle, Entry
 
 _LISTED: Final = 8
@@ -58,26 +58,26 @@ class Editor:
 
     def edited(
         self,
-        asked: Asked,  # noqa: ARG002 # as the protocol has it
-        recorded: Recorded,
+        asked: ReplayedRequest,  # noqa: ARG002 # as the protocol has it
+        recorded: RecordedExchange,
         exchange: Exchange,
         pace: Pace,
         mark: tuple[str, str],
-    ) -> Given | None:
+    ) -> HookAnswer | None:
         """What answers in place of a recorded answer."""
         plan = self._plans.get(recorded.step)
         if plan is None:
             return None
         for fault, failed in plan.faults:
             if self._due(fault, recorded.step):
-                return Given(_failing(fault, failed, pace, mark), again=True)
+                return HookAnswer(_failing(fault, failed, pace, mark), again=True)
         if not plan.edited and plan.slow is None:
             return None
         self._answered.update(one.number for one in (*plan.edited, plan.slow) if one)
         given = playback.answer(exchange, pace, mark)
-        return Given(faults.slowed(given, _fault(plan.slow)) if plan.slow else given)
+        return HookAnswer(faults.slowed(given, _fault(plan.slow)) if plan.slow else given)
 
-    def standing(self, asked: Asked) -> Given | None:
+    def standing(self, asked: ReplayedRequest) -> HookAnswer | None:
         """What answers a request that is not recorded."""
         if not self._standing:
             return None
@@ -86,7 +86,7 @@ class Editor:
         for override in self._standing:
             assert override.match is not None
             if edits_fit(override, key) and _fits(override.match, said) and self._due(override, 0):
-                return Given(_invented(override, asked, key))
+                return HookAnswer(_invented(override, asked, key))
         return None
 
     def reported(self, report: dict[str, Json]) -> dict[str, Json]:
@@ -124,7 +124,7 @@ class Editor:
         self._answered[override.number] += 1
         return True
 
-    def beyond(self, asked: Asked, key: str, raw: str) -> Given | None:  # noqa: ARG002 # as the protocol has it
+    def beyond(self, asked: ReplayedRequest, key: str, raw: str) -> HookAnswer | None:  # noqa: ARG002 # as the protocol has it
         """What answers a request that is not recorded, where the replay has no other rule for it (`hooks.Beyond`)."""
         return self.standing(asked)
 
@@ -151,7 +151,7 @@ def prepared(
     return replace(bundle, entries=tuple(entries), gaps=gaps), Editor(overrides, plans, profiles)
 
 
-def _planned(plan: _Plan, override: Override, entry: Entry, key: Keyed) -> Entry:
+def _planned(plan: _Plan, override: Override, entry: Entry, key: KeyResult) -> Entry:
     """The entry after this override; a fault is only noted."""
     change = override.change
     if playback.is_websocket(entry.exchange):
@@ -183,7 +183,7 @@ def _failing(override: Override, failed: Exchange, pace: Pace, mark: tuple[str, 
     return faults.silent(fault) if fault.kind == "timeout" else playback.answer(failed, pace, mark)
 
 
-def _invented(override: Override, asked: Asked, key: Keyed) -> Answer:
+def _invented(override: Override, asked: ReplayedRequest, key: KeyResult) -> Answer:
     """An answer to what was never recorded."""
     fault = override.change
     if isinstance(fault, Fault) and fault.kind == "timeout":
@@ -214,7 +214,11 @@ class _Said:
     """What a request says of itself, read when it is first asked for."""
 
     def __init__(
-        self, request: Request, key: Keyed | None, exchange: Exchange | None = None, profiles: Profiles | None = None
+        self,
+        request: Request,
+        key: KeyResult | None,
+        exchange: Exchange | None = None,
+        profiles: Profiles | None = None,
     ) -> None:
         self.request = request
         self._key = key
@@ -222,7 +226,7 @@ class _Said:
         self._profiles = profiles
 
     @cached_property
-    def key(self) -> Keyed:
+    def key(self) -> KeyResult:
         if self._key is None:
             assert self._profiles is not None
             return keyed(self.request, self._profiles)
@@ -264,7 +268,7 @@ def _steps(override: Override, said: Sequence[_Said]) -> list[int]:
     return found
 
 
-def edits_fit(override: Override, key: Keyed) -> bool:
+def edits_fit(override: Override, key: KeyResult) -> bool:
     """Whether a change may mean such a call at all."""
     return isinstance(override.change, Fault) or edits.fits(override.change, key)
 

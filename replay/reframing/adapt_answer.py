@@ -7,12 +7,12 @@ from calls import answer_form as forms
 from calls.answer_form import Form
 from calls.comparison.drift import drift
 from calls.derive import derived
-from calls.keys.key import Keyed, keyed
+from calls.keys.key import KeyResult, keyed
 from calls.keys.profile import Profiles
 from calls.model import Call, Exchange, Json, Request, Response
 from replay.reframing import openai as openais
 from replay.reframing import readdress, reframe
-from replay.script import Recorded
+from replay.script import RecordedExchange
 
 
 @dataclass(slots=True, kw_only=True)  # not frozen: see replay/answer.py
@@ -39,7 +39,7 @@ def fitted(recorded: Exchange, now: Request, profiles: Profiles) -> Fit:
     return replace(_formed(recorded, now, then_key, now_key), drift=tuple(places), strict=strict)
 
 
-def closest(others: Iterable[Recorded], now: Request, profiles: Profiles) -> Recorded | None:
+def closest(others: Iterable[RecordedExchange], now: Request, profiles: Profiles) -> RecordedExchange | None:
     """Of recorded exchanges with the request's key the one that says the same in all that it says; else the first one that
     asks for its answer in the same form. None where none does."""
     now_key = keyed(now, profiles)
@@ -54,7 +54,7 @@ def closest(others: Iterable[Recorded], now: Request, profiles: Profiles) -> Rec
     return same_form
 
 
-def _formed(recorded: Exchange, now: Request, then_key: Keyed, now_key: Keyed) -> Fit:
+def _formed(recorded: Exchange, now: Request, then_key: KeyResult, now_key: KeyResult) -> Fit:
     response = recorded.response
     if response and now_key.dialect in readdress.DIALECTS:
         addressed = readdress.readdressed(response, then_key.request, now_key.request)

@@ -13,7 +13,7 @@ from calls.model import ChunkKind, Exchange
 from calls.websocket_messages import value
 from replay.answer import Frame
 from replay.pacing import Pace
-from replay.websocket.timeline import Break, Played, Turn, turns
+from replay.websocket.timeline import Break, Turn, WebsocketDialogue, turns
 
 type Broken = Callable[[Break], list[Frame]]
 type Drifted = Callable[[list[str]], None]
@@ -21,9 +21,9 @@ type Drifted = Callable[[list[str]], None]
 
 def played_back(
     exchange: Exchange, profiles: Profiles, pace: Pace, *, broken: Broken, drifted: Drifted
-) -> "Played | Lanes":
+) -> "WebsocketDialogue | Lanes":
     """A recorded WebSocket, with one conversation or several."""
-    kind = Lanes if b'"stream_id"' in exchange.request.body.data else Played
+    kind = Lanes if b'"stream_id"' in exchange.request.body.data else WebsocketDialogue
     return kind(exchange, profiles, pace, broken=broken, drifted=drifted)
 
 
@@ -71,9 +71,9 @@ class Lanes:
         for lane in self._lanes.values():
             lane.left()
 
-    def _playing(self, name: str, broken: Broken, drifted: Drifted) -> Played:
+    def _playing(self, name: str, broken: Broken, drifted: Drifted) -> WebsocketDialogue:
         said = self._said[name]
-        return Played(self._exchange, self._profiles, self._pace, broken=broken, drifted=drifted, said=said)
+        return WebsocketDialogue(self._exchange, self._profiles, self._pace, broken=broken, drifted=drifted, said=said)
 
     def _parted(self, data: bytes) -> list[Frame]:
         for name, lane in self._lanes.items():

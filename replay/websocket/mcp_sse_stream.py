@@ -14,13 +14,13 @@ from calls.model import Exchange, Json, Request
 from replay.answer import Piece
 from replay.pacing import Pace
 from replay.reframing.readdress import by_event, event_for
-from replay.script import Recorded
+from replay.script import RecordedExchange
 
 
 class Stream:
     """One of them, while it is replayed."""
 
-    def __init__(self, exchange: Exchange, entries: Sequence[Recorded]) -> None:
+    def __init__(self, exchange: Exchange, entries: Sequence[RecordedExchange]) -> None:
         assert exchange.response is not None
         self.url = endpoint(exchange)
         self._exchange = exchange

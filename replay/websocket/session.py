@@ -8,7 +8,7 @@ from typing import Final
 
 from calls.codec.json import dumps
 from calls.codec.lenient_json import members
-from calls.keys.divergence import Absent, Difference, same
+from calls.keys.divergence import AbsentValue, Difference, same
 from calls.keys.key import keyed
 from calls.keys.profile import Profiles
 from calls.model import ChunkKind, Exchange, Json, Request
@@ -19,14 +19,14 @@ from calls.websocket_messages import opening, value
 from replay import playback
 from replay.answer import Answer, Dialogue, Frame
 from replay.misses import explain
-from replay.misses.explain import Asked
+from replay.misses.explain import ReplayedRequest
 from replay.misses.miss import Miss, Nearest
 from replay.misses.nearest import SHOWN
 from replay.pacing import Pace
 from replay.reframing.id_rewrite import unnamed
-from replay.script import Recorded, Script
+from replay.script import RecordedExchange, Script
 from replay.websocket.conversations import Lanes, played_back
-from replay.websocket.timeline import Break, Played
+from replay.websocket.timeline import Break, WebsocketDialogue
 
 CODE: Final = 4424
 """The close code of a miss (RFC 6455 7.4.2: for private use). No SDK connects again after it; 1011 and its like, they do."""
@@ -62,7 +62,7 @@ class Switchboard:
         if socket in self._open:
             self._open.remove(socket)
 
-    def trade(self, asking: "Socket") -> Recorded | None:
+    def trade(self, asking: "Socket") -> RecordedExchange | None:
         """Another recorded one that fits; None where there is none."""
         if (free := self._script.trade(asking.recorded, asking.fits)) is not None:
             return free
@@ -78,12 +78,12 @@ class Socket:
 
     def __init__(
         self,
-        recorded: Recorded,
+        recorded: RecordedExchange,
         profiles: Profiles,
         pace: Pace,
         *,
-        missed: Callable[[Recorded, Break], Miss],
-        drifted: Callable[[Recorded, list[str]], None],
+        missed: Callable[[RecordedExchange, Break], Miss],
+        drifted: Callable[[RecordedExchange, list[str]], None],
         exchange: Switchboard,
     ) -> None:
         """`missed` notes a miss and gives it back."""
@@ -136,11 +136,11 @@ class Socket:
         self._exchange.closed(self)
         self._played.left()
 
-    def fits(self, one: Recorded) -> bool:
+    def fits(self, one: RecordedExchange) -> bool:
         """Whether another recorded one goes with all that was said here."""
         return self._would_have_told(one) is not None
 
-    def takes(self, one: Recorded) -> bool:
+    def takes(self, one: RecordedExchange) -> bool:
         """Go on with another recorded one, if nothing that was said here tells them apart."""
         said = self._would_have_told(one)
         if said is None or len(said) != len(self._told):
@@ -148,7 +148,7 @@ class Socket:
         self._go_on_with(one)
         return True
 
-    def _playing(self, recorded: Recorded) -> Played | Lanes:
+    def _playing(self, recorded: RecordedExchange) -> WebsocketDialogue | Lanes:
         return played_back(
             recorded.exchange,
             self._profiles,
@@ -168,19 +168,19 @@ class Socket:
         self._exchange.closed(self)
         return refusal(self._missed(self.recorded, where), where, self._dialect)
 
-    def _go_on_with(self, other: Recorded) -> list[Frame]:
+    def _go_on_with(self, other: RecordedExchange) -> list[Frame]:
         """Take up another recorded one where we are; what is still to be told."""
         self.recorded, self._played = other, self._playing(other)
         frames = self._replayed(self._played)
         told = [frame for frame in frames if frame.kind in _MESSAGES]
         return [*told[len(self._told) :], *(frame for frame in frames[-1:] if frame.kind not in _MESSAGES)]
 
-    def _replayed(self, played: Played | Lanes) -> list[Frame]:
+    def _replayed(self, played: WebsocketDialogue | Lanes) -> list[Frame]:
         """All that is told upon what was heard here."""
         heard = self._heard or ()
         return [*played.begin(), *(frame for message in heard for frame in played.hear(*message))]
 
-    def _would_have_told(self, one: Recorded) -> list[Frame] | None:
+    def _would_have_told(self, one: RecordedExchange) -> list[Frame] | None:
         """The messages of another one upon all that was heard; None where it does not go with them, and with what was told."""
         if self._heard is None or one.lacking or not playback.is_websocket(one.exchange):
             return None
@@ -210,7 +210,7 @@ def opened(exchange: Exchange) -> Exchange:
     return exchange if asked is exchange.request else replace(exchange, request=asked)
 
 
-def miss(asked: Asked, recorded: Recorded, where: Break) -> Miss:
+def miss(asked: ReplayedRequest, recorded: RecordedExchange, where: Break) -> Miss:
     """Why a client that left the record is not answered."""
     if where.why == "client_left":
         return explain.left_socket(asked, recorded, where.number)
@@ -248,7 +248,7 @@ def _readable(difference: Difference) -> Difference:
     return replace(difference, recorded=_without_bytes(difference.recorded), now=_without_bytes(now))
 
 
-def _without_piece_of_secret(recorded: Json | Absent, now: Json | Absent) -> Json | Absent:
+def _without_piece_of_secret(recorded: Json | AbsentValue, now: Json | AbsentValue) -> Json | AbsentValue:
     """What the client said, with asterisks where a placeholder begins or goes on in the recording.
 
     A secret that a client sends in pieces is only known when all of them have come: of one piece nothing tells but the place.
@@ -265,7 +265,7 @@ def _begins_placeholder(text: str) -> bool:
     return text.startswith((_MARK, "*")) or _MARK.startswith(text)
 
 
-def _without_bytes(value: Json | Absent) -> Json | Absent:
+def _without_bytes(value: Json | AbsentValue) -> Json | AbsentValue:
     if isinstance(value, str) and _BINARY.search(value):
         data = value.encode("utf-8", "surrogatepass")
         return f"{len(data)} bytes, sha256:{hashlib.sha256(data).hexdigest()[:16]}…"
@@ -315,7 +315,7 @@ def _error(why: Miss, where: Break, dialect: str) -> dict[str, Json]:
             return {}
 
 
-class Redacted:
+class RedactedDialogue:
     """A dialogue that hears what the recorder would have kept, so that a secret matches its placeholder."""
 
     def __init__(self, inner: Dialogue, redactor: Redactor) -> None:
@@ -340,4 +340,4 @@ def redacting(given: Answer | None, request: Request, redactor: Redactor) -> Ans
     if given is None or given.dialogue is None:
         return given
     redactor = redactor.of(request.method, request.url, request.headers)
-    return replace(given, dialogue=Redacted(given.dialogue, redactor))
+    return replace(given, dialogue=RedactedDialogue(given.dialogue, redactor))

@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple
 
 from calls.keys.divergence import ABSENT, Difference, differences
 from calls.keys.profile import Profiles
-from calls.keys.websocket_key import Conversation, Counted
+from calls.keys.websocket_key import Conversation, KeyedMessage
 from calls.model import Body, ChunkKind, Exchange, Json
 from calls.websocket_messages import Sound, opening, sound, spoken, value, whole
 from replay.answer import Frame
@@ -64,7 +64,7 @@ def _turns(body: Body, *, asked: bool) -> Iterator[Turn]:
                 yield Turn(chunk.at, asked, chunk.kind, body.data[chunk.offset : chunk.offset + chunk.size])
 
 
-class Played:
+class WebsocketDialogue:
     """One WebSocket while it is replayed (`Dialogue` in answer.py)."""
 
     def __init__(
@@ -87,7 +87,7 @@ class Played:
         self._turns = deque(turns(exchange) if said is None else said)
         self._given: list[bytes] = []
         self._names: dict[str, str] = {}
-        self._awaited: Sound | Counted | None = None
+        self._awaited: Sound | KeyedMessage | None = None
         self._at = exchange.first_byte_at or 0
         self.number = 0
         """How many messages the client has said."""
@@ -160,7 +160,7 @@ class Played:
 
     # What the client says
 
-    def _counted(self, turn: Turn) -> Sound | Counted | None:
+    def _counted(self, turn: Turn) -> Sound | KeyedMessage | None:
         """What counts of a recorded message; None where nothing does."""
         message = value(turn.data)
         piece = sound(message)
@@ -186,10 +186,10 @@ class Played:
                 frames += self._released()
         return frames
 
-    def _compare(self, now: Counted) -> list[Frame]:
+    def _compare(self, now: KeyedMessage) -> list[Frame]:
         """Anything else must be what comes next."""
         then = self._awaited
-        if not isinstance(then, Counted) or then.text != now.text:
+        if not isinstance(then, KeyedMessage) or then.text != now.text:
             return self._unlike_awaited(now.selected, now.message)
         if taken := self._taken_for_another(then, now):
             return self._unlike("no_match", (taken,), now.message)
@@ -198,7 +198,7 @@ class Played:
         self._passed()
         return self._released()
 
-    def _taken_for_another(self, then: Counted, now: Counted) -> Difference | None:
+    def _taken_for_another(self, then: KeyedMessage, now: KeyedMessage) -> Difference | None:
         """An id that stands where another one stood, though the server has spoken of one of them. Others are the client's
         own: it may have minted them anew."""
         for name, was in then.ids.items():
@@ -250,7 +250,7 @@ _MINTED: Final = ("/event_id",)
 """Differs in every sending, so that it is no drift."""
 
 
-def _drift(then: Counted, now: Counted) -> list[str]:
+def _drift(then: KeyedMessage, now: KeyedMessage) -> list[str]:
     """Pointers of what differs outside of what counts."""
     places = dict.fromkeys((*then.left_out, *now.left_out))
     apart = {difference.pointer for difference in differences(then.message, now.message)} if places else set()

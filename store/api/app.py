@@ -8,7 +8,7 @@ from fastapi import Depends, FastAPI
 
 from store.api import helper_answers as aside
 from store.api import problems
-from store.api.deps import Desk
+from store.api.deps import Deps
 from store.api.guard import Guard, Tokens
 from store.api.parameters import understood
 from store.api.routes import (
@@ -44,7 +44,7 @@ ROUTERS = (
 )
 
 
-def create(desk: Desk, tokens: Sequence[str], token_file: Path | None = None) -> FastAPI:
+def create(desk: Deps, tokens: Sequence[str], token_file: Path | None = None) -> FastAPI:
     """The REST interface over one store server. Without tokens it answers whoever reaches its socket by a loopback name.
 
     `token_file` is where one of the tokens lies, for the person whose request lacks it.
@@ -64,7 +64,7 @@ def create(desk: Desk, tokens: Sequence[str], token_file: Path | None = None) ->
     return app
 
 
-def install(app: FastAPI, desk: Desk) -> None:
+def install(app: FastAPI, desk: Deps) -> None:
     """The routes over a store, and its problems. A helper process has the same ones, without guard and tokens."""
     app.state.desk = desk
     for prefix, router in ROUTERS:

@@ -14,25 +14,25 @@ from calls.redaction.call import Clean
 from store.bundle.bundle import Bundle
 from store.database.connection import Database
 from store.embedded.db_health import Pulse
-from store.generations.auto_sessions import Takes
+from store.generations.auto_sessions import AutoSessionRuns
 from store.ingest.derive_call import deriver
 from store.ingest.ingester import Counts
 from store.large.helper import Helper
-from store.query.exchanges import Recorded
+from store.query.exchanges import ExchangeQueries
 from store.query.runs import Runs
 from store.run_modes import Modes
 from store.run_tokens import RunTokens
-from store.worker_counters import Counted
+from store.worker_counters import WorkerCounters
 
 type Unfit = Callable[[Bundle, Mapping[str, Any], Profiles, Clean, str], str | None]
 
 
-class Settling(Protocol):
+class SpoolState(Protocol):
     """What the routes ask of the drain."""
 
     counts: Counts
     troubles: dict[str, str]
-    counted: Counted
+    counted: WorkerCounters
 
     @property
     def spools(self) -> int:
@@ -49,10 +49,10 @@ class Settling(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Desk:
+class Deps:
     """One store server's things, as the routes see them."""
 
-    store_server: Settling
+    store_server: SpoolState
     database: Database
     profiles: Profiles
     clean: Clean
@@ -61,7 +61,7 @@ class Desk:
     mode: str = "record"
     """What the workers of this `up` do: record, replay, auto or passthrough."""
 
-    takes: Takes | None = None
+    takes: AutoSessionRuns | None = None
     """What runs do while workers are in mode `auto`."""
 
     pulse: Pulse = field(default_factory=Pulse)
@@ -92,9 +92,9 @@ class Desk:
         return Runs(self.database)
 
     @property
-    def recorded(self) -> Recorded:
+    def recorded(self) -> ExchangeQueries:
         """Exchanges and calls."""
-        return Recorded(self.database, self.derive, reads_large=self.helper is None)
+        return ExchangeQueries(self.database, self.derive, reads_large=self.helper is None)
 
     @property
     def derive(self) -> Callable[[Exchange], Call]:
@@ -102,9 +102,9 @@ class Desk:
         return deriver(self.profiles, self.clean)
 
 
-def _desk(request: Request) -> Desk:
-    desk: Desk = request.app.state.desk
+def _desk(request: Request) -> Deps:
+    desk: Deps = request.app.state.desk
     return desk
 
 
-type TheDesk = Annotated[Desk, Depends(_desk)]
+type TheDesk = Annotated[Deps, Depends(_desk)]

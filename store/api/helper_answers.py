@@ -17,10 +17,10 @@ from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from store.api.deps import Desk
+from store.api.deps import Deps
 from store.api.problems import Problem
 from store.api.spilled_answers import BODY, PAUSE, SETTLED
-from store.large.jobs import HelperJob, Rendering, RenderJob, Reply
+from store.large.jobs import HelperJob, RenderJob, RenderResult, Reply
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ _PASSED_ON: Final = frozenset(("content-type", "accept", "range", "if-none-match
 
 async def answer(request: Request, _: Exception) -> Response:
     """The answer of a helper process to the same request; a problem where it cannot answer within its limits."""
-    desk: Desk = request.app.state.desk
+    desk: Deps = request.app.state.desk
     body = request.scope.get(BODY)
     if desk.helper is None or body is None:
         return _too_large("it is too large for this process").response(request.url.path)
@@ -46,7 +46,7 @@ async def answer(request: Request, _: Exception) -> Response:
 
 async def answer_file(request: Request, sent: Path) -> Response:
     """The same, where the request's body lies in a file; it is waited for."""
-    desk: Desk = request.app.state.desk
+    desk: Deps = request.app.state.desk
     assert desk.helper is not None
     # The turn is for those who work in this process.
     async with _pause(request.scope):
@@ -65,12 +65,12 @@ async def answer_file(request: Request, sent: Path) -> Response:
 class _HelperAnswer(Response):
     """Runs the job when it is sent."""
 
-    def __init__(self, desk: Desk, request: Request, body: bytes) -> None:
+    def __init__(self, desk: Deps, request: Request, body: bytes) -> None:
         super().__init__()
         self._desk = desk
         self._request = request
         self._sent = body
-        self._begun: Rendering | None = None
+        self._begun: RenderResult | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it."""
@@ -117,7 +117,7 @@ class _HelperAnswer(Response):
                 await asyncio.wait([running], timeout=LOOK)
 
 
-def _head(rendering: Rendering, size: int | None) -> dict[str, object]:
+def _head(rendering: RenderResult, size: int | None) -> dict[str, object]:
     headers = [(name, value) for name, value in rendering.headers if name != "content-length"]
     headers += [] if size is None else [("content-length", str(size))]
     raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
@@ -142,7 +142,7 @@ def _pause(scope: Scope) -> contextlib.AbstractAsyncContextManager[None]:
     return pause
 
 
-def _refusal(desk: Desk, reply: Reply) -> Problem:
+def _refusal(desk: Deps, reply: Reply) -> Problem:
     if reply.is_unavailable:
         desk.store_server.database_lost()
     status, name = (503, "database_unavailable") if reply.is_unavailable else (507, "too_large")
@@ -170,7 +170,7 @@ async def _pieces_to_end(handle: int) -> AsyncIterator[bytes]:
         os.close(handle)
 
 
-async def lines_of(desk: Desk, path: str, body: bytes) -> list[bytes]:
+async def lines_of(desk: Deps, path: str, body: bytes) -> list[bytes]:
     """The lines with which a helper process answers a POST. Raises Problem where it does not."""
     assert desk.helper is not None
     with tempfile.TemporaryDirectory(dir=desk.spilled, prefix="answer-") as place:

@@ -108,33 +108,33 @@ type TheFilters = Annotated[Filters, Depends(_filters)]
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class SettledParameter:
     """Whether all that was acknowledged before the request is in; None when nobody asked for that."""
 
     told: dict[str, bool]
     """What the answer says about it."""
 
 
-async def settle(desk: TheDesk, request: Request, settled: bool = False) -> Settled:
-    return await _settled(desk, request, reports=False) if settled else Settled({})
+async def settle(desk: TheDesk, request: Request, settled: bool = False) -> SettledParameter:
+    return await _settled(desk, request, reports=False) if settled else SettledParameter({})
 
 
-async def _settled(desk: TheDesk, request: Request, *, reports: bool) -> Settled:
+async def _settled(desk: TheDesk, request: Request, *, reports: bool) -> SettledParameter:
     """Wait, and leave the turn to others meanwhile (`store.api.spilled_answers`). A helper process is told what came of it."""
     async with request.scope.get(PAUSE, contextlib.nullcontext)():
         is_settled = await desk.store_server.settled(SETTLE, reports=reports)
     request.scope[SETTLED] = is_settled
-    return Settled({"settled": is_settled})
+    return SettledParameter({"settled": is_settled})
 
 
-type WhenSettled = Annotated[Settled, Depends(settle)]
+type WhenSettled = Annotated[SettledParameter, Depends(settle)]
 
 
-async def _told(desk: TheDesk, request: Request, settled: bool = False) -> Settled:
-    return await _settled(desk, request, reports=True) if settled else Settled({})
+async def _told(desk: TheDesk, request: Request, settled: bool = False) -> SettledParameter:
+    return await _settled(desk, request, reports=True) if settled else SettledParameter({})
 
 
-type WhenTold = Annotated[Settled, Depends(_told)]
+type WhenTold = Annotated[SettledParameter, Depends(_told)]
 """The same, where a replay's report is asked for."""
 
 

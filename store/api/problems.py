@@ -9,7 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from store.api.answers import Json
-from store.api.deps import Desk
+from store.api.deps import Deps
 from store.database.connection import DatabaseError
 from store.query.filters import BadCursor
 
@@ -85,7 +85,7 @@ def _bad_cursor(request: Request, error: Exception) -> Response:
 
 
 def _away(request: Request, error: Exception) -> Response:
-    desk: Desk = request.app.state.desk
+    desk: Deps = request.app.state.desk
     desk.store_server.database_lost()
     detail = f"{error} Recording goes on meanwhile, into the spools."
     return Problem(503, "database_unavailable", detail, headers={"retry-after": "1"}).response(request.url.path)

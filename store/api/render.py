@@ -13,12 +13,12 @@ from starlette.types import Message, Scope
 from calls.keys.profile import Profiles
 from calls.redaction.call import Clean
 from store.api.app import install
-from store.api.deps import Desk
+from store.api.deps import Deps
 from store.database.connection import Database
 from store.ingest.ingester import Counts
-from store.large.jobs import Rendering, RenderJob
+from store.large.jobs import RenderJob, RenderResult
 from store.run_modes import Modes
-from store.worker_counters import Counted
+from store.worker_counters import WorkerCounters
 
 PROGRESS: Final = 0.5
 """Seconds between two reports that an answer has grown."""
@@ -32,7 +32,7 @@ class _Settled:
     def __init__(self) -> None:
         self.counts = Counts()
         self.troubles: dict[str, str] = {}
-        self.counted = Counted(Path())
+        self.counted = WorkerCounters(Path())
         self.spools = 0
         self.is_settled = False
 
@@ -62,7 +62,7 @@ class Renderer:
     ) -> None:
         module, _, name = (checks or "").partition(":")
         self._settled = _Settled()
-        desk = Desk(
+        desk = Deps(
             store_server=self._settled,
             database=database,
             profiles=profiles,
@@ -74,7 +74,7 @@ class Renderer:
         self._app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
         install(self._app, desk)
 
-    async def render(self, job: RenderJob, report: Callable[[Rendering], None]) -> Rendering:
+    async def render(self, job: RenderJob, report: Callable[[RenderResult], None]) -> RenderResult:
         """Answer a request into the job's file; `report` is called while the answer grows. Raises MemoryError."""
         self._settled.is_settled = bool(job.settled)
         body = Path(job.body) if job.body else None
@@ -115,8 +115,8 @@ def _pieces(file: Path | None) -> Iterator[bytes]:
 class _Answer:
     """Takes what the routes answer."""
 
-    def __init__(self, write: Callable[[memoryview], int], report: Callable[[Rendering], None]) -> None:
-        self.rendering: Rendering | None = None
+    def __init__(self, write: Callable[[memoryview], int], report: Callable[[RenderResult], None]) -> None:
+        self.rendering: RenderResult | None = None
         self._write = write
         self._report = report
         self._reported = time.monotonic()
@@ -125,7 +125,7 @@ class _Answer:
         """Take a message of a route."""
         if message["type"] == "http.response.start":
             headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in message["headers"]]
-            self.rendering = Rendering(status=message["status"], headers=headers)
+            self.rendering = RenderResult(status=message["status"], headers=headers)
             return
         rest = memoryview(message.get("body", b""))
         while rest:

@@ -11,14 +11,14 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from calls.overrides.overrides import BadOverride, cleaned, listed
-from store.api.deps import Desk
+from store.api.deps import Deps
 from store.api.problems import Problem
 from store.bundle.bundle import Bundle, Entry
 
 type Overrides = Annotated[list[Any], Field(max_length=1000)]
 
 
-async def fits(desk: Desk, run: str, wishes: Mapping[str, Any], name: str) -> None:
+async def fits(desk: Deps, run: str, wishes: Mapping[str, Any], name: str) -> None:
     """Raises Problem where the recording cannot be answered from in that way."""
     if desk.unfit is None or not (wishes["overrides"] or wishes["fork"]):
         return

@@ -25,12 +25,12 @@ from store.attribution.run_assignment import (
     trace_of,
 )
 from store.attribution.run_chains import Chains, link_of
-from store.attribution.tool_attribution import Around, Asking, Recent, asking, seen
+from store.attribution.tool_attribution import Around, RecentRequests, ToolRequests, asking, seen
 from store.call_graph.call_graph import done_by
 from store.database.blobs import Corrupt
 from store.database.connection import Database
-from store.ingest.batch_writer import Kept
-from store.query.exchanges import Recorded
+from store.ingest.batch_writer import DerivedExchange
+from store.query.exchanges import ExchangeQueries
 
 
 class Grouping:
@@ -39,7 +39,7 @@ class Grouping:
     def __init__(
         self,
         database: Database,
-        understand: Callable[[Exchange], Kept],
+        understand: Callable[[Exchange], DerivedExchange],
         project: str = "default",
         *,
         reads_large: bool = False,
@@ -48,10 +48,10 @@ class Grouping:
         self._database = database
         self._understand = understand
         self._project = project
-        self._recent = Recent()
+        self._recent = RecentRequests()
         self._processes = Processes(database, project)
 
-    async def joined(self, batch: Sequence[Kept]) -> list[Kept]:
+    async def joined(self, batch: Sequence[DerivedExchange]) -> list[DerivedExchange]:
         """The batch with each exchange in the run of its kin, and with those stored earlier that are to be moved there.
 
         Raises `Unavailable` while Postgres is away.
@@ -64,13 +64,13 @@ class Grouping:
 
     # -- by processes
 
-    async def _divided(self, batch: Sequence[Kept]) -> list[Kept]:
+    async def _divided(self, batch: Sequence[DerivedExchange]) -> list[DerivedExchange]:
         """With the conversations of processes that turn out to have several at once in runs of their own."""
         moves = await self._processes.divide(batch)
         kept = [_moved(one, moves.pop(one.exchange.id, None)) for one in batch]
         return kept + [_moved(self._understand(one), moves[one.id]) for one in await self._exchanges(moves)]
 
-    async def _placed(self, batch: Sequence[Kept]) -> list[Kept]:
+    async def _placed(self, batch: Sequence[DerivedExchange]) -> list[DerivedExchange]:
         """With what only a process names beside the conversations of that process."""
         goals = await self._processes.place(batch)
         read = {one.exchange.id: one for one in batch if one.exchange.id in goals}
@@ -79,7 +79,7 @@ class Grouping:
 
     # -- by traces
 
-    async def _traced(self, batch: Sequence[Kept]) -> list[Kept]:
+    async def _traced(self, batch: Sequence[DerivedExchange]) -> list[DerivedExchange]:
         traces = {kept.exchange.id: trace for kept in batch if (trace := trace_of(kept.exchange))}
         if not traces:
             return list(batch)
@@ -102,7 +102,7 @@ class Grouping:
 
     # -- by the ids that they hand back
 
-    async def _chained(self, batch: Sequence[Kept]) -> list[Kept]:
+    async def _chained(self, batch: Sequence[DerivedExchange]) -> list[DerivedExchange]:
         apart = [one for one in batch if not self._processes.keeps_together(one.exchange)]
         fresh = [link_of(one.exchange, tied) for one in apart if (tied := ties(one.exchange, one.call))]
         if not fresh:
@@ -120,7 +120,7 @@ class Grouping:
 
     # -- by what a model asked for
 
-    async def _done(self, batch: Sequence[Kept]) -> list[Kept]:
+    async def _done(self, batch: Sequence[DerivedExchange]) -> list[DerivedExchange]:
         """With the calls of tools in the runs of the models that asked for them."""
         told = {one.exchange.id: one for one in batch}
         if not (fresh := [found for one in batch if (found := seen(one))]):
@@ -142,8 +142,8 @@ class Grouping:
         return await self._in_sessions(merged)
 
     async def _read(
-        self, told: dict[str, Kept], known: Around, asked: Mapping[str, Sequence[str]]
-    ) -> tuple[dict[str, Kept], dict[str, Asking]]:
+        self, told: dict[str, DerivedExchange], known: Around, asked: Mapping[str, Sequence[str]]
+    ) -> tuple[dict[str, DerivedExchange], dict[str, ToolRequests]]:
         """The calls of tools and what their askers ask, as far as these still are here."""
         askers = set(itertools.chain(*asked.values()))
         told = told | {one: kept for one in asked.keys() - told.keys() if (kept := self._recent.done(known.seen[one]))}
@@ -151,7 +151,7 @@ class Grouping:
         told |= await self._understood((askers | asked.keys()) - told.keys() - askings.keys())
         return told, askings | {one: asking(told[one]) for one in askers & told.keys()}
 
-    async def _in_sessions(self, batch: list[Kept]) -> list[Kept]:
+    async def _in_sessions(self, batch: list[DerivedExchange]) -> list[DerivedExchange]:
         """With what surrounds the calls of tools in a session of MCP."""
         sessions = {tie for one in batch if (tie := session_tie(one.exchange)) is not None}
         mine = [found for one in batch if (found := seen(one))] if sessions else []
@@ -163,18 +163,18 @@ class Grouping:
         read |= await self._understood(goals.keys() - read.keys())
         return _merged(batch, [_in_session(one, goals[name]) for name, one in read.items()])
 
-    async def _understood(self, ids: Iterable[str]) -> dict[str, Kept]:
+    async def _understood(self, ids: Iterable[str]) -> dict[str, DerivedExchange]:
         return {one.id: self._understand(one) for one in await self._exchanges(ids)}
 
     async def _large(self, ids: Collection[str]) -> set[str]:
         """Which of these are large, and so are not read here."""
         if self._reads_large or not ids:
             return set()
-        recorded = Recorded(self._database, lambda _: _nothing_is_derived(), self._project)
+        recorded = ExchangeQueries(self._database, lambda _: _nothing_is_derived(), self._project)
         return set(ids) - set(await recorded.not_large(ids))
 
     async def _exchanges(self, ids: Iterable[str]) -> list[Exchange]:
-        recorded, wanted = Recorded(self._database, lambda _: _nothing_is_derived(), self._project), list(ids)
+        recorded, wanted = ExchangeQueries(self._database, lambda _: _nothing_is_derived(), self._project), list(ids)
         if not self._reads_large:
             # They are left where they are: to open them is not for this process (`store.large`).
             wanted = await recorded.not_large(wanted)
@@ -186,11 +186,11 @@ class Grouping:
             return [*await self._exchanges(wanted[:half]), *await self._exchanges(wanted[half:])] if half else []
 
 
-def _in_trace(kept: Kept) -> Kept:
+def _in_trace(kept: DerivedExchange) -> DerivedExchange:
     return _moved(kept, in_trace(kept.exchange).run)
 
 
-def _moved(kept: Kept, run: str | None, stored: str | None = None) -> Kept:
+def _moved(kept: DerivedExchange, run: str | None, stored: str | None = None) -> DerivedExchange:
     """The same in this run; `stored` is the one in which it is stored already."""
     exchange = kept.exchange
     if run is None or run == exchange.run:
@@ -198,13 +198,13 @@ def _moved(kept: Kept, run: str | None, stored: str | None = None) -> Kept:
     return replace(kept, exchange=replace(exchange, run=run), was=stored or kept.was or exchange.run)
 
 
-def _merged(batch: Sequence[Kept], moved: Iterable[Kept]) -> list[Kept]:
+def _merged(batch: Sequence[DerivedExchange], moved: Iterable[DerivedExchange]) -> list[DerivedExchange]:
     """The batch with what was moved in its place, and with what is moved besides."""
     left = {one.exchange.id: one for one in moved if one.was}
     return [left.pop(one.exchange.id, one) for one in batch] + list(left.values())
 
 
-def _done_for(kept: Kept, known: Around, askings: Sequence[Asking]) -> Kept:
+def _done_for(kept: DerivedExchange, known: Around, askings: Sequence[ToolRequests]) -> DerivedExchange:
     """A call of a tool in the run that asked for it, or back with its owner where that is not known (any more)."""
     exchange = kept.exchange
     if kept.call is None or not may_go(exchange):
@@ -217,14 +217,14 @@ def _done_for(kept: Kept, known: Around, askings: Sequence[Asking]) -> Kept:
     return _gone(kept, done_for(exchange, run, tool))
 
 
-def _in_session(kept: Kept, run: str | None) -> Kept:
+def _in_session(kept: DerivedExchange, run: str | None) -> DerivedExchange:
     exchange = kept.exchange
     if not may_go(exchange):
         return kept
     return _gone(kept, given_back(exchange) if run is None else replace(exchange, run=run))
 
 
-def _gone(kept: Kept, exchange: Exchange) -> Kept:
+def _gone(kept: DerivedExchange, exchange: Exchange) -> DerivedExchange:
     stays = exchange.run == kept.exchange.run
     return kept if stays else replace(kept, exchange=exchange, was=kept.was or kept.exchange.run)
 

@@ -21,7 +21,7 @@ from store.attribution.turns import first_question
 from store.attribution.window import Window, WindowEntry
 from store.call_graph.call_graph import values_in
 from store.database.connection import Database
-from store.ingest.batch_writer import Kept
+from store.ingest.batch_writer import DerivedExchange
 
 PASSES: Final = 3
 PROCESSES: Final = 128
@@ -36,7 +36,7 @@ ARGUMENT: Final = 1000
 """Characters and arguments that are remembered of a call."""
 
 
-class Placement(NamedTuple):
+class ProcessPlacement(NamedTuple):
     """Where an exchange goes, and why."""
 
     run: str
@@ -52,7 +52,7 @@ class Processes:
         self._project = project
         self._windows: OrderedDict[str, Window] = OrderedDict()
 
-    async def prepare(self, batch: Sequence[Kept]) -> None:
+    async def prepare(self, batch: Sequence[DerivedExchange]) -> None:
         """Remember what is stored of the processes of a batch. Raises `Unavailable` while Postgres is away."""
         for owner in {owner for one in batch if (owner := process_of(one.exchange)) is not None}:
             if owner in self._windows:
@@ -68,7 +68,7 @@ class Processes:
         window = self._window(exchange)
         return window is not None and not window.is_divided
 
-    async def divide(self, batch: Sequence[Kept]) -> dict[str, str]:
+    async def divide(self, batch: Sequence[DerivedExchange]) -> dict[str, str]:
         """Learn a batch. Returns the runs of the exchanges that move because a process turns out to work on several things."""
         touched: dict[str, Window] = {}
         for one in batch:
@@ -95,7 +95,7 @@ class Processes:
             return {}
         return runs
 
-    def learn(self, batch: Iterable[Kept]) -> None:
+    def learn(self, batch: Iterable[DerivedExchange]) -> None:
         """Remember where the exchanges of a batch are now."""
         for one in batch:
             window = self._window(one.exchange)
@@ -103,10 +103,10 @@ class Processes:
                 window.entries[one.exchange.id].is_free = _is_free(one.exchange)
                 window.move(one.exchange.id, one.exchange.run)
 
-    async def place(self, batch: Iterable[Kept]) -> dict[str, Placement]:
+    async def place(self, batch: Iterable[DerivedExchange]) -> dict[str, ProcessPlacement]:
         """Where the exchanges go that only their process names, by what they have in common with its conversations."""
         owners = {owner for one in batch if (owner := process_of(one.exchange)) is not None}
-        found: dict[str, Placement] = {}
+        found: dict[str, ProcessPlacement] = {}
         for window in (self._windows[owner] for owner in owners if owner in self._windows):
             if not window.groups:
                 continue
@@ -170,7 +170,7 @@ def _is_free(exchange: Exchange) -> bool:
     return exchange.run == owner_of(exchange) or is_placed(exchange)
 
 
-def _entry(kept: Kept) -> WindowEntry:
+def _entry(kept: DerivedExchange) -> WindowEntry:
     exchange, call = kept.exchange, kept.call
     ended = exchange.started_at + (exchange.ended_at or exchange.first_byte_at or 0)
     tied = ties(exchange, call)
@@ -196,17 +196,17 @@ def _entry(kept: Kept) -> WindowEntry:
     )
 
 
-def _placed(window: Window) -> dict[str, Placement]:
+def _placed(window: Window) -> dict[str, ProcessPlacement]:
     """The free exchanges of a process that are to go elsewhere."""
     groups = window.groups
     only = next(iter(groups)) if len(groups) == 1 and not (window.is_unclear or window.forgot_until) else None
-    found: dict[str, Placement] = {}
+    found: dict[str, ProcessPlacement] = {}
     # What one brings into a conversation may tell of the next.
     for _ in range(PASSES):
         moved = False
         for entry in list(window.free()):
             run, identifier = (only, only) if only else window.run_of(entry)
-            goal = Placement(run, SAME_PROCESS if only else SHARES, identifier)
+            goal = ProcessPlacement(run, SAME_PROCESS if only else SHARES, identifier)
             if goal.run != entry.run:
                 window.move(entry.id, goal.run)
                 found[entry.id] = goal

@@ -15,8 +15,8 @@ import asyncpg
 from calls.model import ToolCall
 from store.attribution.correlation_ids import DOING, HOUR, asked_at, marks, tie_of, ties
 from store.attribution.run_chains import reach
-from store.call_graph.call_graph import Done, fits
-from store.ingest.insert_rows import Kept
+from store.call_graph.call_graph import ToolExecution, fits
+from store.ingest.insert_rows import DerivedExchange
 
 MOST: Final = 1000
 """Exchanges that are looked at in one step: where there are more, it stays unknown whose a call of a tool is."""
@@ -63,7 +63,7 @@ class RequestedTool(NamedTuple):
     tool: ToolCall
 
 
-class Asking(NamedTuple):
+class ToolRequests(NamedTuple):
     """What an answer asks of tools, with the ties of its ids, and since when it may be done."""
 
     id: str
@@ -106,7 +106,7 @@ class Around:
             found = self._last[asker.id] = max((one.started_at for one in self._tellings(asker)), default=0)
         return found
 
-    def rounds(self, asking: Asking) -> Iterator[RequestedTool]:
+    def rounds(self, asking: ToolRequests) -> Iterator[RequestedTool]:
         """What was asked for and its run was told of."""
         tellings = self._tellings(here := self.seen[asking.id])
         for tie, tool in asking.tools:
@@ -130,31 +130,31 @@ class Around:
         return list({one.id: one for tie in ties for one in self._by_tie.get(tie, ())}.values())
 
 
-def seen(kept: Kept) -> SeenExchange | None:
+def seen(kept: DerivedExchange) -> SeenExchange | None:
     """What is seen of an exchange that is about to be stored; None of one that has nothing to do with others."""
     exchange, call = kept.exchange, kept.call
     found = frozenset((*ties(exchange, call), *marks(exchange, call)))
     return SeenExchange(exchange.id, exchange.run, exchange.started_at, call.kind, found) if call and found else None
 
 
-def asking(kept: Kept) -> Asking:
+def asking(kept: DerivedExchange) -> ToolRequests:
     """What it asks of tools."""
     exchange, call = kept.exchange, kept.call
     begin = asked_at(exchange, call) if call else None
     if call is None or begin is None:
-        return Asking(exchange.id, 0, ())
+        return ToolRequests(exchange.id, 0, ())
     tied = ((tie_of(exchange, tool.id), tool) for tool in call.tool_calls if tool.id)
-    return Asking(exchange.id, begin, tuple((tie, tool) for tie, tool in tied if tie is not None))
+    return ToolRequests(exchange.id, begin, tuple((tie, tool) for tie, tool in tied if tie is not None))
 
 
-class Recent:
+class RecentRequests:
     """What need not be read again: the askings, and the calls of tools, that came last. It forgets, and is never wrong."""
 
     def __init__(self) -> None:
-        self._askings: dict[str, Asking] = {}
-        self._done: dict[str, Kept] = {}
+        self._askings: dict[str, ToolRequests] = {}
+        self._done: dict[str, DerivedExchange] = {}
 
-    def learn(self, batch: Iterable[Kept]) -> None:
+    def learn(self, batch: Iterable[DerivedExchange]) -> None:
         """Remember those that are small."""
         for one in batch:
             if one.call is None or not one.exchange.response:
@@ -164,11 +164,11 @@ class Recent:
             elif one.call.kind in DOING and one.exchange.request.body.size + one.exchange.response.body.size <= SMALL:
                 _remember(self._done, one.exchange.id, replace(one, was=None))
 
-    def asking(self, name: str) -> Asking | None:
+    def asking(self, name: str) -> ToolRequests | None:
         """What was asked for in this answer."""
         return self._askings.get(name)
 
-    def done(self, one: SeenExchange) -> Kept | None:
+    def done(self, one: SeenExchange) -> DerivedExchange | None:
         """A call of a tool, if it is still where it was."""
         found = self._done.get(one.id)
         return found if found and found.exchange.run == one.run else None
@@ -181,7 +181,7 @@ def _remember[T](kept: dict[str, T], name: str, value: T) -> None:
         del kept[next(iter(kept))]
 
 
-def asked_for(done: Done, rounds: Iterable[RequestedTool]) -> dict[str, str]:
+def asked_for(done: ToolExecution, rounds: Iterable[RequestedTool]) -> dict[str, str]:
     """The runs in which this may have been asked for, and by which tool call."""
     found: dict[str, str] = {}
     for one in sorted(rounds, key=lambda one: (one.begin, one.tool.id)):

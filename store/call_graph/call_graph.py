@@ -42,7 +42,7 @@ class Node(NamedTuple):
     """The exchange whose answer gives: the last of its tries."""
 
 
-class Followed(NamedTuple):
+class PrecedingCall(NamedTuple):
     """A call that another goes on from, and the ids that say so."""
 
     call: str
@@ -62,7 +62,7 @@ class Threads:
     """What is known of a run's calls by their ids alone. The nodes come in step order."""
 
     nodes: Iterable[Node]
-    follows: dict[str, list[Followed]] = field(init=False, default_factory=dict)
+    follows: dict[str, list[PrecedingCall]] = field(init=False, default_factory=dict)
     """By call: what it goes on from."""
 
     answered: dict[tuple[str, str], str] = field(init=False, default_factory=dict)
@@ -95,7 +95,7 @@ class Threads:
             if new:
                 self.rounds.append(ToolRound(nodes[asker_id], node, tuple(new)))
         if askers:
-            self.follows[node.id] = [Followed(asker, tuple(names)) for asker, names in askers.items()]
+            self.follows[node.id] = [PrecedingCall(asker, tuple(names)) for asker, names in askers.items()]
             self._parents[node.id] = max(nodes.values(), key=lambda one: one.started_at).id
 
     def _number(self, order: Sequence[str]) -> None:
@@ -116,7 +116,7 @@ class Threads:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class ToolExecution:
     """A call that may have done what a model asked for."""
 
     id: str
@@ -128,13 +128,13 @@ class Done:
     """The tools that it calls by name, where its protocol has that."""
 
 
-def done_by(exchange: Exchange, call: Call) -> Done:
+def done_by(exchange: Exchange, call: Call) -> ToolExecution:
     """What must be known of a call to tell what it did."""
     values = frozenset((*_in_url(exchange.request.url), *values_in(call.request)))
-    return Done(exchange.id, exchange.started_at, values, call.tool_calls)
+    return ToolExecution(exchange.id, exchange.started_at, values, call.tool_calls)
 
 
-def executed(tools: Sequence[ToolCall], candidates: Sequence[Done]) -> dict[str, str]:
+def executed(tools: Sequence[ToolCall], candidates: Sequence[ToolExecution]) -> dict[str, str]:
     """Which of the candidates, in step order, did which of the tool calls: by the tool call's id. Each did one at most."""
     found: dict[str, str] = {}
     free = list(candidates)
@@ -149,7 +149,7 @@ def executed(tools: Sequence[ToolCall], candidates: Sequence[Done]) -> dict[str,
     return found
 
 
-def _contested(tool: ToolCall, done: Done, tools: Sequence[ToolCall]) -> bool:
+def _contested(tool: ToolCall, done: ToolExecution, tools: Sequence[ToolCall]) -> bool:
     """Whether it could as well be a different tool call that says as much: equal ones are done in their order."""
     if done.tools:
         return False
@@ -157,7 +157,7 @@ def _contested(tool: ToolCall, done: Done, tools: Sequence[ToolCall]) -> bool:
     return any(fits(other, done) for other in others)
 
 
-def fits(tool: ToolCall, done: Done) -> bool:
+def fits(tool: ToolCall, done: ToolExecution) -> bool:
     """Whether a call may have done what a tool call asks: it has its name and arguments, or all of its arguments."""
     if done.tools:
         return any(_same_name(tool.name, one.name) and one.arguments == tool.arguments for one in done.tools)
@@ -185,7 +185,7 @@ def asked_by(tool: ToolCall) -> list[str]:
     return [_longest(arguments)] if arguments else _names(tool.name)
 
 
-def found_by(done: Done) -> list[str]:
+def found_by(done: ToolExecution) -> list[str]:
     """What a call is found by: one of these is among `asked_by` of whatever it did, if it carries not much beside."""
     if done.tools:
         return [_longest(_arguments(one) or {one.name}) for one in done.tools]

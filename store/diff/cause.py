@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from calls.comparison.answer_fingerprint import meaning
-from calls.comparison.answer_volatile import Compared, compared
+from calls.comparison.answer_volatile import AnswerDifferences, compared
 from calls.keys.divergence import Difference
-from calls.keys.key import Keyed
+from calls.keys.key import KeyResult
 from calls.keys.rules import Plan
 from calls.model import Call, Exchange, Json, concluded, ended
-from store.diff.steps import Reading, Step
+from store.diff.steps import Step, StepReader
 
 type Cause = Literal[
     "same", "volatile", "order", "model", "tool_answer", "answer", "failure", "prompt", "follows", "missing", "extra"
@@ -30,7 +30,7 @@ class ComparedCall:
     """One call of a pair, looked at closely."""
 
     asked: Exchange
-    key: Keyed
+    key: KeyResult
     call: Call
     """As its last exchange tells it."""
 
@@ -49,14 +49,14 @@ class ComparedCall:
         return ended(self.told, concluded=concluded(self.call)) == "client_closed"
 
 
-def seen(first: Exchange, last: Exchange, reading: Reading) -> ComparedCall:
+def seen(first: Exchange, last: Exchange, reading: StepReader) -> ComparedCall:
     """Look at a call closely: at its first exchange for what was asked, at its last for the answer."""
     key = reading.key(first)
     call = reading.call(last, key if last is first else reading.key(last))
     return ComparedCall(asked=first, key=key, call=call, told=last, ignored=reading.ignored(call))
 
 
-def volatile_answers(one: ComparedCall, other: ComparedCall, *, ids: bool = False) -> Compared | None:
+def volatile_answers(one: ComparedCall, other: ComparedCall, *, ids: bool = False) -> AnswerDifferences | None:
     """In which volatile values two answers differ; None where it is models that answered, or where the end was another."""
     here, there = one.told.response, other.told.response
     models = "model" in (one.call.kind, other.call.kind)
@@ -81,7 +81,7 @@ def _begins[T: (str, bytes)](one: T, other: T) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class PairFindings:
     """What was found out about a pair."""
 
     cause: Cause | None

@@ -13,9 +13,9 @@ from typing import Final
 from calls.comparison.alignment import Pair, align
 from calls.keys.divergence import Difference
 from calls.model import Exchange
-from store.diff.cause import ROOTS, Cause, ComparedCall, Found, gist_cause, seen
+from store.diff.cause import ROOTS, Cause, ComparedCall, PairFindings, gist_cause, seen
 from store.diff.inquiry import Inquiry
-from store.diff.steps import Gist, Reading, Step, delta, gist, side_shape, step_delta, step_shape, steps
+from store.diff.steps import Gist, Step, StepReader, delta, gist, side_shape, step_delta, step_shape, steps
 from store.diff.words import pieces
 from store.query.rest_shapes import Shape
 
@@ -53,7 +53,7 @@ class Diff:
     other: Side
     looked_at: int = LOOKED_AT
     _pairs: list[Pair] = field(init=False)
-    _found: dict[int, Found] = field(init=False, default_factory=dict)
+    _found: dict[int, PairFindings] = field(init=False, default_factory=dict)
     _inquiry: Inquiry = field(init=False, default_factory=Inquiry)
 
     def __post_init__(self) -> None:
@@ -75,7 +75,7 @@ class Diff:
         pairs = [self._steps(place) for place in places]
         return [name for one, _ in pairs for name in _ends(one)], [name for _, other in pairs for name in _ends(other)]
 
-    def look(self, places: Iterable[int], evidence: tuple[Evidence, Evidence], reading: Reading) -> None:
+    def look(self, places: Iterable[int], evidence: tuple[Evidence, Evidence], reading: StepReader) -> None:
         """Look at these pairs closely. What was deleted meanwhile is left as it is."""
         for place in places:
             sides = list(zip(self._steps(place), evidence, strict=True))
@@ -155,7 +155,7 @@ class Diff:
 
     def _pair_shape(self, place: int, cause: Cause | None) -> Shape:
         one, other = self._steps(place)
-        found = self._found.get(place, Found(cause=cause))
+        found = self._found.get(place, PairFindings(cause=cause))
         return {
             "cause": cause,
             "words": self._why(place, cause),
@@ -189,7 +189,7 @@ WORDS: Final[Mapping[Cause, str]] = {
 def compare(
     one: tuple[str, Sequence[Exchange]],
     other: tuple[str, Sequence[Exchange]],
-    reading: Reading,
+    reading: StepReader,
     looked_at: int = LOOKED_AT,
 ) -> Shape:
     """Compare two runs that are in memory, each with its name."""
@@ -199,7 +199,7 @@ def compare(
 def compared(
     one: tuple[str, Sequence[Exchange]],
     other: tuple[str, Sequence[Exchange]],
-    reading: Reading,
+    reading: StepReader,
     looked_at: int = LOOKED_AT,
 ) -> Diff:
     """The comparison of two runs that are in memory."""
@@ -216,7 +216,7 @@ def _ends(step: Step | None) -> list[str]:
     return [] if step is None else list(dict.fromkeys((step.ids[0], step.ids[-1])))
 
 
-def _seen(step: Step | None, evidence: Evidence, reading: Reading) -> ComparedCall | None:
+def _seen(step: Step | None, evidence: Evidence, reading: StepReader) -> ComparedCall | None:
     return None if step is None else seen(evidence[step.ids[0]], evidence[step.ids[-1]], reading)
 
 

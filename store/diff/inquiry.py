@@ -13,10 +13,10 @@ from calls.codec.json import dumps
 from calls.comparison.answer_fingerprint import meaning_digest, words
 from calls.comparison.answer_volatile import ignored
 from calls.comparison.drift import at, drift
-from calls.keys.divergence import ABSENT, Absent, Difference, differences
+from calls.keys.divergence import ABSENT, AbsentValue, Difference, differences
 from calls.keys.request_document import load_bearing, whole
 from calls.model import Headers, Json
-from store.diff.cause import SHOWN, Cause, ComparedCall, Found, Named, left_alike, volatile_answers
+from store.diff.cause import SHOWN, Cause, ComparedCall, Named, PairFindings, left_alike, volatile_answers
 
 _COUNTED: Final = 500
 
@@ -53,7 +53,9 @@ class Inquiry:
     _volatile: tuple[set[str], set[str]] = field(default_factory=lambda: (set(), set()))
     """Words of answers that are made anew for each answer."""
 
-    def look(self, place: int, known: Cause | None, one: ComparedCall | None, other: ComparedCall | None) -> Found:
+    def look(
+        self, place: int, known: Cause | None, one: ComparedCall | None, other: ComparedCall | None
+    ) -> PairFindings:
         """Why this pair differs. `known` is what its gists tell."""
         requests, more = _parted(_asked(one), _asked(other))
         if one is None or other is None:
@@ -69,7 +71,7 @@ class Inquiry:
         cause = known or _cause(requests, volatile or answers, follows)
         if cause not in ("same", "volatile", "order"):
             self._remember(place, follows, requests, (one, other))
-        return Found(
+        return PairFindings(
             cause=cause,
             requests=requests[:SHOWN],
             volatile=volatile[:SHOWN],
@@ -84,14 +86,14 @@ class Inquiry:
         known: Cause | None,
         request: Sequence[Difference],
         sides: tuple[ComparedCall | None, ComparedCall | None],
-    ) -> Found:
+    ) -> PairFindings:
         """A call that one run has alone follows from an answer that differs, or from the lone call right before it, if it
         has a word of theirs."""
         gone, come = _words(request)
         able = (source for source in self._sources if not source.alone or source.place == place - 1)
         follows = min((source.root for source in able if gone & source.gone or come & source.come), default=None)
         self._remember(place, follows, (), sides)
-        return Found(cause=known, follows=follows)
+        return PairFindings(cause=known, follows=follows)
 
     def _again(self, place: int, one: ComparedCall, other: ComparedCall) -> int | None:
         """The first call at which this model was exchanged for that one: each later one shows the same."""
@@ -192,8 +194,8 @@ def _words(found: Iterable[Difference]) -> tuple[set[str], set[str]]:
     return gone, come
 
 
-def _value(side: Json | Absent) -> Json:
-    return None if isinstance(side, Absent) else side
+def _value(side: Json | AbsentValue) -> Json:
+    return None if isinstance(side, AbsentValue) else side
 
 
 def _volatile(one: ComparedCall, other: ComparedCall) -> Iterable[Difference]:
@@ -208,6 +210,6 @@ def _volatile(one: ComparedCall, other: ComparedCall) -> Iterable[Difference]:
             yield Difference(path, at(here, pointer), at(there, pointer))
 
 
-def _headers(headers: Headers, name: str) -> Json | Absent:
+def _headers(headers: Headers, name: str) -> Json | AbsentValue:
     values = [value for key, value in headers if key.lower() == name]
     return ", ".join(values) if values else ABSENT

@@ -16,7 +16,7 @@ from calls.comparison.answer_volatile import Twins, ignored
 from calls.model import Body, Chunk, Exchange, Headers, Json, header
 from store.diff.cause import ComparedCall, seen, volatile_answers
 from store.diff.diff import Diff
-from store.diff.steps import Reading, Step
+from store.diff.steps import Step, StepReader
 
 _LONG: Final = 8
 """Characters from which a value is told from others by itself; a shorter one needs the name of its member."""
@@ -54,7 +54,7 @@ class _Counterparts:
 
 
 def settled(
-    one: Sequence[Exchange], other: Sequence[Exchange], diff: Diff, reading: Reading
+    one: Sequence[Exchange], other: Sequence[Exchange], diff: Diff, reading: StepReader
 ) -> tuple[list[Exchange], list[Exchange]] | None:
     """Both runs with equal volatile values; None where they have none."""
     counterparts = _Counterparts()
@@ -69,7 +69,7 @@ def settled(
     return [rewriting.exchange(each) for each in one], [rewriting.exchange(each) for each in other]
 
 
-def _looked(step: Step, held: dict[str, Exchange], reading: Reading) -> ComparedCall:
+def _looked(step: Step, held: dict[str, Exchange], reading: StepReader) -> ComparedCall:
     return seen(held[step.ids[0]], held[step.ids[-1]], reading)
 
 

@@ -9,7 +9,7 @@ from calls.codec.canonical import canonical_parsed, digest
 from calls.comparison.alignment import Item
 from calls.comparison.answer_fingerprint import meaning_digest, news, place
 from calls.derive import derived
-from calls.keys.key import Keyed, keyed, raw_digest
+from calls.keys.key import KeyResult, keyed, raw_digest
 from calls.keys.profile import Profiles
 from calls.keys.rules import Plan
 from calls.model import Call, Exchange, Json, Usage
@@ -24,14 +24,14 @@ _TOTALS: Final = ("input_tokens", "output_tokens", "cost_usd", "duration_ms")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class StepReader:
     """From an exchange to what it meant."""
 
     profiles: Profiles
     clean: Clean
     """Takes secrets out of a text."""
 
-    def key(self, exchange: Exchange) -> Keyed:
+    def key(self, exchange: Exchange) -> KeyResult:
         """How its request is keyed."""
         return keyed(exchange.request, self.profiles)
 
@@ -39,7 +39,7 @@ class Reading:
         """What does not count in its answer."""
         return self.profiles.ignored(call.profile)
 
-    def call(self, exchange: Exchange, key: Keyed) -> Call:
+    def call(self, exchange: Exchange, key: KeyResult) -> Call:
         """Its call, as it may be shown."""
         return clean_call(derived(exchange, key), self.clean)
 
@@ -103,7 +103,7 @@ class Step:
         return None if end is None else milliseconds(end - self.asked.part.started_at)
 
 
-def gist(exchange: Exchange, reading: Reading) -> Gist:
+def gist(exchange: Exchange, reading: StepReader) -> Gist:
     """What a diff keeps of an exchange."""
     key = reading.key(exchange)
     call = reading.call(exchange, key)
@@ -141,7 +141,7 @@ def _part(exchange: Exchange, call: Call) -> Part:
     )
 
 
-def _marks(key: Keyed, call: Call) -> tuple[str, ...]:
+def _marks(key: KeyResult, call: Call) -> tuple[str, ...]:
     """From the strictest to the loosest: the key; what is new in the request; what is asked for; who is asked."""
     route = key.route
     where: list[Json] = [route.method, route.upstream, route.place, place(call)]

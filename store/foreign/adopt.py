@@ -14,7 +14,7 @@ from calls.events import Gap
 from calls.model import Body, Chunk, ChunkKind, Exchange, Headers, Request, Response, header
 from calls.redaction.redactor import Redactor
 from store.bundle.bundle import Entry, Writer
-from store.foreign.contents import Found, Interaction, NotReadable, Skipped
+from store.foreign.contents import Found, Interaction, NotReadable, SkippedEntry
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Adoption:
 
     exchanges: int = 0
     redactions: int = 0
-    skipped: list[Skipped] = field(default_factory=list)
+    skipped: list[SkippedEntry] = field(default_factory=list)
     notes: Counter[str] = field(default_factory=Counter)
     gaps: list[Gap] = field(default_factory=list)
     _latest: int = 0
@@ -39,7 +39,7 @@ class Adoption:
     def adopted(self, found: Iterable[Found]) -> Iterator[Exchange]:
         """The exchanges, in their order."""
         for one in found:
-            if isinstance(one, Skipped):
+            if isinstance(one, SkippedEntry):
                 # A reason may quote the file, and the file may hold secrets.
                 self.skipped.append(replace(one, reason=self.redactor.text(one.reason)))
             else:

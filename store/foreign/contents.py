@@ -39,14 +39,14 @@ class Interaction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Skipped:
+class SkippedEntry:
     """Something in the file that cannot be imported."""
 
     place: str
     reason: str
 
 
-type Found = Interaction | Skipped
+type Found = Interaction | SkippedEntry
 
 
 class Broken(ValueError):

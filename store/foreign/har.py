@@ -17,7 +17,16 @@ import msgspec
 from calls.codec.encoding import Undecodable, decode
 from calls.model import ChunkKind, Headers, Request, Response, header
 from store.bundle.trace import LAST
-from store.foreign.contents import UNCHUNKED, UNTIMED, UNVERSIONED, Broken, Found, Interaction, NotReadable, Skipped
+from store.foreign.contents import (
+    UNCHUNKED,
+    UNTIMED,
+    UNVERSIONED,
+    Broken,
+    Found,
+    Interaction,
+    NotReadable,
+    SkippedEntry,
+)
 from store.foreign.parts import body, field, mended, moment, talk, url, version
 
 WIRE: Final = "_wire"
@@ -58,7 +67,7 @@ def _read(entries: list[msgspec.Raw]) -> Iterator[Found]:
         try:
             yield _interaction(place, _entry.decode(entries[number]))
         except (Broken, msgspec.MsgspecError, RecursionError) as error:
-            yield Skipped(place=place, reason=str(error))
+            yield SkippedEntry(place=place, reason=str(error))
 
 
 def _started(entry: msgspec.Raw) -> int | None:

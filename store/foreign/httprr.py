@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from calls.model import Headers, Request, Response, header
-from store.foreign.contents import UNCHUNKED, UNTIMED, Broken, Found, Interaction, NotReadable, Skipped
+from store.foreign.contents import UNCHUNKED, UNTIMED, Broken, Found, Interaction, NotReadable, SkippedEntry
 from store.foreign.parts import body, dated, field, mended, moment, url, version
 
 MARK: Final = b"httprr trace v1"
@@ -37,7 +37,7 @@ def _read(data: bytes, at: int) -> Iterator[Found]:
         middle = sizes.end() + int(sizes[1]) if sizes else 0
         end = middle + int(sizes[2]) if sizes else 0
         if not sizes or end > len(data):
-            yield Skipped(place=f"all from exchange {number} on", reason="its sizes are not those of what follows")
+            yield SkippedEntry(place=f"all from exchange {number} on", reason="its sizes are not those of what follows")
             return
         yield _exchange(f"exchange {number}", data[sizes.end() : middle], data[middle:end])
         at = end
@@ -47,7 +47,7 @@ def _exchange(place: str, asked: bytes, answered: bytes) -> Found:
     try:
         return _interaction(place, asked, answered)
     except Broken as error:
-        return Skipped(place=place, reason=str(error))
+        return SkippedEntry(place=place, reason=str(error))
 
 
 def _interaction(place: str, asked: bytes, answered: bytes) -> Interaction:

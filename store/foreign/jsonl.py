@@ -21,7 +21,7 @@ from store.foreign.contents import (
     Found,
     Interaction,
     NotReadable,
-    Skipped,
+    SkippedEntry,
 )
 from store.foreign.parts import body, json_bytes, moment, url
 
@@ -45,7 +45,7 @@ def read(lines: Iterable[bytes]) -> Iterator[Found]:
             found.pop(key := told["hash"] or place, None)
             found[key] = _interaction(place, told)
         except Broken as error:
-            found[place] = Skipped(place=place, reason=str(error))
+            found[place] = SkippedEntry(place=place, reason=str(error))
     if not found:
         raise NotReadable("it holds no lines")
     return iter(found.values())

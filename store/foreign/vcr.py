@@ -25,11 +25,11 @@ from store.foreign.contents import (
     Found,
     Interaction,
     NotReadable,
-    Skipped,
+    SkippedEntry,
 )
 from store.foreign.others import as_vcr
 from store.foreign.parts import body, dated, field, json_bytes, mended, moment, url, version
-from store.foreign.yamlvalues import LISTED, BadYaml, Unknown, members
+from store.foreign.yamlvalues import LISTED, BadYaml, UnknownTag, members
 
 type Member = tuple[str, Any]
 
@@ -90,17 +90,17 @@ def _paired(found: Iterator[Member]) -> Iterator[Found]:
                 yield _conversation(number, value)
             case "grpc_interactions":
                 number += 1
-                yield Skipped(place=f"interaction {number}", reason=_GRPC)
+                yield SkippedEntry(place=f"interaction {number}", reason=_GRPC)
             case "broken":
                 if not number:
                     raise NotReadable(str(value))
-                yield Skipped(place=f"all after interaction {number}", reason=str(value))
+                yield SkippedEntry(place=f"all after interaction {number}", reason=str(value))
             case _:
                 pass
     for half, waiting in halves.items():
         for _ in waiting:
             number += 1
-            yield Skipped(place=f"interaction {number}", reason=f"it is a {half} without its other half")
+            yield SkippedEntry(place=f"interaction {number}", reason=f"it is a {half} without its other half")
     if not number:
         raise NotReadable("it holds no interactions")
 
@@ -110,7 +110,7 @@ def _interaction(number: int, value: Any) -> Found:
     try:
         return _read(place, value)
     except Broken as error:
-        return Skipped(place=place, reason=str(error))
+        return SkippedEntry(place=place, reason=str(error))
 
 
 def _conversation(number: int, value: Any) -> Found:
@@ -119,7 +119,7 @@ def _conversation(number: int, value: Any) -> Found:
         told = _mapping(value, "it")
         return conversation(place, told, _headers(told.get("headers")), moment(told.get("recorded_at"), dated))
     except Broken as error:
-        return Skipped(place=place, reason=str(error))
+        return SkippedEntry(place=place, reason=str(error))
 
 
 def _read(place: str, value: Any) -> Interaction:
@@ -143,14 +143,14 @@ def _read(place: str, value: Any) -> Interaction:
 
 
 def _mapping(value: Any, what: str) -> Mapping[str, Any]:
-    if isinstance(value, Unknown):
+    if isinstance(value, UnknownTag):
         raise Broken(f"{what} is an object of its recorder ({_tag(value)}), which is not made; record it again")
     if not isinstance(value, Mapping):
         raise Broken(f"{what} is missing or no mapping")
     return value
 
 
-def _tag(value: Unknown) -> str:
+def _tag(value: UnknownTag) -> str:
     return value.tag.removeprefix("tag:yaml.org,2002:")
 
 
@@ -327,6 +327,6 @@ def _unbase64(text: str | bytes) -> bytes:
 
 
 def _words(value: Any) -> str:
-    if isinstance(value, Unknown):
+    if isinstance(value, UnknownTag):
         return f"an object of its recorder ({_tag(value)})"
     return "missing" if value is None else repr(value)[:80]

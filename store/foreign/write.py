@@ -17,7 +17,7 @@ from calls.codec.encoding import Undecodable, decode
 from calls.model import Body, Exchange, Headers, Request, Response, ended, header
 from store.bundle.bundle import Entry
 from store.bundle.trace import rfc3339_ns
-from store.foreign.contents import Skipped
+from store.foreign.contents import SkippedEntry
 from store.foreign.har import WIRE
 
 
@@ -26,7 +26,7 @@ class Export:
     """The pieces of one file, and what did not get into it."""
 
     written: int = 0
-    skipped: list[Skipped] = field(default_factory=list)
+    skipped: list[SkippedEntry] = field(default_factory=list)
 
     def vcr(self, entries: Iterable[Entry]) -> Iterator[bytes]:
         """A cassette as VCR.py reads it."""
@@ -52,7 +52,7 @@ class Export:
             response = entry.exchange.response
             why = _unfit(entry, messages=messages)
             if why or response is None:
-                self.skipped.append(Skipped(place=f"step {step}", reason=why or "it has no response"))
+                self.skipped.append(SkippedEntry(place=f"step {step}", reason=why or "it has no response"))
             else:
                 self.written += 1
                 yield step, entry.exchange, response

@@ -18,7 +18,7 @@ from yaml.constructor import SafeConstructor
 _Parser: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """Asked for events only. Without libyaml they are the same, and come ten times slower."""
 
-type Value = bool | int | float | str | bytes | list[Value] | dict[Any, Value] | Unknown | None
+type Value = bool | int | float | str | bytes | list[Value] | dict[Any, Value] | UnknownTag | None
 
 DEEPEST: Final = 100
 REPEATED: Final = 64 << 20
@@ -37,7 +37,7 @@ class BadYaml(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown:
+class UnknownTag:
     """A value whose tag says that it is some object."""
 
     tag: str
@@ -143,7 +143,7 @@ def _name(value: Value) -> str:
             return value
         case bytes():
             return value.decode("latin-1")
-        case list() | dict() | Unknown():
+        case list() | dict() | UnknownTag():
             return "?"
         case _:
             return str(value)
@@ -177,7 +177,7 @@ def _scalar(event: Any) -> Value:
     if tag in (_NULL, f"{_TAG}python/none"):
         return None
     if tag not in _MADE:
-        return Unknown(tag)
+        return UnknownTag(tag)
     try:
         made: Value = _MADE[tag](_constructor, yaml.ScalarNode(tag, event.value))
     except (ValueError, KeyError):
@@ -216,7 +216,7 @@ def _constructed(tag: str | None, value: Value) -> Value:
         return _first(value.get("args") if isinstance(value, dict) else value)
     if tag == _BUFFER and isinstance(value, dict):
         return _first(value.get("state")) or b""
-    return Unknown(str(tag))
+    return UnknownTag(str(tag))
 
 
 def _first(value: Value) -> Value:

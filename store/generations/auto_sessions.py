@@ -22,7 +22,7 @@ from store.generations.judging import Judge
 from store.generations.names import OF
 from store.ingest.batch_writer import Ingest
 from store.large.helper import Helper
-from store.large.jobs import HelperJob, JudgeJob, Judgement
+from store.large.jobs import HelperJob, JudgeJob, JudgeResult
 from store.query.exchanges import TooLarge
 from store.query.runs import Runs
 
@@ -36,7 +36,7 @@ LOOK = 2.0
 
 
 @dataclass(slots=True, kw_only=True)
-class Takes:
+class AutoSessionRuns:
     """The store server's side: ends takes and lets them count."""
 
     place: Path
@@ -109,7 +109,7 @@ class Takes:
         told = await Runs(self.database).replay(take.id)
         return json.loads(told) if told else {"id": take.id, "run": take.run}
 
-    async def _judged(self, take: Take, path: Path) -> Judgement:
+    async def _judged(self, take: Take, path: Path) -> JudgeResult:
         """What it became; where exchanges of it are too large for this process, a helper process finds out."""
         judge = Judge(self.ingest, self.derive, self.now, reads_large=self.helper is None)
         try:
@@ -122,7 +122,7 @@ class Takes:
         if reply.judgement is None:
             # Tried again, it would fail again.
             await Runs(self.database).patch(take.candidate, labels={OF: take.run, FLAWED: reply.failed})
-        return reply.judgement or Judgement(why=reply.failed)
+        return reply.judgement or JudgeResult(why=reply.failed)
 
 
 async def _gone(path: Path) -> None:

@@ -14,11 +14,11 @@ from store.generations.auto_session_file import Take
 from store.generations.build import FLAWED, Flaws
 from store.generations.fork_copies import new_id
 from store.generations.names import LABEL, OF, following, newest
-from store.ingest.batch_writer import Ingest, Kept
-from store.large.jobs import Judgement
+from store.ingest.batch_writer import DerivedExchange, Ingest
+from store.large.jobs import JudgeResult
 from store.large.summary import summary_if_large
 from store.prices import cost
-from store.query.exchanges import Recorded
+from store.query.exchanges import ExchangeQueries
 from store.query.runs import Runs
 
 BATCH: Final = 100
@@ -36,31 +36,31 @@ class Judge:
         self._derive = derive
         self._now = now
         self._runs = Runs(ingest.database)
-        self._recorded = Recorded(ingest.database, derive, reads_large=reads_large)
+        self._recorded = ExchangeQueries(ingest.database, derive, reads_large=reads_large)
 
-    async def judged(self, take: Take, path: Path, further: Callable[[], None] = lambda: None) -> Judgement:
+    async def judged(self, take: Take, path: Path, further: Callable[[], None] = lambda: None) -> JudgeResult:
         """The generation that it became, or why it became none. `further` is called as the work goes on."""
         shape = await self._runs.get(take.run, self._now())
         if shape is not None and take.becomes is not None and newest(take.run, shape) == take.becomes:
             await self._runs.delete(take.candidate)
-            return Judgement(run=take.becomes)
+            return JudgeResult(run=take.becomes)
         if take.report is not None and not take.report["live"] and not take.report["interrupted"]:
-            return Judgement()
+            return JudgeResult()
         for run in filter(None, (take.candidate, take.recording)):
             await self._recorded.check_run(run)
         why = await self._flaw(take, further)
         if take.candidate == take.run:
             await self._runs.patch(take.run, labels={FLAWED: why})
-            return Judgement(why=why) if why else Judgement(run=take.run)
+            return JudgeResult(why=why) if why else JudgeResult(run=take.run)
         name = None if shape is None else following(take.run, newest(take.run, shape))
         if why is None and name is not None:
             take = replace(take, becomes=name)
             take.write(path)
             await self._make(take, name, further)
-            return Judgement(run=name)
+            return JudgeResult(run=name)
         why = why or "there is no run here whose generation it could be, or no room in its name for one"
         await self._runs.patch(take.candidate, labels={OF: take.run, FLAWED: why})
-        return Judgement(why=why)
+        return JudgeResult(why=why)
 
     async def _flaw(self, take: Take, further: Callable[[], None]) -> str | None:
         """Why what was recorded live does not count; None where it does."""
@@ -104,10 +104,11 @@ class Judge:
         async for exchange in self._recorded.exchanges(take.candidate):
             yield exchange
 
-    def _kept(self, exchanges: list[Exchange]) -> list[Kept]:
+    def _kept(self, exchanges: list[Exchange]) -> list[DerivedExchange]:
         calls = ((each, self._derive(each)) for each in exchanges)
         return [
-            Kept(each, call, ("take",), cost(each, call), summary=summary_if_large(each, call)) for each, call in calls
+            DerivedExchange(each, call, ("take",), cost(each, call), summary=summary_if_large(each, call))
+            for each, call in calls
         ]
 
 

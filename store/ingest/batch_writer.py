@@ -20,7 +20,7 @@ from calls.model import Exchange
 from store.database.blobs import Element, ElementPlace, Primer, elements, pack, plan
 from store.database.connection import BadValue, Database, Unavailable
 from store.database.rows import clean, encoded_head
-from store.ingest.dedup_cache import Known, Scope
+from store.ingest.dedup_cache import DedupCache, Scope
 from store.ingest.insert_rows import (
     EMPTY_RUNS,
     ID,
@@ -32,7 +32,7 @@ from store.ingest.insert_rows import (
     MALFORMED,
     RUNS_OF,
     UPSERT_REPLAY,
-    Kept,
+    DerivedExchange,
     call_row,
     exchange_row,
     gap_row,
@@ -41,7 +41,7 @@ from store.ingest.insert_rows import (
 )
 from store.ingest.partitions import Partitions, day_of
 
-__all__ = ["BatchResult", "Ingest", "Kept"]
+__all__ = ["BatchResult", "DerivedExchange", "Ingest"]
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class BatchResult:
 class _Ready(NamedTuple):
     """An exchange with all of its row that does not depend on what was stored before."""
 
-    kept: Kept
+    kept: DerivedExchange
     scope: Scope
     cut: tuple[Element, ...]
     head: bytes
@@ -105,7 +105,7 @@ class Ingest:
         self._project = project
         self._profile = profile
         self._partitions = Partitions(database)
-        self._known = Known()
+        self._known = DedupCache()
 
     @property
     def database(self) -> Database:
@@ -122,11 +122,11 @@ class Ingest:
         await self._partitions.ahead(today)
 
     async def put(
-        self, batch: Sequence[Kept], gaps: Sequence[Gap] = (), replays: Sequence[ReplayNoted] = ()
+        self, batch: Sequence[DerivedExchange], gaps: Sequence[Gap] = (), replays: Sequence[ReplayNoted] = ()
     ) -> BatchResult:
         """Store all of it and commit. Raises `Unavailable` while Postgres is away: then send the same again."""
         ready: list[_Ready] = []
-        refused: list[tuple[Kept, str]] = []
+        refused: list[tuple[DerivedExchange, str]] = []
         for kept in batch:
             try:
                 ready.append(self._prepared(kept))
@@ -139,7 +139,7 @@ class Ingest:
         await self._note(told + [(gap, kept) for gap, (kept, _) in zip(quarantined, refused, strict=True)], replays)
         return BatchResult(exchanges=len(batch) - len(refused), quarantined=quarantined)
 
-    def _prepared(self, kept: Kept) -> _Ready:
+    def _prepared(self, kept: DerivedExchange) -> _Ready:
         """With nothing derived, where a mistake of ours stands in the way: its evidence is stored all the same."""
         try:
             return self._prepare(kept)
@@ -149,7 +149,7 @@ class Ingest:
             log.exception("what exchange %s means could not be made a row; its evidence is kept", kept.exchange.id)
             return self._prepare(replace(kept, call=None, cost=None))
 
-    def _prepare(self, kept: Kept) -> _Ready:
+    def _prepare(self, kept: DerivedExchange) -> _Ready:
         exchange = kept.exchange
         scope = (run_name(exchange.run), day_of(exchange.id))
         cut = () if exchange.request.body.truncated else elements(exchange.request.body.data)
@@ -157,7 +157,7 @@ class Ingest:
         head = encoded_head(exchange)
         return _Ready(kept, scope, cut, head, row, call_row(kept, kept.call, self._project) if kept.call else None)
 
-    async def _store(self, ready: Sequence[_Ready]) -> list[tuple[Kept, str]]:
+    async def _store(self, ready: Sequence[_Ready]) -> list[tuple[DerivedExchange, str]]:
         """Commit them, and return those that cannot be."""
         if not ready:
             return []
@@ -230,7 +230,7 @@ class Ingest:
         rows = await connection.fetch(OPEN_RUNS, self._project, uuid.uuid4(), self._profile, names, *columns)
         return {row["id"]: row["incarnation"] for row in rows}
 
-    async def _note(self, gaps: Sequence[tuple[Gap, Kept | None]], replays: Sequence[ReplayNoted]) -> None:
+    async def _note(self, gaps: Sequence[tuple[Gap, DerivedExchange | None]], replays: Sequence[ReplayNoted]) -> None:
         if not gaps and not replays:
             return
         replay_rows = [(self._project, clean(noted.replay), pack(noted.report)) for noted in replays]

@@ -45,7 +45,7 @@ class Before(NamedTuple):
 _NOTHING: Final = Before(MappingProxyType({}), None, seen=False)
 
 
-class Known:
+class DedupCache:
     """The places of elements, by run and day; the runs that were quiet longest are forgotten first."""
 
     def __init__(self, limit: int = 200_000) -> None:

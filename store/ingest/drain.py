@@ -12,10 +12,10 @@ from pathlib import Path
 import msgspec
 
 from calls.events import (
-    Closed,
     Data,
-    Ended,
+    ExchangeClosed,
     Gap,
+    MessageEnded,
     RecordHead,
     ReplayNoted,
     RequestStarted,
@@ -25,7 +25,7 @@ from calls.events import (
 )
 from calls.exchange_builder import ExchangeBuilder
 from calls.model import Exchange
-from store.ingest.open_exchange_files import Parked
+from store.ingest.open_exchange_files import OpenExchangeFiles
 from store.large.weight import EVENT, LARGE, opens_large, weight_of
 from store.spool import Position, Reader
 from store.spool.disk import keep_damaged
@@ -50,7 +50,7 @@ BEHIND = 2
 # It becomes the name of a file.
 _ID = re.compile(r"[0-9a-f-]{36}")
 
-type Event = RequestStarted | ResponseStarted | Data | Ended | Closed
+type Event = RequestStarted | ResponseStarted | Data | MessageEnded | ExchangeClosed
 
 DAMAGED = "damaged"
 BROKEN_OFF = "the worker broke the exchange off before its end"
@@ -71,7 +71,7 @@ class LargeExchange:
 
 
 @dataclass(slots=True)
-class Gathered:
+class DrainResult:
     """What one look at a spool brought."""
 
     exchanges: list[Exchange] = field(default_factory=list)
@@ -138,7 +138,7 @@ class Drain:
         self._open: dict[str, _Open] = {}
         """In the order in which they began."""
 
-        self._parked = Parked.found(directory / "open")
+        self._parked = OpenExchangeFiles.found(directory / "open")
         for name in self._parked:
             weight = LARGE + 1 if self._parked.size(name) > LARGE_FILE else 0
             self._open[name] = _Open(self.position, weight=weight, parked=True)
@@ -147,9 +147,9 @@ class Drain:
         self._run = "unknown"
         """The run that began an exchange last: damage in the spool is told to it."""
 
-    def gather(self, budget: int) -> Gathered:
+    def gather(self, budget: int) -> DrainResult:
         """Read on, until there is a batch or no more to read; keep no more than `budget` bytes of open exchanges."""
-        found = Gathered()
+        found = DrainResult()
         self._end_parked(found)
         while not found.full and (frames := self.reader.read(READ_BYTES)):
             for position, payload in frames:
@@ -162,9 +162,9 @@ class Drain:
         found.orphaned = found.records == 0 and self.reader.orphaned()
         return found
 
-    def finish(self) -> Gathered:
+    def finish(self) -> DrainResult:
         """End what an orphaned spool has left open: its worker is dead, nothing more will come."""
-        found = Gathered()
+        found = DrainResult()
         for name in list(self._open):
             self._end(name, self.position, found, is_cut_off=True)
         for exchange in found.exchanges:
@@ -205,7 +205,7 @@ class Drain:
         self._parked.set_aside(name, directory)
         self.large.discard(name)
 
-    def _take(self, position: Position, payload: bytes | memoryview, found: Gathered) -> None:
+    def _take(self, position: Position, payload: bytes | memoryview, found: DrainResult) -> None:
         found.records += 1
         found.size += EVENT
         if len(payload) > LARGE_PAYLOAD and self._take_unopened(position, payload, found):
@@ -225,7 +225,7 @@ class Drain:
             else:
                 self._event(position, record, found)
 
-    def _take_unopened(self, position: Position, payload: bytes | memoryview, found: Gathered) -> bool:
+    def _take_unopened(self, position: Position, payload: bytes | memoryview, found: DrainResult) -> bool:
         """Append a large payload to its exchange's file as it is; False where it is nothing that such a file holds."""
         try:
             heads = decode_heads(payload)
@@ -249,14 +249,14 @@ class Drain:
         self._note_progress(position, heads, found)
         return True
 
-    def _note_progress(self, position: Position, heads: Iterable[RecordHead], found: Gathered) -> None:
+    def _note_progress(self, position: Position, heads: Iterable[RecordHead], found: DrainResult) -> None:
         for head in heads:
-            if isinstance(head, Ended) and head.side == "response":
+            if isinstance(head, MessageEnded) and head.side == "response":
                 self.answered.add(head.id)
-            elif isinstance(head, Closed):
+            elif isinstance(head, ExchangeClosed):
                 self._end(head.id, position, found)
 
-    def _event(self, position: Position, record: Event, found: Gathered) -> None:
+    def _event(self, position: Position, record: Event, found: DrainResult) -> None:
         one = self._open.get(record.id)
         if (one is None or one.parked) and self._parked.has(record.id, position):
             return
@@ -278,12 +278,12 @@ class Drain:
         self.held += size
         if not one.parked:
             one.fold.feed(record)
-        if isinstance(record, Ended) and record.side == "response":
+        if isinstance(record, MessageEnded) and record.side == "response":
             self.answered.add(record.id)
-        elif isinstance(record, Closed):
+        elif isinstance(record, ExchangeClosed):
             self._end(record.id, position, found)
 
-    def _end(self, name: str, position: Position, found: Gathered, *, is_cut_off: bool = False) -> None:
+    def _end(self, name: str, position: Position, found: DrainResult, *, is_cut_off: bool = False) -> None:
         """The exchange is over: hand it on as far as it goes."""
         one = self._open[name]
         if one.parked and one.records:
@@ -304,7 +304,7 @@ class Drain:
             found.exchanges.append(exchange)
             found.gaps += gaps_of(exchange, fold)
 
-    def _hand_on(self, name: str, found: Gathered, *, is_cut_off: bool) -> None:
+    def _hand_on(self, name: str, found: DrainResult, *, is_cut_off: bool) -> None:
         self.large.add(name)
         source = f"{self.directory.name} before {self.position}"
         found.large.append(LargeExchange(id=name, file=self._parked.path(name), is_cut_off=is_cut_off, source=source))
@@ -315,7 +315,7 @@ class Drain:
             fold.feed(record)
         return fold
 
-    def _end_parked(self, found: Gathered) -> None:
+    def _end_parked(self, found: DrainResult) -> None:
         """Hand on again what was stored and parked when an earlier store server died: its end may not be read again."""
         for name in self._parked.ended:
             if name in self._open:

@@ -24,15 +24,15 @@ from store.attribution.grouping import Grouping
 from store.attribution.run_assignment import filed
 from store.database.connection import DatabaseError
 from store.embedded.postgres import NoPostgres
-from store.ingest.batch_writer import Ingest, Kept
-from store.ingest.drain import DAMAGED, Drain, Gathered
+from store.ingest.batch_writer import DerivedExchange, Ingest
+from store.ingest.drain import DAMAGED, Drain, DrainResult
 from store.large.memory import trim
 from store.large.queue import LargeQueue, Runner
 from store.large.storing import InProcess
 from store.prices import cost
 from store.spool import Position
 from store.spool.place import spool_directories
-from store.worker_counters import Counted
+from store.worker_counters import WorkerCounters
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class Ingester:
         self.troubles: dict[str, str] = {}
         """What is wrong just now, by what it is wrong with: `database`, or a spool's name."""
 
-        self.counted = Counted(spools)
+        self.counted = WorkerCounters(spools)
         """What the workers have counted."""
 
         self._spools = spools
@@ -238,26 +238,26 @@ class Ingester:
                 await asyncio.to_thread(drain.commit)
         return gathered.records > 0
 
-    def _gather(self, drain: Drain) -> tuple[Gathered, list[Kept]]:
+    def _gather(self, drain: Drain) -> tuple[DrainResult, list[DerivedExchange]]:
         gathered = drain.gather(HELD // max(len(self._drains), 1))
         return gathered, self._kept(gathered, drain)
 
-    def _kept(self, gathered: Gathered, drain: Drain) -> list[Kept]:
+    def _kept(self, gathered: DrainResult, drain: Drain) -> list[DerivedExchange]:
         source = f"{drain.directory.name} before {drain.position}"
         return [self._understood(exchange, source) for exchange in gathered.exchanges]
 
-    def _understood(self, exchange: Exchange, source: str) -> Kept:
+    def _understood(self, exchange: Exchange, source: str) -> DerivedExchange:
         try:
             call = self._derive(exchange)
             whose = filed(exchange, call, self._is_claimed)
             was = None if whose.run == exchange.run else exchange.run
-            return Kept(whose, call, (source,), cost(exchange, call), was)
+            return DerivedExchange(whose, call, (source,), cost(exchange, call), was)
         except Exception:  # a mistake of ours in one dialect must not keep evidence from being stored
             self.counts.underived += 1
             log.exception("no call could be derived from exchange %s; its evidence is kept", exchange.id)
-            return Kept(exchange, None, (source,))
+            return DerivedExchange(exchange, None, (source,))
 
-    async def _stored(self, gathered: Gathered, batch: Sequence[Kept]) -> bool:
+    async def _stored(self, gathered: DrainResult, batch: Sequence[DerivedExchange]) -> bool:
         """Whether it is in the database: tried until it is, or we are stopped."""
         if gathered.empty:
             return True
@@ -272,7 +272,7 @@ class Ingester:
         self.counts.gaps += len(gathered.gaps)
         return True
 
-    async def _tried(self, gathered: Gathered, batch: Sequence[Kept]) -> bool:
+    async def _tried(self, gathered: DrainResult, batch: Sequence[DerivedExchange]) -> bool:
         try:
             batch = await self._joined(batch)
             await self._ingest.put(batch, gathered.gaps, gathered.replays)
@@ -284,7 +284,7 @@ class Ingester:
         self.troubles.pop("database", None)
         return True
 
-    async def _joined(self, batch: Sequence[Kept]) -> Sequence[Kept]:
+    async def _joined(self, batch: Sequence[DerivedExchange]) -> Sequence[DerivedExchange]:
         """The batch with each exchange in the run of its kin. Raises `Unavailable`."""
         try:
             return await self._kin.joined(batch)

@@ -39,7 +39,7 @@ MALFORMED = (ValueError, OverflowError)
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class DerivedExchange:
     """One exchange with what was derived from it."""
 
     exchange: Exchange
@@ -99,7 +99,7 @@ def _lone_trace(exchange: Exchange) -> str | None:
     return None if trace is None or trace == exchange.run else clean(trace, LONGEST_NAME)
 
 
-def call_row(kept: Kept, call: Call, project: str) -> tuple[object, ...]:
+def call_row(kept: DerivedExchange, call: Call, project: str) -> tuple[object, ...]:
     exchange, usage, cost = kept.exchange, call.usage, kept.cost
     return (
         project,
@@ -158,7 +158,7 @@ def _count(number: int | None) -> int | None:
     return number if number is not None and 0 <= number < 1 << 63 else None
 
 
-def quarantine(kept: Kept, reason: str) -> Gap:
+def quarantine(kept: DerivedExchange, reason: str) -> Gap:
     """The gap that stands for an exchange that cannot be stored."""
     exchange = kept.exchange
     read = f" (read from {', '.join(kept.sources)})" if kept.sources else ""
@@ -166,7 +166,7 @@ def quarantine(kept: Kept, reason: str) -> Gap:
     return Gap(exchange.run, happened, f"The exchange could not be stored: {reason}{read}", exchange.id)
 
 
-def gap_row(gap: Gap, kept: Kept | None, project: str, filed: str | None = None) -> tuple[object, ...]:
+def gap_row(gap: Gap, kept: DerivedExchange | None, project: str, filed: str | None = None) -> tuple[object, ...]:
     """The row of a gap; `filed` is the run of its exchange, where that is another than the worker told."""
     run = clean(filed or gap.run, LONGEST_RUN) or "unknown"
     exchange = None if gap.exchange is None else clean(gap.exchange, LONGEST_NAME)
@@ -183,7 +183,7 @@ def gap_id(gap: Gap) -> uuid.UUID:
     return uuid.UUID(int=milliseconds << 80 | value)
 
 
-def _evidence(kept: Kept | None) -> bytes | None:
+def _evidence(kept: DerivedExchange | None) -> bytes | None:
     if kept is None:
         return None
     try:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from calls.events import SEVERAL_BELOW, Closed, Record, RequestStarted
+from calls.events import SEVERAL_BELOW, ExchangeClosed, Record, RequestStarted
 from store.spool import Position
 
 
@@ -37,7 +37,7 @@ _TWO, _ONE = b"\x92", b"\x91"
 
 
 @dataclass(slots=True)
-class Parked:
+class OpenExchangeFiles:
     """The parked exchanges of one spool."""
 
     directory: Path
@@ -50,7 +50,7 @@ class Parked:
     """And the ones that cannot be read."""
 
     @classmethod
-    def found(cls, directory: Path) -> "Parked":
+    def found(cls, directory: Path) -> "OpenExchangeFiles":
         """What an earlier process left behind. Raises OSError where that cannot be seen: `glob` would find nothing."""
         parked = cls(directory)
         try:
@@ -80,7 +80,7 @@ class Parked:
         os.truncate(path, whole)
         self._complete_to[path.stem] = last.position
         self._unsynced.add(path.stem)  # whoever left it may have ended because it could not be synced
-        if isinstance(last.events[-1], Closed):
+        if isinstance(last.events[-1], ExchangeClosed):
             self.ended.append(path.stem)
 
     def __iter__(self) -> Iterator[str]:

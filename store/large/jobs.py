@@ -55,14 +55,14 @@ class JudgeJob(msgspec.Struct, frozen=True, kw_only=True):
     file: str
 
 
-class Judgement(msgspec.Struct, frozen=True, kw_only=True):
+class JudgeResult(msgspec.Struct, frozen=True, kw_only=True):
     """What became of it: the generation of its run, or why it is none; neither where nothing went live."""
 
     run: str | None = None
     why: str | None = None
 
 
-class Rendering(msgspec.Struct, frozen=True, kw_only=True):
+class RenderResult(msgspec.Struct, frozen=True, kw_only=True):
     """An answer of the API, whose body lies in the file."""
 
     status: int
@@ -86,8 +86,8 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     is_unavailable: bool = False
     """Whether it failed because Postgres is away: the same may work later."""
 
-    rendering: Rendering | None = None
-    judgement: Judgement | None = None
+    rendering: RenderResult | None = None
+    judgement: JudgeResult | None = None
     is_over: bool = True
     """False while the job goes on: it has come further, and what there is of its answer lies in the file."""
 

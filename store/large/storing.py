@@ -11,7 +11,7 @@ from store.active_profiles import shipped
 from store.attribution.grouping import Grouping
 from store.attribution.run_assignment import filed
 from store.database.connection import Unavailable
-from store.ingest.batch_writer import Ingest, Kept
+from store.ingest.batch_writer import DerivedExchange, Ingest
 from store.ingest.drain import WORKER_DIED, gaps_of, last_sign
 from store.ingest.open_exchange_files import events_in
 from store.large.jobs import HelperJob, Reply, StoringJob
@@ -44,22 +44,22 @@ class LargeStore:
             return
         kept = self._described(exchange, job)
         del exchange
-        batch: Sequence[Kept] = [kept]
+        batch: Sequence[DerivedExchange] = [kept]
         if job.underived is None:
             batch = await self._kin.joined(batch)
         await self._ingest.put(batch, gaps)
 
-    def _described(self, exchange: Exchange, job: StoringJob) -> Kept:
+    def _described(self, exchange: Exchange, job: StoringJob) -> DerivedExchange:
         if job.underived is None:
             return self._understood(exchange, job.source)
         call = underived(exchange, self._profiles, job.underived)
-        return Kept(exchange, call, (job.source,), summary=summary_of(exchange, call, is_derived=False))
+        return DerivedExchange(exchange, call, (job.source,), summary=summary_of(exchange, call, is_derived=False))
 
-    def _understood(self, exchange: Exchange, source: str) -> Kept:
+    def _understood(self, exchange: Exchange, source: str) -> DerivedExchange:
         call = self._derive(exchange)
         whose = filed(exchange, call, self._is_claimed)
         was = None if whose.run == exchange.run else exchange.run
-        return Kept(whose, call, (source,), cost(exchange, call), was, summary_of(whose, call))
+        return DerivedExchange(whose, call, (source,), cost(exchange, call), was, summary_of(whose, call))
 
 
 def _folded(job: StoringJob) -> tuple[Exchange | None, list[Gap]]:

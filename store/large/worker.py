@@ -23,7 +23,7 @@ from store.generations.judging import Judge
 from store.ingest.batch_writer import Ingest
 from store.ingest.derive_call import deriver
 from store.large import memory
-from store.large.jobs import HelperJob, Judgement, Rendering, Reply, WorkerConfig
+from store.large.jobs import HelperJob, JudgeResult, RenderResult, Reply, WorkerConfig
 from store.large.storing import LargeStore
 from store.run_tokens import is_claimed
 
@@ -80,7 +80,7 @@ class Worker:
             self._renderer = self._made_renderer()
         return Reply(rendering=await self._renderer.render(job.render, _report))
 
-    async def _judged(self, file: Path) -> Judgement:
+    async def _judged(self, file: Path) -> JudgeResult:
         if (take := Take.read(file)) is None:
             raise FileNotFoundError(file)
         return await self._judge.judged(take, file, lambda: _say(Reply(is_over=False)))
@@ -100,7 +100,7 @@ class Worker:
         )
 
 
-def _report(rendering: Rendering) -> None:
+def _report(rendering: RenderResult) -> None:
     """Say that a job goes on."""
     _say(Reply(rendering=rendering, is_over=False))
 

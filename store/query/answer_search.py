@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from calls.codec.json import written
 from calls.derive import answered, opened
-from calls.dialects import Told
+from calls.dialects import AnswerSummary
 from calls.model import Json, Response, header
 
 _LETTERS = re.compile(r"[a-z]{2,}")
@@ -38,7 +38,7 @@ def said(dialect: str, response: Response | None) -> str:
     return "\n".join(_said(answered(response, dialect))).casefold()
 
 
-def _said(told: Told) -> Iterator[str]:
+def _said(told: AnswerSummary) -> Iterator[str]:
     if told.text:
         yield told.text
     for tool in told.tool_calls:

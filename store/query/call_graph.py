@@ -13,7 +13,7 @@ from sqlalchemy import RowMapping, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from calls.model import Call, Exchange, ToolCall
-from store.call_graph.call_graph import MOST, Done, Node, Threads, ToolRound, done_by, executed
+from store.call_graph.call_graph import MOST, Node, Threads, ToolExecution, ToolRound, done_by, executed
 from store.call_graph.retry_query import Folds, among
 from store.database.tables import calls
 from store.query.rest_shapes import Shape
@@ -134,6 +134,6 @@ async def _between(
     return [(one, names[start:stop]) for one, start, stop in places if 0 < stop - start <= MOST]
 
 
-def _executed(one: ToolRound, asker: Call, candidates: Sequence[Done]) -> dict[tuple[str, str], str]:
+def _executed(one: ToolRound, asker: Call, candidates: Sequence[ToolExecution]) -> dict[tuple[str, str], str]:
     tools: list[ToolCall] = [tool for tool in asker.tool_calls if tool.id in one.ids]
     return {(one.asked.id, tool): call for tool, call in executed(tools, candidates).items()}

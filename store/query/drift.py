@@ -16,7 +16,7 @@ from calls.comparison.answer_fingerprint import meaning_digest
 from calls.keys.profile import Profiles
 from calls.model import Call, Exchange
 from store.database.connection import Database
-from store.query.exchanges import Recorded
+from store.query.exchanges import ExchangeQueries
 from store.query.rest_shapes import Shape, rfc3339
 
 EXAMPLES: Final = 3
@@ -29,7 +29,7 @@ READ_AT_ONCE: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class DriftQuestion:
     """What of all calls is looked at."""
 
     since: int | None = None
@@ -79,10 +79,10 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ignoring:
+class AnswerComparison:
     """Compares answers without what the profiles in force say to ignore, as a diff does."""
 
-    recorded: Recorded
+    recorded: ExchangeQueries
     derive: Callable[[Exchange], Call]
     profiles: Profiles
 
@@ -107,7 +107,7 @@ class Ignoring:
 
 
 async def drift(
-    database: Database, asked: Asked, project: str = "default", *, ignoring: Ignoring | None = None
+    database: Database, asked: DriftQuestion, project: str = "default", *, ignoring: AnswerComparison | None = None
 ) -> Shape:
     """All that calls tell of changed models, the newest change first."""
     wanted = (project, asked.provider, asked.model, asked.until)

@@ -65,7 +65,7 @@ class TooLarge(Exception):
     """Something was asked for that takes more memory than this process may have: a helper process can answer it."""
 
 
-class Recorded:
+class ExchangeQueries:
     """The exchanges and calls of a project. `derive` is `calls.derive.derive` under the current profiles.
 
     Where it does not read large exchanges (`store.large`), all that would have to open one raises `TooLarge`.

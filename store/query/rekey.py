@@ -13,13 +13,13 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from calls.keys.key import Keyed, keyed
+from calls.keys.key import KeyResult, keyed
 from calls.keys.profile import Profiles
 from calls.model import Exchange
 from store.database.connection import Database
 from store.database.rows import body_digest, clean, digest_bytes, digest_text
 from store.ingest.insert_rows import LONGEST_NAME
-from store.query.exchanges import Recorded
+from store.query.exchanges import ExchangeQueries
 
 BATCH: Final = 100
 """Calls that are keyed between two signs of life."""
@@ -54,7 +54,7 @@ class _Known(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Met:
+class JoinedKeys:
     """Calls that had keys of their own and have one key now."""
 
     key: str
@@ -64,7 +64,7 @@ class Met:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parted:
+class SeparatedKeys:
     """Calls that had one key and have several now."""
 
     key: str
@@ -74,26 +74,28 @@ class Parted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rekeyed:
+class RekeyResult:
     """What became of a run."""
 
     run: str
     calls: int
     changed: int
-    collide: tuple[Met, ...]
-    part: tuple[Parted, ...]
+    collide: tuple[JoinedKeys, ...]
+    part: tuple[SeparatedKeys, ...]
 
 
-class Rekeying:
+class Rekeyer:
     """Keys runs again. `recorded` gives their evidence."""
 
-    def __init__(self, database: Database, recorded: Recorded, profiles: Profiles, project: str = "default") -> None:
+    def __init__(
+        self, database: Database, recorded: ExchangeQueries, profiles: Profiles, project: str = "default"
+    ) -> None:
         self._database = database
         self._recorded = recorded
         self._profiles = profiles
         self._project = project
 
-    async def run(self, run: str, *, dry: bool) -> AsyncGenerator[int | Rekeyed]:
+    async def run(self, run: str, *, dry: bool) -> AsyncGenerator[int | RekeyResult]:
         """One run: how many of its exchanges are keyed, again and again, and at last what became of it. Raises `Corrupt`."""
         known: list[_Known] = []
         step = 0
@@ -106,7 +108,7 @@ class Rekeying:
             async with aclosing(self._write(run, [one for one in known if one.now != one.was])) as writing:
                 async for _ in writing:
                     yield step
-        yield Rekeyed(
+        yield RekeyResult(
             run=run,
             calls=len(known),
             changed=sum(one.now.key != one.was.key for one in known),
@@ -154,7 +156,7 @@ async def _batched(exchanges: AsyncIterator[Exchange]) -> AsyncIterator[list[Exc
         yield batch
 
 
-def _derived(key: Keyed) -> _Derived:
+def _derived(key: KeyResult) -> _Derived:
     return _Derived(
         key=digest_bytes(key.key),
         profile=_name(key.profile),
@@ -175,19 +177,21 @@ def _answer(exchange: Exchange) -> tuple[int | None, bytes]:
     return (None, b"") if response is None else (response.status, body_digest(response.body.data))
 
 
-def _met(known: Iterable[_Known]) -> Iterator[Met]:
+def _met(known: Iterable[_Known]) -> Iterator[JoinedKeys]:
     """Those whose answers are not the same: which of them a request is given would now hang on the order."""
     for key, group in _grouped(known, lambda one: one.now.key).items():
         answers = {one.answer for one in group}
         if len({one.was.key for one in group}) > 1 and len(answers) > 1:
-            yield Met(key=digest_text(key), steps=tuple(one.step for one in group), answers=len(answers))
+            yield JoinedKeys(key=digest_text(key), steps=tuple(one.step for one in group), answers=len(answers))
 
 
-def _parted(known: Iterable[_Known]) -> Iterator[Parted]:
+def _parted(known: Iterable[_Known]) -> Iterator[SeparatedKeys]:
     for key, group in _grouped(known, lambda one: one.was.key).items():
         parts = _grouped(group, lambda one: one.now.key)
         if len(parts) > 1:
-            yield Parted(key=digest_text(key), steps=tuple(tuple(one.step for one in part) for part in parts.values()))
+            yield SeparatedKeys(
+                key=digest_text(key), steps=tuple(tuple(one.step for one in part) for part in parts.values())
+            )
 
 
 def _grouped(known: Iterable[_Known], by: Callable[[_Known], bytes]) -> dict[bytes, list[_Known]]:

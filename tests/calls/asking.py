@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from calls.keys.key import Keyed, keyed
+from calls.keys.key import KeyResult, keyed
 from calls.model import Body, Headers, Request
 from store.active_profiles import shipped
 
@@ -32,7 +32,7 @@ def key(url: str, body: Any, *headers: tuple[str, str]) -> str:
     return keyed(asking(url, body, *headers), PROFILES).key
 
 
-def how(url: str, body: Any, *headers: tuple[str, str]) -> Keyed:
+def how(url: str, body: Any, *headers: tuple[str, str]) -> KeyResult:
     """How the key of a request with this body comes about."""
     return keyed(asking(url, body, *headers), PROFILES)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from calls.answer_form import asked
-from calls.keys.key import Keyed, keyed
+from calls.keys.key import KeyResult, keyed
 from calls.model import Request
 from calls.redaction.redactor import Redactor
 from calls.route import route_of
@@ -23,7 +23,7 @@ def sent(body: Any, *headers: tuple[str, str], model: str = "openai/gpt-5", url:
     return replace(made, headers=Redactor(profiles=PROFILES, key=b"k" * 32).request_headers(made.headers)[0])
 
 
-def how(body: Any, *headers: tuple[str, str], model: str = "openai/gpt-5") -> Keyed:
+def how(body: Any, *headers: tuple[str, str], model: str = "openai/gpt-5") -> KeyResult:
     return keyed(sent(body, *headers, model=model), PROFILES)
 
 

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from calls.codec.json import dumps, parse
-from calls.dialects import Assembly, Dialect, Told
+from calls.dialects import AnswerSummary, Assembly, Dialect
 from calls.dialects.table import BY_NAME, DIALECTS
 from calls.framing import eventstream, websocket
 from calls.model import Json, header
@@ -103,7 +103,7 @@ def outcome(dialect: Dialect, media: str, *data: bytes) -> dict[str, Any]:
     return json.loads(dumps(read))  # type: ignore[no-any-return] # it is the object just written
 
 
-SAYING_NOTHING: dict[str, Any] = json.loads(dumps(dataclasses.asdict(Told())))
+SAYING_NOTHING: dict[str, Any] = json.loads(dumps(dataclasses.asdict(AnswerSummary())))
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.NAME)

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 from calls.codec.json import dumps
 from calls.derive import derive
-from calls.events import Closed
+from calls.events import ExchangeClosed
 from calls.exchange_builder import ExchangeBuilder, events_of
 from calls.keys.explain import explain
 from calls.keys.key import keyed, raw_digest
@@ -76,7 +76,7 @@ def test_an_exchange_cut_at_its_half_means_a_call_that_is_not_complete() -> None
             continue
         fold = ExchangeBuilder()
         for event in events_of(one):
-            if not isinstance(event, Closed):
+            if not isinstance(event, ExchangeClosed):
                 fold.feed(event)
         unfinished = fold.exchange()
         assert unfinished.outcome == "server_closed"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calls.events import Closed, Data, Ended, Gap, Record, RequestStarted, ResponseStarted
+from calls.events import Data, ExchangeClosed, Gap, MessageEnded, Record, RequestStarted, ResponseStarted
 from calls.exchange_builder import TABLE, UNFINISHED, ExchangeBuilder, NotBegun, State, Word, events_of
 from calls.model import Exchange, Outcome
 from tests.calls.strategies import exchanges
@@ -17,14 +17,14 @@ ASK = RequestStarted(
     id=ID, run="run", started_at=5, method="POST", url="https://h/p", http_version="HTTP/1.1", headers=(("a", "b"),)
 )
 ASK_DATA = Data(id=ID, at=1, side="request", data=b"ask")
-ASK_END = Ended(id=ID, at=2, side="request", size=3)
+ASK_END = MessageEnded(id=ID, at=2, side="request", size=3)
 ANSWER = ResponseStarted(id=ID, at=3, status=200, reason="OK", http_version="HTTP/1.1", headers=())
 ANSWER_DATA = Data(id=ID, at=4, side="response", data=b"answer")
-ANSWER_END = Ended(id=ID, at=5, side="response", size=6)
+ANSWER_END = MessageEnded(id=ID, at=5, side="response", size=6)
 
 
-def closed(outcome: Outcome, error: str | None = None) -> Closed:
-    return Closed(id=ID, at=9, outcome=outcome, error=error)
+def closed(outcome: Outcome, error: str | None = None) -> ExchangeClosed:
+    return ExchangeClosed(id=ID, at=9, outcome=outcome, error=error)
 
 
 def folded(*records: Record) -> ExchangeBuilder:
@@ -69,7 +69,7 @@ def test_every_way_to_end(records: tuple[Record, ...], status: int | None, data:
     assert fold.ignored == []
     assert (exchange.response.status if exchange.response else None) == status
     assert (exchange.response.body.data if exchange.response else b"") == data
-    assert isinstance(last := records[-1], Closed)
+    assert isinstance(last := records[-1], ExchangeClosed)
     assert (exchange.outcome, exchange.error) == (last.outcome, last.error)
 
 
@@ -110,7 +110,7 @@ def test_a_lost_piece_makes_the_body_truncated() -> None:
 
 
 def test_a_capped_body_is_truncated_and_knows_its_size() -> None:
-    end = Ended(id=ID, at=5, side="response", size=1000, truncated=True)
+    end = MessageEnded(id=ID, at=5, side="response", size=1000, truncated=True)
     fold = folded(ASK, ASK_DATA, ASK_END, ANSWER, ANSWER_DATA, end, closed("completed"))
     response = fold.exchange().response
     assert response is not None
@@ -133,7 +133,7 @@ def test_a_websocket_s_messages_come_from_both_sides() -> None:
         Data(id=ID, at=5, side="request", data=b"", kind="binary"),
         Data(id=ID, at=6, side="request", data=b"\x03\xe8", kind="close"),
     ]
-    empty = Ended(id=ID, at=2, side="request", size=0)
+    empty = MessageEnded(id=ID, at=2, side="request", size=0)
     exchange = folded(ASK, empty, head, *messages, closed("completed")).exchange()
     assert [chunk.kind for chunk in exchange.request.body.chunks] == ["binary", "close"]
     assert (exchange.request.body.size, exchange.truncated) == (2, False)

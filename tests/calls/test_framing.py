@@ -10,7 +10,7 @@ from botocore.eventstream import ChecksumMismatch, EventStreamBuffer, InvalidPay
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calls.framing import Decoding, Framing, Message, eventstream, json_array, ndjson, nul, sse
+from calls.framing import DecoderInterface, Framing, Message, eventstream, json_array, ndjson, nul, sse
 from calls.framing.eventstream import Decoder, Frame
 from tests.calls.frames import framed
 from tests.calls.strategies import pieces
@@ -19,7 +19,7 @@ from tests.support.corpus import cassettes
 FRAMINGS: list[Framing] = [sse, ndjson, nul, json_array, eventstream]
 
 
-def read(decoder: Decoding, *data: bytes) -> list[Message]:
+def read(decoder: DecoderInterface, *data: bytes) -> list[Message]:
     messages = [message for piece in data for message in decoder.feed(piece)]
     return messages + decoder.finish()
 

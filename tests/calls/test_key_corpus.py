@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calls.codec.json import MAX_DEPTH, dumps
-from calls.keys.key import Keyed, keyed
+from calls.keys.key import KeyResult, keyed
 from calls.model import Body, Json, Request
 from tests.calls.asking import PROFILES
 from tests.calls.recorded import exchange
@@ -23,7 +23,7 @@ from tests.support.corpus import cassettes
 
 
 @lru_cache(maxsize=1)
-def requests() -> list[tuple[str, Request, Keyed]]:
+def requests() -> list[tuple[str, Request, KeyResult]]:
     """Every different request of the corpus whose body is JSON, and its key."""
     found: dict[tuple[str, str, bytes], tuple[str, Request]] = {}
     for cassette in cassettes():
@@ -34,7 +34,7 @@ def requests() -> list[tuple[str, Request, Keyed]]:
     return [(name, one, key) for name, one, key in made if key.read.form == "json"]
 
 
-def saying(one: Request, text: bytes) -> Keyed:
+def saying(one: Request, text: bytes) -> KeyResult:
     """The key of the same request with another body, which is not compressed."""
     headers = tuple((name, value) for name, value in one.headers if name.lower() != "content-encoding")
     return keyed(replace(one, headers=headers, body=Body(data=text, size=len(text))), PROFILES)
@@ -126,7 +126,7 @@ def pointers(at: tuple[str | int, ...]) -> list[str]:
     return ["/body" + "".join(f"/{step}" for step in steps[:end]) for end in range(len(steps) + 1)]
 
 
-def fate(key: Keyed, at: tuple[str | int, ...]) -> str:
+def fate(key: KeyResult, at: tuple[str | int, ...]) -> str:
     """What became of a place: `key`, the rule that left it or something above it out, or `unsure`."""
     above = set(pointers(at))
     for note in key.left_out:
@@ -137,12 +137,12 @@ def fate(key: Keyed, at: tuple[str | int, ...]) -> str:
     return "key"
 
 
-def changed(one: Request, key: Keyed, leaf: Leaf) -> Keyed:
+def changed(one: Request, key: KeyResult, leaf: Leaf) -> KeyResult:
     at, value = leaf
     return saying(one, dumps(with_leaf(key.request, at, other(value))))
 
 
-def check(name: str, one: Request, key: Keyed, leaf: Leaf) -> str:
+def check(name: str, one: Request, key: KeyResult, leaf: Leaf) -> str:
     """Change one value, and see that the key does what its explanation says."""
     found, now = fate(key, leaf[0]), changed(one, key, leaf)
     assert now.strict != key.strict, (name, leaf)

@@ -20,7 +20,7 @@ from calls.keys.explain import explain
 from calls.keys.key import keyed, raw_digest
 from calls.model import Exchange, Request, Response
 from calls.retry_grouping import Part, fold
-from replay.script import Recorded, Script, index
+from replay.script import RecordedExchange, Script, index
 from store.bundle.bundle import Entry
 from store.bundle.exchange_summary import brief
 from tests.calls.asking import ANTHROPIC, OPENAI, PROFILES, TICKETS, VERSION, asking, chat, how, key, request, user
@@ -211,8 +211,8 @@ def recorded(*asked: Request) -> Script:
     return Script(index([_entry(step, one) for step, one in enumerate(steps, 1)]))
 
 
-def _entry(step: int, one: Exchange) -> Recorded:
-    return Recorded(
+def _entry(step: int, one: Exchange) -> RecordedExchange:
+    return RecordedExchange(
         step=step, key=keyed(one.request, PROFILES).key, raw=raw_digest(one.request), brief=brief(Entry(exchange=one))
     )
 

@@ -11,9 +11,9 @@ from click.testing import CliRunner
 
 from proxy.cli import playhead
 from proxy.errors import Failure
-from proxy.inference.server import ROOT, Serving, check_threads, command, environment, home, ready, set_up
+from proxy.inference.server import ROOT, ServerOptions, check_threads, command, environment, home, ready, set_up
 
-SERVING = Serving(
+SERVING = ServerOptions(
     model="qwen3", device="cpu", host="127.0.0.1", port=0, context=4096, threads=2, cache_gib=1, degrade=False
 )
 HOLDS = {"verdict": "holds", "fingerprint": "sha256:00"}
@@ -56,7 +56,7 @@ def test_a_cpu_gets_fixed_threads_and_never_vllm_s_own_mode() -> None:
 
 
 def test_a_gpu_gets_vllm_s_own_mode_before_anything_is_imported() -> None:
-    gpu = Serving(
+    gpu = ServerOptions(
         model="qwen3", device="gpu", host="127.0.0.1", port=0, context=4096, threads=2, cache_gib=1, degrade=False
     )
     assert environment(gpu, {})["VLLM_BATCH_INVARIANT"] == "1"

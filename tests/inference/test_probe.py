@@ -17,7 +17,7 @@ from proxy.cli import playhead
 from proxy.errors import Failure
 from proxy.inference.plans import PRESETS, Preset, Size, waves
 from proxy.inference.plot import DIGIT, LEFT, RIGHT, WIDTH, labelled_loads, plot
-from proxy.inference.tally import Given, first_divergence, tally, verdict
+from proxy.inference.tally import ProbeAnswer, first_divergence, tally, verdict
 from tests.support.model_server import ModelServer, serving
 
 
@@ -150,7 +150,7 @@ def test_divergence_is_the_length_of_what_is_common(sequences: list[tuple[str, .
 
 def test_distinct_answers_are_counted_up_to_each_load() -> None:
     given_ = [
-        Given(subject="s", load=load, text="t", tokens=("t",), logprobs=(value,))
+        ProbeAnswer(subject="s", load=load, text="t", tokens=("t",), logprobs=(value,))
         for load, value in [(1, -1.0), (4, -1.0), (8, -1.1), (16, -1.2)]
     ]
     found = tally("http://a", given_, [], 1.0)
@@ -160,7 +160,7 @@ def test_distinct_answers_are_counted_up_to_each_load() -> None:
 
 
 def test_hostile_names_do_not_break_out_of_a_plot() -> None:
-    found = tally("http://a/<script>", [Given(subject="s", load=1, text="t")], [], 1.0)
+    found = tally("http://a/<script>", [ProbeAnswer(subject="s", load=1, text="t")], [], 1.0)
     assert "<script>" not in plot("<script>", [found])
     ET.fromstring(plot("<script>", [found]))
 

@@ -21,7 +21,7 @@ from proxy.cli.look import _row, _table
 from proxy.commands.export import _place
 from proxy.commands.record import ASKED, checked, summary
 from proxy.doctor.client_probes import kind_of
-from proxy.doctor.doctor import Finding, used_by
+from proxy.doctor.doctor import ClientFinding, used_by
 from proxy.errors import Failure
 from proxy.processes.store_client import Api, NotFound, lacks, segment
 from proxy.processes.user_command import present
@@ -128,9 +128,9 @@ def test_a_table_has_no_column_of_which_nothing_is_known() -> None:
 
 
 FOUND = (
-    Finding(client="python openai", verdict="through"),
-    Finding(client="node fetch", verdict="missing"),
-    Finding(client="wget", verdict="escapes"),
+    ClientFinding(client="python openai", verdict="through"),
+    ClientFinding(client="node fetch", verdict="missing"),
+    ClientFinding(client="wget", verdict="escapes"),
 )
 
 

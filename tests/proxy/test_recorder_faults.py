@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from calls.events import Closed
+from calls.events import ExchangeClosed
 from proxy.recording import spool_outbox as ledger
 from tests.proxy.recorded_exchanges import Desk, desk
 
@@ -126,7 +126,7 @@ async def test_an_exchange_that_is_cut_by_a_full_disk_is_truncated_and_closed(
     assert (exchange.response.body.data, exchange.response.body.size) == (b"kept;", 9)
     assert exchange.truncated
     assert (exchange.outcome, exchange.ended_at) == (outcome, 6)
-    assert [record for record in at.records() if isinstance(record, Closed) and record.id == one.id]
+    assert [record for record in at.records() if isinstance(record, ExchangeClosed) and record.id == one.id]
     assert [gap.exchange for gap in at.gaps() if gap.run == "cut"] == [one.id]
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from calls.events import Closed, Data, Ended, RequestStarted, ResponseStarted, decode
+from calls.events import Data, ExchangeClosed, MessageEnded, RequestStarted, ResponseStarted, decode
 from calls.model import Exchange, Headers
 from proxy.recording.exchange_recording import QUICK, Recording
 from store.spool import Reader
@@ -79,10 +79,10 @@ async def test_a_call_that_comes_whole_is_two_entries_of_the_spool(directory: Pa
         one = at.begin(gathers=True)
         one.asked(b"{}", 1)
         assert one.kept_now()
-        assert payloads(at) == [[RequestStarted, Data, Ended]], "the request is kept before it goes on"
+        assert payloads(at) == [[RequestStarted, Data, MessageEnded]], "the request is kept before it goes on"
         one.answered(2, 200, "OK", "HTTP/1.1", JSON, b"[]", over=True)
         assert await one.kept()
-    assert payloads(at)[1:] == [[ResponseStarted, Data, Ended, Closed]]
+    assert payloads(at)[1:] == [[ResponseStarted, Data, MessageEnded, ExchangeClosed]]
 
 
 async def test_what_comes_of_a_request_in_pieces_is_kept_when_it_is_whole(directory: Path) -> None:
@@ -92,7 +92,7 @@ async def test_what_comes_of_a_request_in_pieces_is_kept_when_it_is_whole(direct
         one.data("request", b" 1}", 2)
         one.ended("request", 3)
         assert one.kept_now()
-        assert payloads(at) == [[RequestStarted, Data, Data, Ended]]
+        assert payloads(at) == [[RequestStarted, Data, Data, MessageEnded]]
         one.closed(4, "client_closed", "left")
     (exchange,) = at.exchanges().values()
     assert [chunk.at for chunk in exchange.request.body.chunks] == [1, 2]

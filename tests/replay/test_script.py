@@ -6,7 +6,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from replay.script import Index, Policy, Recorded, Script, index
+from replay.script import Index, Policy, RecordedExchange, Script, index
 from store.bundle.bundle import Entry
 from store.bundle.exchange_summary import brief
 from tests.replay.strategies import SECOND, exchange, ok, post
@@ -23,9 +23,9 @@ def recorded(
     *,
     started_at: int | None = None,
     ended_at: int | None = 1,
-) -> Recorded:
+) -> RecordedExchange:
     told = exchange(post("https://api.test/", b"{}"), ok(b"{}"), number=step, started_at=started_at, ended_at=ended_at)
-    return Recorded(step=step, key=key, raw=raw, actor=actor, brief=brief(Entry(exchange=told)))
+    return RecordedExchange(step=step, key=key, raw=raw, actor=actor, brief=brief(Entry(exchange=told)))
 
 
 def script_of(*pairs: tuple[str, str], policy: Policy = "miss") -> Script:

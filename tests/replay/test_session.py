@@ -14,12 +14,12 @@ from calls.keys.profile import Profiles
 from calls.keys.profile_toml import parse
 from calls.model import Exchange, Json, Request, Response
 from replay.answer import Answer
-from replay.forks.hooks import Given
-from replay.misses.explain import Asked
+from replay.forks.hooks import HookAnswer
+from replay.misses.explain import ReplayedRequest
 from replay.pacing import RECORDED, Pace
 from replay.recording import recording
 from replay.report import lines
-from replay.script import Recorded
+from replay.script import RecordedExchange
 from replay.session import Options, Session
 from store.bundle.bundle import Bundle
 from store.database.blobs import Corrupt
@@ -570,14 +570,14 @@ class Fork:
     """Answers the second step itself and decides what goes beyond the recording by its path."""
 
     def edited(
-        self, asked: Asked, recorded: Recorded, exchange: Exchange, pace: Pace, mark: tuple[str, str]
-    ) -> Given | None:
-        return Given(Answer(status=200, headers=(mark,))) if recorded.step == 2 else None
+        self, asked: ReplayedRequest, recorded: RecordedExchange, exchange: Exchange, pace: Pace, mark: tuple[str, str]
+    ) -> HookAnswer | None:
+        return HookAnswer(Answer(status=200, headers=(mark,))) if recorded.step == 2 else None
 
-    def beyond(self, asked: Asked, key: str, raw: str) -> Given | Literal["live"] | None:
+    def beyond(self, asked: ReplayedRequest, key: str, raw: str) -> HookAnswer | Literal["live"] | None:
         if "live" in asked.request.url:
             return "live"
-        return Given(Answer(status=403), edited=False) if asked.request.body.data == b"b" else None
+        return HookAnswer(Answer(status=403), edited=False) if asked.request.body.data == b"b" else None
 
     def reported(self, report: dict[str, Json]) -> dict[str, Json]:
         return report | {"hooked": True}
@@ -607,10 +607,15 @@ async def test_what_is_put_back_answers_once_more_and_is_not_left_over():
         times = 1
 
         def edited(
-            self, asked: Asked, recorded: Recorded, exchange: Exchange, pace: Pace, mark: tuple[str, str]
-        ) -> Given | None:
+            self,
+            asked: ReplayedRequest,
+            recorded: RecordedExchange,
+            exchange: Exchange,
+            pace: Pace,
+            mark: tuple[str, str],
+        ) -> HookAnswer | None:
             self.times -= 1
-            return Given(Answer(status=429), again=True) if self.times == 0 else None
+            return HookAnswer(Answer(status=429), again=True) if self.times == 0 else None
 
     run = exchange(chat("a"), said("first")), exchange(chat("a"), said("second"), number=2)
     session = session_of(*run, edits=Faulty())

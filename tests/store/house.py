@@ -16,7 +16,7 @@ from calls.model import Call, Exchange
 from calls.redaction.call import Clean
 from store.active_profiles import shipped
 from store.api.app import create
-from store.api.deps import Desk, Unfit
+from store.api.deps import Deps, Unfit
 from store.api.server import serving
 from store.database.connection import Database
 from store.ingest.batch_writer import Ingest
@@ -69,7 +69,7 @@ async def serving_api(
     clean: Clean = str,
 ) -> AsyncIterator[httpx2.AsyncClient]:
     """The REST interface on a free port of loopback, and a client of it."""
-    desk = Desk(
+    desk = Deps(
         store_server=store_server,
         database=database,
         profiles=PROFILES,

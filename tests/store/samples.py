@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from calls.model import Body, Call, Chunk, Exchange, Headers, Json, Request, Response, ToolCall, Usage
-from store.ingest.batch_writer import Kept
+from store.ingest.batch_writer import DerivedExchange
 
 NOON = 1_795_262_400_000_000_000
 """2026-11-21 12:00 UTC, in nanoseconds."""
@@ -128,10 +128,10 @@ def model_call(of: Exchange, *, tokens: int = 10, tools: Sequence[str] = (), **m
     )
 
 
-def kept(number: int = 0, **more: Any) -> Kept:
+def kept(number: int = 0, **more: Any) -> DerivedExchange:
     """A small tool call, ready to be stored."""
     made = exchange(number, **more)
-    return Kept(made, call(made))
+    return DerivedExchange(made, call(made))
 
 
 TEXT = (

@@ -11,7 +11,7 @@ from calls.model import Exchange
 from calls.redaction.redactor import Redactor
 from store.bundle.bundle import load
 from store.database.connection import Database
-from store.query.exchanges import Recorded
+from store.query.exchanges import ExchangeQueries
 from tests.store.house import EXAMPLE, RUN, imported, is_problem, opened
 
 # Runs
@@ -144,28 +144,28 @@ async def test_a_call_is_explained(tmp_path: Path, database: Database) -> None:
 async def test_a_run_that_is_deleted_while_it_is_told_of_is_not_there(
     tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fetched, opened_up = Recorded._by_id, Recorded._parts
+    fetched, opened_up = ExchangeQueries._by_id, ExchangeQueries._parts
 
-    async def between(self: Recorded, *what: Any) -> Any:
+    async def between(self: ExchangeQueries, *what: Any) -> Any:
         await house.api.delete(f"/v1/runs/{RUN}")
         return await opened_up(self, *what)
 
-    async def too_late(self: Recorded, ids: Iterable[str]) -> dict[str, Exchange]:
+    async def too_late(self: ExchangeQueries, ids: Iterable[str]) -> dict[str, Exchange]:
         await house.api.delete(f"/v1/runs/{RUN}")
         return await fetched(self, ids)
 
     async with opened(tmp_path / "spool", database) as house:
         await imported(house)
         call = (await house.api.get(f"/v1/runs/{RUN}/calls")).json()["items"][0]["id"]
-        monkeypatch.setattr(Recorded, "_by_id", too_late)
+        monkeypatch.setattr(ExchangeQueries, "_by_id", too_late)
         is_problem(await house.api.get(f"/v1/calls/{call}"), 404, "unknown_call")
         monkeypatch.undo()
         await imported(house)
-        monkeypatch.setattr(Recorded, "_by_id", too_late)
+        monkeypatch.setattr(ExchangeQueries, "_by_id", too_late)
         assert (await house.api.get(f"/v1/runs/{RUN}/calls")).json()["items"] == []
         monkeypatch.undo()
         await imported(house)
-        monkeypatch.setattr(Recorded, "_parts", between)
+        monkeypatch.setattr(ExchangeQueries, "_parts", between)
         assert (await house.api.get(f"/v1/exchanges/{call}/response")).status_code == 200
 
 

@@ -9,11 +9,11 @@ import pytest
 from store.bundle.bundle import Bundle, Entry, write
 from store.database.connection import Database
 from store.diff.diff import compare
-from store.diff.steps import Reading
+from store.diff.steps import StepReader
 from tests.store.agents import Agent
 from tests.store.house import PROFILES, House, imported, is_problem, opened
 
-READING = Reading(profiles=PROFILES, clean=str)
+READING = StepReader(profiles=PROFILES, clean=str)
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from proxy.trust.ca import ensure
 from store import datadir
 from store.api.app import ROUTERS, create
-from store.api.deps import Desk
+from store.api.deps import Deps
 from store.api.guard import OPEN, PUBLIC, is_loopback
 from store.database.connection import Database
-from store.query.exchanges import Recorded
+from store.query.exchanges import ExchangeQueries
 from tests.store.house import PROFILES, House, imported, is_problem, kept, opened, serving_api
 
 TOKEN = "a-token-of-the-team"
@@ -25,7 +25,7 @@ TOKEN = "a-token-of-the-team"
 
 def routes(database: Database, spools: Path) -> list[tuple[str, str]]:
     """Every method and path there is."""
-    app = create(Desk(store_server=kept(spools, database), database=database, profiles=PROFILES, clean=str), [TOKEN])
+    app = create(Deps(store_server=kept(spools, database), database=database, profiles=PROFILES, clean=str), [TOKEN])
     assert len(app.routes) == len(ROUTERS), "a route beside the routers would know no dependencies"
     found = [(prefix, route) for prefix, router in ROUTERS for route in router.routes]
     assert all(isinstance(route, APIRoute) for _, route in found), "nor would a bare one in them"
@@ -269,7 +269,7 @@ async def test_our_own_failure_is_a_problem_that_tells_no_secrets(
     async def fails(*_: object) -> None:
         raise ZeroDivisionError("sk-secret")
 
-    monkeypatch.setattr(Recorded, "call", fails)
+    monkeypatch.setattr(ExchangeQueries, "call", fails)
     async with opened(tmp_path / "spool", database) as house:
         told = is_problem(await house.api.get("/v1/calls/x"), 500, "store_server_failed")
         assert "secret" not in str(told)

@@ -17,10 +17,10 @@ from calls.redaction.redactor import Redactor
 from proxy.recording.recorder import Recorder
 from store.attribution.grouping import Grouping
 from store.ingest import drain, ingester
-from store.ingest.batch_writer import BatchResult, Ingest, Kept
+from store.ingest.batch_writer import BatchResult, DerivedExchange, Ingest
 from store.ingest.drain import Drain
 from store.ingest.ingester import StoreServer
-from store.ingest.open_exchange_files import Parked
+from store.ingest.open_exchange_files import OpenExchangeFiles
 from store.spool import Reader, Spool
 from tests.calls.secrets import KEY
 from tests.proxy.recorded_exchanges import JSON, URL
@@ -39,14 +39,14 @@ class MemoryIngest(Ingest):
     """Stores in memory what Postgres would store, by the same ids."""
 
     def __init__(self) -> None:
-        self.exchanges: dict[str, Kept] = {}
+        self.exchanges: dict[str, DerivedExchange] = {}
         self.gaps: list[Gap] = []
 
     database: Any = None
     project = "default"
 
     async def put(
-        self, batch: Sequence[Kept], gaps: Sequence[Gap] = (), replays: Sequence[ReplayNoted] = ()
+        self, batch: Sequence[DerivedExchange], gaps: Sequence[Gap] = (), replays: Sequence[ReplayNoted] = ()
     ) -> BatchResult:
         self.exchanges |= {kept.exchange.id: kept for kept in batch}
         self.gaps += gaps
@@ -60,7 +60,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ingester, "HELD", 400)
     monkeypatch.setattr(drain, "BEHIND", 1)
 
-    async def joined(_: Grouping, batch: Sequence[Kept]) -> Sequence[Kept]:
+    async def joined(_: Grouping, batch: Sequence[DerivedExchange]) -> Sequence[DerivedExchange]:
         return batch
 
     monkeypatch.setattr(Grouping, "joined", joined)
@@ -180,7 +180,7 @@ def test_a_parked_exchange_that_could_not_be_synced_is_written_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What fsync has refused once it says to have synced the next time, although it is not on the disk."""
-    parked = Parked(tmp_path / "open")
+    parked = OpenExchangeFiles(tmp_path / "open")
     parked.append("a", [], Drain(tmp_path, now=lambda: 0).position)
     before = parked.path("a").stat().st_ino
     with FailingCalls("fsync", errno.EIO, tmp_path, first=1, times=1).injected_into(monkeypatch):

@@ -14,8 +14,8 @@ from calls.events import Gap, ReplayNoted
 from calls.model import Body, Call, Exchange
 from store.database.blobs import Corrupt
 from store.database.connection import Database
-from store.ingest.batch_writer import Ingest, Kept
-from store.query.exchanges import Recorded
+from store.ingest.batch_writer import DerivedExchange, Ingest
+from store.query.exchanges import ExchangeQueries
 from store.query.filters import BadCursor, Filters
 from store.query.rest_shapes import IDLE, rfc3339
 from store.query.runs import Runs
@@ -41,8 +41,8 @@ def runs(database: Database) -> Runs:
 
 
 @pytest.fixture
-def recorded(database: Database) -> Recorded:
-    return Recorded(database, derive)
+def recorded(database: Database) -> ExchangeQueries:
+    return ExchangeQueries(database, derive)
 
 
 def steps(items: Sequence[dict[str, Any]]) -> list[tuple[int, int]]:
@@ -52,7 +52,9 @@ def steps(items: Sequence[dict[str, Any]]) -> list[tuple[int, int]]:
 async def test_a_run_counts_what_was_recorded_of_it(ingest: Ingest, runs: Runs) -> None:
     first, second = exchange(0), exchange(1)
     third = replace(exchange(2), response=None, outcome="client_closed")
-    await ingest.put([Kept(first, model_call(first)), Kept(second, call(second)), Kept(third, None)])
+    await ingest.put(
+        [DerivedExchange(first, model_call(first)), DerivedExchange(second, call(second)), DerivedExchange(third, None)]
+    )
     found = await runs.get("night-run", NOON + 3 * SECOND)
     assert found == {
         "id": "night-run",
@@ -80,7 +82,7 @@ async def test_a_run_counts_what_was_recorded_of_it(ingest: Ingest, runs: Runs) 
     }
 
 
-async def test_a_run_that_was_never_recorded_is_none(runs: Runs, recorded: Recorded) -> None:
+async def test_a_run_that_was_never_recorded_is_none(runs: Runs, recorded: ExchangeQueries) -> None:
     assert await runs.get("never", LATER) is None
     assert not await runs.patch("never", name="x")
     assert not await runs.delete("never")
@@ -100,7 +102,7 @@ async def test_a_run_that_was_never_recorded_is_none(runs: Runs, recorded: Recor
 )
 async def test_a_run_that_lacks_something_is_incomplete(ingest: Ingest, runs: Runs, lacking: Exchange) -> None:
     made = call(lacking, complete=False)
-    await ingest.put([kept(0), kept(0, run="whole", at=NOON + 1), Kept(lacking, made)])
+    await ingest.put([kept(0), kept(0, run="whole", at=NOON + 1), DerivedExchange(lacking, made)])
     found = await runs.page(Filters(incomplete=True), LATER)
     assert [(run["id"], run["complete"]) for run in found.items] == [("night-run", False)]
     found = await runs.page(Filters(incomplete=False), LATER)
@@ -116,8 +118,10 @@ async def test_a_run_lacks_nothing_where_a_client_left_or_nothing_came_or_it_cam
         exchange(2, outcome="server_closed", request=b"tried again"),
     ]
     heard, again = exchange(3, outcome="server_closed", request=b"heard"), exchange(4, request=b"tried again")
-    puts = [Kept(each, call(each, complete=False)) for each in broken]
-    await ingest.put([*puts, Kept(heard, call(heard, complete=False, streamed=True)), Kept(again, call(again))])
+    puts = [DerivedExchange(each, call(each, complete=False)) for each in broken]
+    await ingest.put(
+        [*puts, DerivedExchange(heard, call(heard, complete=False, streamed=True)), DerivedExchange(again, call(again))]
+    )
     found = await runs.page(Filters(incomplete=False), LATER)
     assert [(run["id"], run["complete"]) for run in found.items] == [("night-run", True)]
     assert (await runs.page(Filters(incomplete=True), LATER)).items == []
@@ -150,9 +154,11 @@ async def test_a_later_request_opens_an_ended_run_and_one_that_was_under_way_doe
     assert (await runs.get("night-run", NOON) or {})["ended_at"] is None
 
 
-async def test_calls_come_in_step_order_whatever_order_they_were_stored_in(ingest: Ingest, recorded: Recorded) -> None:
+async def test_calls_come_in_step_order_whatever_order_they_were_stored_in(
+    ingest: Ingest, recorded: ExchangeQueries
+) -> None:
     made = [exchange(n, request=b"%d" % (n % 2)) for n in range(6)]
-    batch = [Kept(one, call(one)) for one in made]
+    batch = [DerivedExchange(one, call(one)) for one in made]
     random.Random(7).shuffle(batch)
     for one in batch:
         await ingest.put([one])
@@ -163,20 +169,20 @@ async def test_calls_come_in_step_order_whatever_order_they_were_stored_in(inges
 
 
 async def test_exchanges_that_began_in_the_same_nanosecond_are_ordered_by_id(
-    ingest: Ingest, recorded: Recorded
+    ingest: Ingest, recorded: ExchangeQueries
 ) -> None:
     made = [exchange(n, at=NOON) for n in range(5)]
-    await ingest.put([Kept(one, call(one)) for one in made])
+    await ingest.put([DerivedExchange(one, call(one)) for one in made])
     page = await recorded.run_calls("night-run")
     assert [item["id"] for item in page.items] == sorted(one.id for one in made)
 
 
-async def test_an_exchange_without_a_call_takes_a_step_all_the_same(ingest: Ingest, recorded: Recorded) -> None:
-    await ingest.put([kept(0), Kept(exchange(1), None), kept(2)])
+async def test_an_exchange_without_a_call_takes_a_step_all_the_same(ingest: Ingest, recorded: ExchangeQueries) -> None:
+    await ingest.put([kept(0), DerivedExchange(exchange(1), None), kept(2)])
     assert [item["step"] for item in (await recorded.run_calls("night-run")).items] == [1, 3]
 
 
-async def test_pages_join_without_a_seam_in_both_orders(ingest: Ingest, recorded: Recorded, runs: Runs) -> None:
+async def test_pages_join_without_a_seam_in_both_orders(ingest: Ingest, recorded: ExchangeQueries, runs: Runs) -> None:
     await ingest.put([kept(n, run=f"run-{n % 3}", at=NOON + n // 2 * SECOND) for n in range(25)])
     newest = await walk(partial(recorded.calls, Filters()))
     assert [item["id"] for item in newest] == [
@@ -200,7 +206,7 @@ async def walk(fetch: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("cursor", ["x", "bm90IGpzb24=", "WzEsInh5eiJd", "WzEsMl0=", "é"])
-async def test_a_cursor_that_no_list_gave_is_refused(recorded: Recorded, cursor: str) -> None:
+async def test_a_cursor_that_no_list_gave_is_refused(recorded: ExchangeQueries, cursor: str) -> None:
     with pytest.raises(BadCursor, match="begin again"):
         await recorded.calls(Filters(), cursor=cursor)
 
@@ -226,32 +232,34 @@ FILTERS = {
 
 @pytest.mark.parametrize("filters", FILTERS.values(), ids=FILTERS.keys())
 async def test_each_filter_finds_the_run_and_the_call_that_it_should_and_no_other(
-    ingest: Ingest, runs: Runs, recorded: Recorded, filters: Filters
+    ingest: Ingest, runs: Runs, recorded: ExchangeQueries, filters: Filters
 ) -> None:
     other = exchange(0, run="other", url="https://tickets.example.com:8443/v2")
     wanted = exchange(1, run="wanted", url="https://api.openai.com/v1/chat/completions", status=429)
-    await ingest.put([Kept(other, call(other)), Kept(wanted, model_call(wanted, tools=["refund", "reply"]))])
+    await ingest.put(
+        [DerivedExchange(other, call(other)), DerivedExchange(wanted, model_call(wanted, tools=["refund", "reply"]))]
+    )
     await runs.put("wanted", NOON + SECOND, "night% shift", {"team": "blue", "tier": "1"})
     await runs.put("other", NOON, "nights", {"tier": "1"})
     assert [run["id"] for run in (await runs.page(filters, LATER)).items] == ["wanted"]
     assert [item["run"] for item in (await recorded.calls(filters)).items] == ["wanted"]
 
 
-async def test_until_is_exclusive_and_since_inclusive(ingest: Ingest, recorded: Recorded) -> None:
+async def test_until_is_exclusive_and_since_inclusive(ingest: Ingest, recorded: ExchangeQueries) -> None:
     await ingest.put([kept(n) for n in range(4)])
     page = await recorded.calls(Filters(since=NOON + SECOND, until=NOON + 3 * SECOND))
     assert [item["started_at"] for item in page.items] == [rfc3339(NOON + 2 * SECOND), rfc3339(NOON + SECOND)]
 
 
-async def test_a_tool_is_found_by_its_host_as_well(ingest: Ingest, recorded: Recorded) -> None:
+async def test_a_tool_is_found_by_its_host_as_well(ingest: Ingest, recorded: ExchangeQueries) -> None:
     made = exchange(0)
-    await ingest.put([Kept(made, call(made)), kept(1, url="https://elsewhere.example.com/")])
+    await ingest.put([DerivedExchange(made, call(made)), kept(1, url="https://elsewhere.example.com/")])
     assert len((await recorded.calls(Filters(tool="tickets.example.com"))).items) == 1
 
 
-async def test_a_call_shows_its_columns_and_what_is_derived_again(ingest: Ingest, recorded: Recorded) -> None:
+async def test_a_call_shows_its_columns_and_what_is_derived_again(ingest: Ingest, recorded: ExchangeQueries) -> None:
     made = exchange(0, request=b"what?", actor="planner")
-    await ingest.put([Kept(made, model_call(made, tools=["refund"], finish_reason="stop", streamed=True))])
+    await ingest.put([DerivedExchange(made, model_call(made, tools=["refund"], finish_reason="stop", streamed=True))])
     found = await recorded.call(made.id)
     assert found is not None
     assert {name: found[name] for name in ("kind", "provider", "model_returned", "finish_reason", "streamed")} == {
@@ -268,9 +276,9 @@ async def test_a_call_shows_its_columns_and_what_is_derived_again(ingest: Ingest
     assert found["key"].startswith("sha256:")
 
 
-async def test_an_exchange_shows_its_wire(ingest: Ingest, recorded: Recorded) -> None:
+async def test_an_exchange_shows_its_wire(ingest: Ingest, recorded: ExchangeQueries) -> None:
     made = exchange(3, pieces=4, step=9)
-    await ingest.put([kept(0), Kept(made, call(made))])
+    await ingest.put([kept(0), DerivedExchange(made, call(made))])
     found = await recorded.exchange_shape(made.id)
     assert found is not None
     assert (found["step"], found["client_step"], found["chunks"]) == (2, 9, 4)
@@ -280,7 +288,7 @@ async def test_an_exchange_shows_its_wire(ingest: Ingest, recorded: Recorded) ->
 
 
 @pytest.mark.parametrize("unknown", ["", "nonsense", uuid7(NOON, 77), "00000000-0000-4000-8000-000000000000"])
-async def test_an_id_that_is_not_here_is_none(recorded: Recorded, unknown: str) -> None:
+async def test_an_id_that_is_not_here_is_none(recorded: ExchangeQueries, unknown: str) -> None:
     assert await recorded.call(unknown) is None
     assert await recorded.exchange(unknown) is None
     assert await recorded.exchange_shape(unknown) is None
@@ -303,10 +311,10 @@ async def test_putting_a_run_opens_it_again(runs: Runs) -> None:
 
 
 async def test_a_deleted_run_leaves_nothing_and_its_neighbour_everything(
-    database: Database, ingest: Ingest, runs: Runs, recorded: Recorded
+    database: Database, ingest: Ingest, runs: Runs, recorded: ExchangeQueries
 ) -> None:
     talk, other = list(samples.conversation("talk", 3)), list(samples.conversation("other", 3))
-    await ingest.put([Kept(one, model_call(one)) for one in talk + other], [Gap("talk", NOON, "x")])
+    await ingest.put([DerivedExchange(one, model_call(one)) for one in talk + other], [Gap("talk", NOON, "x")])
     assert await runs.delete("talk")
     async with database.raw() as connection:
         for table in ("runs", "exchanges", "calls", "parts", "gaps"):
@@ -316,19 +324,19 @@ async def test_a_deleted_run_leaves_nothing_and_its_neighbour_everything(
 
 
 async def test_a_run_that_was_deleted_while_it_ran_is_whole_from_then_on(
-    ingest: Ingest, runs: Runs, recorded: Recorded
+    ingest: Ingest, runs: Runs, recorded: ExchangeQueries
 ) -> None:
     talk = list(samples.conversation("talk", 6))
-    await ingest.put([Kept(one, model_call(one)) for one in talk[:4]])
+    await ingest.put([DerivedExchange(one, model_call(one)) for one in talk[:4]])
     await runs.delete("talk")
-    await ingest.put([Kept(one, model_call(one)) for one in talk[4:]])
+    await ingest.put([DerivedExchange(one, model_call(one)) for one in talk[4:]])
     assert [one async for one in recorded.exchanges("talk")] == talk[4:]
 
 
 async def test_a_body_whose_part_is_gone_or_changed_is_never_served(database: Database, ingest: Ingest) -> None:
     talk = list(samples.conversation("talk", 2))
-    await ingest.put([Kept(one, None) for one in talk])
-    recorded = Recorded(database, derive)
+    await ingest.put([DerivedExchange(one, None) for one in talk])
+    recorded = ExchangeQueries(database, derive)
     async with database.raw() as connection:
         await connection.execute("UPDATE parts SET body = '\\x00'::bytea || substr(body, 2)")
     with pytest.raises(Corrupt):
@@ -354,14 +362,14 @@ async def test_the_last_report_of_a_replay_wins(ingest: Ingest, runs: Runs) -> N
     assert await runs.replay("other") is None
 
 
-async def test_a_run_of_many_pages_and_days_is_read_whole(ingest: Ingest, recorded: Recorded) -> None:
+async def test_a_run_of_many_pages_and_days_is_read_whole(ingest: Ingest, recorded: ExchangeQueries) -> None:
     day = 24 * 3600 * SECOND
     made = [exchange(n, at=NOON + n * day // 60) for n in range(230)]
-    await ingest.put([Kept(one, None) for one in made])
+    await ingest.put([DerivedExchange(one, None) for one in made])
     assert [one async for one in recorded.exchanges("night-run")] == made
 
 
-async def test_lists_do_not_wait_for_one_another(ingest: Ingest, recorded: Recorded, runs: Runs) -> None:
+async def test_lists_do_not_wait_for_one_another(ingest: Ingest, recorded: ExchangeQueries, runs: Runs) -> None:
     await ingest.put([kept(n) for n in range(50)])
     pages = await asyncio.gather(*(recorded.calls(Filters()) for _ in range(8)), runs.page(Filters(), LATER))
     assert [len(page.items) for page in pages] == [50] * 8 + [1]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from calls.events import Data, Ended, Record, RequestStarted, encode
+from calls.events import Data, MessageEnded, Record, RequestStarted, encode
 from calls.exchange_builder import events_of
 from calls.model import Exchange
 from store.ingest.drain import Drain
-from store.ingest.open_exchange_files import Parked
+from store.ingest.open_exchange_files import OpenExchangeFiles
 from store.spool import Position, Spool
 from tests.store import exchanges as made
 from tests.store.samples import NOON, uuid7
@@ -148,14 +148,14 @@ async def test_open_exchanges_take_no_more_memory_than_they_may(tmp_path: Path) 
 async def test_a_file_of_parked_events_that_was_torn_is_mended(tmp_path: Path) -> None:
     exchange = turns(1)[0]
     events = list(events_of(exchange))
-    parked = Parked(tmp_path)
+    parked = OpenExchangeFiles(tmp_path)
     parked.append(exchange.id, events[:2], Position(1, 10))
     whole = (tmp_path / f"{exchange.id}.parked").stat().st_size
     parked.append(exchange.id, events[2:4], Position(1, 20))
     path = tmp_path / f"{exchange.id}.parked"
     for size in range(whole, path.stat().st_size):
         path.write_bytes(path.read_bytes()[:size])
-        found = Parked.found(tmp_path)
+        found = OpenExchangeFiles.found(tmp_path)
         assert found.complete_to(exchange.id) == Position(1, 10)
         assert list(found.events(exchange.id)) == events[:2]
         found.append(exchange.id, events[2:4], Position(1, 20))
@@ -201,7 +201,7 @@ async def test_an_answer_that_the_worker_itself_broke_off_is_a_gap(tmp_path: Pat
     exchange = replace(turns(1)[0], outcome="refused", error="the worker stopped before the exchange was over")
     *events, closed = events_of(exchange)
     assert exchange.response
-    end = [Ended(exchange.id, 9, "response", exchange.response.body.size)] if over else []
+    end = [MessageEnded(exchange.id, 9, "response", exchange.response.body.size)] if over else []
     with Spool(tmp_path) as spool:
         await spooled(spool, [*events, *end, closed])
         found = drain(tmp_path).gather(PLENTY)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from store.worker_counters import METRICS, NAME, Counted, told, write
+from store.worker_counters import METRICS, NAME, WorkerCounters, told, write
 
 
 def _worker(spools: Path, name: str, **counts: int) -> Path:
@@ -13,7 +13,7 @@ def _worker(spools: Path, name: str, **counts: int) -> Path:
 
 
 def test_workers_are_added_up_and_stay_so_when_they_are_gone(tmp_path: Path) -> None:
-    counted = Counted(tmp_path)
+    counted = WorkerCounters(tmp_path)
     first = _worker(tmp_path, "worker-1", answers__miss=2, errors__dns_failed=1)
     _worker(tmp_path, "worker-2", answers__miss=3)
     assert counted.total() == {"answers/miss": 5, "errors/dns_failed": 1}
@@ -26,7 +26,7 @@ def test_workers_are_added_up_and_stay_so_when_they_are_gone(tmp_path: Path) -> 
 
 def test_a_spool_that_has_counted_nothing_counts_nothing(tmp_path: Path) -> None:
     (tmp_path / "worker-1").mkdir()
-    counted = Counted(tmp_path)
+    counted = WorkerCounters(tmp_path)
     counted.ended(tmp_path / "worker-1")
     assert not counted.total()
 
@@ -34,7 +34,7 @@ def test_a_spool_that_has_counted_nothing_counts_nothing(tmp_path: Path) -> None
 def test_a_count_that_a_machine_lost_as_it_went_down_is_no_trouble(tmp_path: Path) -> None:
     spool = _worker(tmp_path, "worker-1", answers__miss=2)
     (spool / NAME).write_bytes(b"")
-    counted = Counted(tmp_path)
+    counted = WorkerCounters(tmp_path)
     counted.ended(spool)
     assert not counted.total()
 

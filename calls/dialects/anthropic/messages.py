@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from calls.codec.lenient_json import count, elements, members, some, text
-from calls.dialects import Asked, Assembly, Claim, Told
-from calls.dialects.parts.assembly import Reading
+from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.pieces import arguments_of, payload
 from calls.model import Headers, Json, ToolCall, Usage, header
 
@@ -62,7 +62,7 @@ def _on_vertex(match: re.Match[str]) -> Claim:
     )
 
 
-def asked(body: Json) -> Asked:
+def asked(body: Json) -> RequestSummary:
     """The model, and the tool results that follow the last word of the assistant."""
     request = members(body)
     results: list[Json] = []
@@ -72,15 +72,15 @@ def asked(body: Json) -> Asked:
         results[:0] = [
             _result(block) for block in map(members, elements(members(message).get("content"))) if _is_result(block)
         ]
-    return Asked(model=some(request.get("model")), tool_results=tuple(results))
+    return RequestSummary(model=some(request.get("model")), tool_results=tuple(results))
 
 
-def told(answer: Json) -> Told:
+def told(answer: Json) -> AnswerSummary:
     """What a message says."""
     message = members(answer)
     blocks = [members(block) for block in elements(message.get("content"))]
     texts = [text(block.get("text")) for block in blocks if block.get("type") == "text"]
-    return Told(
+    return AnswerSummary(
         model=some(message.get("model")),
         text="".join(texts) if texts else some(message.get("completion")),
         tool_calls=tuple(_tool_call(block) for block in blocks if text(block.get("type")).endswith("tool_use")),
@@ -93,7 +93,7 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for a message, streamed or not."""
-    return Reading(content_type, AnthropicMessagesStream())
+    return AccumulatorAssembly(content_type, AnthropicMessagesStream())
 
 
 class AnthropicMessagesStream:

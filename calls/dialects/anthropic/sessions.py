@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from calls.codec.lenient_json import count, elements, members, some, text
-from calls.dialects import Asked, Assembly, Claim, Told
-from calls.dialects.parts.assembly import Reading
+from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.pieces import payload
 from calls.model import Headers, Json, ToolCall, Usage, header
 
@@ -35,18 +35,18 @@ def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
     return None
 
 
-def asked(body: Json) -> Asked:
+def asked(body: Json) -> RequestSummary:
     """What tools answered."""
-    return Asked(tool_results=tuple(_results(_events(body, "events"), "user.")))
+    return RequestSummary(tool_results=tuple(_results(_events(body, "events"), "user.")))
 
 
-def told(answer: Json) -> Told:
+def told(answer: Json) -> AnswerSummary:
     """What the agent said last, what it called, and what all of its models took."""
     events = _events(answer, "data")
     said = [event for event in events if event.get("type") == "agent.message"]
     counts = [members(event.get("model_usage")) for event in events if event.get("type") == "span.model_request_end"]
     ends = [event for event in events if text(event.get("type")) in _ENDS | _THREAD_ENDS]
-    return Told(
+    return AnswerSummary(
         text=_text(said[-1]) if said else None,
         tool_calls=tuple(_tool_call(event) for event in events if text(event.get("type")).endswith("tool_use")),
         finish_reason=some(members(ends[-1].get("stop_reason")).get("type")) if ends else None,
@@ -61,7 +61,7 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for what a session tells, or for the receipt of what it was told."""
-    return Reading(content_type, AnthropicSessionsStream())
+    return AccumulatorAssembly(content_type, AnthropicSessionsStream())
 
 
 class AnthropicSessionsStream:

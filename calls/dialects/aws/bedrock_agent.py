@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from calls.codec.lenient_json import count, elements, members, some, text
-from calls.dialects import Asked, Assembly, Claim, Told
+from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
 from calls.dialects.aws.bedrock_converse import FRAMINGS
-from calls.dialects.parts.assembly import Reading
+from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.pieces import payload
 from calls.model import Headers, Json, ToolCall, Usage
 
@@ -34,18 +34,18 @@ def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
     return Claim(dialect=NAME, operation="invoke_agent", kind="model", path=place)
 
 
-def asked(body: Json) -> Asked:
+def asked(body: Json) -> RequestSummary:
     """The model of an agent that is described here, and what was done outside on an agent's behalf."""
     request = members(body)
     state = members(request.get("sessionState") or request.get("inlineSessionState"))
     results = [members(one) for one in elements(state.get("returnControlInvocationResults"))]
-    return Asked(
+    return RequestSummary(
         model=some(request.get("foundationModel")),
         tool_results=tuple({"id": state.get("invocationId"), "content": dict(one)} for one in results),
     )
 
 
-def told(answer: Json) -> Told:
+def told(answer: Json) -> AnswerSummary:
     """What the agent says, what it wants done outside, what it looked up, and what its models took."""
     said = members(answer)
     wanted = [members(one) for one in elements(members(said.get("returnControl")).get("invocationInputs"))]
@@ -55,7 +55,7 @@ def told(answer: Json) -> Told:
         input_tokens=sum(usage.input_tokens or 0 for usage in known) if known else None,
         output_tokens=sum(usage.output_tokens or 0 for usage in known) if known else None,
     )
-    return Told(
+    return AnswerSummary(
         text=some(said.get("completion")) or "".join(_documents(said)) or None,
         finish_reason=next(filter(None, (some(members(one).get("completionReason")) for one in _ends(said))), None),
         tool_calls=tuple(map(_tool_call, wanted)),
@@ -66,7 +66,7 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for the events of an agent."""
-    return Reading(content_type, BedrockAgentStream(), FRAMINGS)
+    return AccumulatorAssembly(content_type, BedrockAgentStream(), FRAMINGS)
 
 
 class BedrockAgentStream:

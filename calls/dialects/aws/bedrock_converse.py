@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from calls.codec.lenient_json import count, elements, members, some, text
-from calls.dialects import Asked, Assembly, Claim, Told
-from calls.dialects.parts.assembly import Reading
+from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.pieces import arguments_of, payload
 from calls.framing import Framing, eventstream
 from calls.model import Headers, Json, ToolCall, Usage
@@ -56,7 +56,7 @@ def in_plain_letters(model: str) -> str:
     return _SLASH.sub("/", model)
 
 
-def asked(body: Json) -> Asked:
+def asked(body: Json) -> RequestSummary:
     """The tool results that follow the last word of the assistant. The path names the model."""
     results: list[Json] = []
     for message in map(members, reversed(elements(members(body).get("messages")))):
@@ -64,16 +64,16 @@ def asked(body: Json) -> Asked:
             break
         blocks = [members(members(block).get("toolResult")) for block in elements(message.get("content"))]
         results[:0] = [_result(block) for block in blocks if block]
-    return Asked(tool_results=tuple(results))
+    return RequestSummary(tool_results=tuple(results))
 
 
-def told(answer: Json) -> Told:
+def told(answer: Json) -> AnswerSummary:
     """What a turn says."""
     turn = members(answer)
     blocks = [members(block) for block in elements(members(members(turn.get("output")).get("message")).get("content"))]
     uses = [members(block.get("toolUse")) for block in blocks if "toolUse" in block]
     texts = [said for block in blocks if (said := _said(block)) is not None]
-    return Told(
+    return AnswerSummary(
         text="".join(texts) if texts else None,
         tool_calls=tuple(map(_tool_call, uses)),
         finish_reason=some(turn.get("stopReason")),
@@ -85,7 +85,7 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for a turn, streamed or not."""
-    return Reading(content_type, BedrockConverseStream(), FRAMINGS)
+    return AccumulatorAssembly(content_type, BedrockConverseStream(), FRAMINGS)
 
 
 class BedrockConverseStream:

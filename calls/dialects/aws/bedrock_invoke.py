@@ -14,13 +14,13 @@ from typing import Final
 
 from calls.codec.json import dumps
 from calls.codec.lenient_json import count, elements, members, some
-from calls.dialects import Asked, Assembly, Claim, Told
+from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
 from calls.dialects.anthropic import messages as anthropic
 from calls.dialects.aws import bedrock_converse
 from calls.dialects.aws import bedrock_text_models as bedrock_texts
 from calls.dialects.aws.bedrock_converse import FRAMINGS, Turn, in_plain_letters, parts_of, without_account
 from calls.dialects.openai import chat as openai_chat
-from calls.dialects.parts.assembly import Accumulator, Reading
+from calls.dialects.parts.assembly import Accumulator, AccumulatorAssembly
 from calls.dialects.parts.pieces import payload
 from calls.dialects.services import cohere_v1, rerank
 from calls.model import Headers, Json, Usage, header
@@ -90,13 +90,13 @@ def _operation(verb: str, model: str) -> str:
     return next((operation for shape, operation in _MAKERS if shape.fullmatch(model)), "chat")
 
 
-def asked(body: Json) -> Asked:
+def asked(body: Json) -> RequestSummary:
     """The tool results of a message or a turn, whichever the body is."""
     results = (*anthropic.asked(body).tool_results, *bedrock_converse.asked(body).tool_results)
-    return Asked(model=some(members(body).get("modelId")), tool_results=results)
+    return RequestSummary(model=some(members(body).get("modelId")), tool_results=results)
 
 
-def told(answer: Json) -> Told:
+def told(answer: Json) -> AnswerSummary:
     """What the model said, and what Bedrock counted where the model does not."""
     said = members(answer)
     if "invocationArn" in said:
@@ -108,13 +108,13 @@ def told(answer: Json) -> Told:
     return replace(inner, usage=_counted(metrics))
 
 
-def _going_on(said: Mapping[str, Json]) -> Told:
+def _going_on(said: Mapping[str, Json]) -> AnswerSummary:
     status = some(said.get("status"))
     going_on = status in (None, "InProgress")
-    return Told(finish_reason=status, pending=some(said.get("invocationArn")) if going_on else None)
+    return AnswerSummary(finish_reason=status, pending=some(said.get("invocationArn")) if going_on else None)
 
 
-def _told(answer: Mapping[str, Json]) -> Told:
+def _told(answer: Mapping[str, Json]) -> AnswerSummary:
     match answer:
         case {"type": "message"} | {"completion": _}:
             return anthropic.told(answer)
@@ -125,15 +125,19 @@ def _told(answer: Mapping[str, Json]) -> Told:
         case {"results": [{"relevance_score": _}, *_]}:
             return rerank.told(answer)
         case {"message": str() as said, "finishReason": reason}:  # Twelve Labs
-            return Told(text=said, finish_reason=some(reason))
+            return AnswerSummary(text=said, finish_reason=some(reason))
         case {"generation_id": _} | {"response_id": _}:
             return cohere_v1.told(answer)
         case _:
             family = next((one for name, one in bedrock_texts.ANSWERS.items() if name in answer), None)
-            return family.told(answer) if family else Told(usage=Usage(input_tokens=count(answer.get("inputTokens"))))
+            return (
+                family.told(answer)
+                if family
+                else AnswerSummary(usage=Usage(input_tokens=count(answer.get("inputTokens"))))
+            )
 
 
-def _of_choices(answer: Mapping[str, Json]) -> Told:
+def _of_choices(answer: Mapping[str, Json]) -> AnswerSummary:
     """OpenAI's shape; DeepSeek and Mistral on Bedrock have names of their own in it."""
     found = openai_chat.told(answer)
     choices = elements(answer.get("choices"))
@@ -144,7 +148,7 @@ def _of_choices(answer: Mapping[str, Json]) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for an answer, streamed or not."""
-    return Reading(content_type, BedrockInvokeStream(), FRAMINGS)
+    return AccumulatorAssembly(content_type, BedrockInvokeStream(), FRAMINGS)
 
 
 class BedrockInvokeStream:

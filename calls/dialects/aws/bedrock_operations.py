@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from calls.codec.lenient_json import elements, members, some, text
-from calls.dialects import Asked, Assembly, Claim, Told
+from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
 from calls.dialects.aws.bedrock_converse import FRAMINGS
-from calls.dialects.parts.assembly import Reading
+from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.pieces import payload
 from calls.model import Headers, Json
 
@@ -36,7 +36,7 @@ def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
     return None
 
 
-def asked(body: Json) -> Asked:
+def asked(body: Json) -> RequestSummary:
     """The model that is to answer, in whichever of its two places it is named."""
     request = members(body)
     how = members(request.get("retrieveAndGenerateConfiguration"))
@@ -44,13 +44,13 @@ def asked(body: Json) -> Asked:
         members(how.get(name)).get("modelArn")
         for name in ("knowledgeBaseConfiguration", "externalSourcesConfiguration")
     )
-    return Asked(model=next(filter(None, map(some, named)), None) or some(request.get("targetModelId")))
+    return RequestSummary(model=next(filter(None, map(some, named)), None) or some(request.get("targetModelId")))
 
 
-def told(answer: Json) -> Told:
+def told(answer: Json) -> AnswerSummary:
     """What was said, and what it rests on."""
     said = members(answer)
-    return Told(
+    return AnswerSummary(
         text="".join(_texts(said)) or None,
         finish_reason=some(said.get("guardrailAction")) or some(said.get("action")),
         results=tuple(map(_found, _references(said))),
@@ -59,7 +59,7 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for an answer, streamed or not."""
-    return Reading(content_type, BedrockOperationsStream(), FRAMINGS)
+    return AccumulatorAssembly(content_type, BedrockOperationsStream(), FRAMINGS)
 
 
 class BedrockOperationsStream:

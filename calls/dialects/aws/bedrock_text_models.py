@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from calls.codec.lenient_json import count, elements, members, some, text
-from calls.dialects import Told
-from calls.dialects.parts.pieces import Grown, payload
+from calls.dialects import AnswerSummary
+from calls.dialects.parts.pieces import PiecedObject, payload
 from calls.model import Json, Usage
 
 type Fields = Mapping[str, Json]
@@ -24,7 +24,7 @@ class Family:
     """The member of a chunk that holds text."""
     whole: Callable[[Fields, str], Json]
     """The answer, from the last values of all other members and the text."""
-    told: Callable[[Fields], Told]
+    told: Callable[[Fields], AnswerSummary]
 
 
 def _first(answer: Fields, name: str) -> Fields:
@@ -38,31 +38,35 @@ def _titan(state: Fields, said: str) -> Json:
     return {"inputTextTokenCount": state.get("inputTextTokenCount"), "results": [result]}
 
 
-def _titan_told(answer: Fields) -> Told:
+def _titan_told(answer: Fields) -> AnswerSummary:
     result = _first(answer, "results")
     usage = Usage(input_tokens=count(answer.get("inputTextTokenCount")), output_tokens=count(result.get("tokenCount")))
-    return Told(text=some(result.get("outputText")), finish_reason=some(result.get("completionReason")), usage=usage)
+    return AnswerSummary(
+        text=some(result.get("outputText")), finish_reason=some(result.get("completionReason")), usage=usage
+    )
 
 
 def _llama(state: Fields, said: str) -> Json:
     return {"generation": said, **state}
 
 
-def _llama_told(answer: Fields) -> Told:
+def _llama_told(answer: Fields) -> AnswerSummary:
     usage = Usage(
         input_tokens=count(answer.get("prompt_token_count")),
         output_tokens=count(answer.get("generation_token_count")),
     )
-    return Told(text=some(answer.get("generation")), finish_reason=some(answer.get("stop_reason")), usage=usage)
+    return AnswerSummary(
+        text=some(answer.get("generation")), finish_reason=some(answer.get("stop_reason")), usage=usage
+    )
 
 
 def _mistral(state: Fields, said: str) -> Json:
     return {"outputs": [{"text": said, **state}]}
 
 
-def _mistral_told(answer: Fields) -> Told:
+def _mistral_told(answer: Fields) -> AnswerSummary:
     output = _first(answer, "outputs")
-    return Told(text=some(output.get("text")), finish_reason=some(output.get("stop_reason")))
+    return AnswerSummary(text=some(output.get("text")), finish_reason=some(output.get("stop_reason")))
 
 
 def _command(state: Fields, said: str) -> Json:
@@ -70,15 +74,15 @@ def _command(state: Fields, said: str) -> Json:
     return {"generations": [{**kept, "text": said}]}
 
 
-def _command_told(answer: Fields) -> Told:
+def _command_told(answer: Fields) -> AnswerSummary:
     generation = _first(answer, "generations") or answer
-    return Told(text=some(generation.get("text")), finish_reason=some(generation.get("finish_reason")))
+    return AnswerSummary(text=some(generation.get("text")), finish_reason=some(generation.get("finish_reason")))
 
 
-def _jurassic_told(answer: Fields) -> Told:
+def _jurassic_told(answer: Fields) -> AnswerSummary:
     completion = _first(answer, "completions")
     said, reason = members(completion.get("data")), members(completion.get("finishReason"))
-    return Told(text=some(said.get("text")), finish_reason=some(reason.get("reason")))
+    return AnswerSummary(text=some(said.get("text")), finish_reason=some(reason.get("reason")))
 
 
 def _unstreamed(state: Fields, said: str) -> Json:
@@ -144,7 +148,7 @@ class Choices:
 
     def __init__(self) -> None:
         self._state: dict[str, Json] = {}
-        self._choices: dict[int, Grown] = {}
+        self._choices: dict[int, PiecedObject] = {}
 
     def take(self, event: str, data: str) -> None:  # noqa: ARG002 # a chunk has no name
         """Take one chunk."""
@@ -154,7 +158,7 @@ class Choices:
                 continue
             for place, choice in enumerate(map(members, elements(value))):
                 index = count(choice.get("index"))
-                self._choices.setdefault(place if index is None else index, Grown(_PIECES)).take(choice)
+                self._choices.setdefault(place if index is None else index, PiecedObject(_PIECES)).take(choice)
 
     @property
     def answer(self) -> Json:

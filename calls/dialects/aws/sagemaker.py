@@ -7,9 +7,9 @@ import re
 from typing import Final
 
 from calls.codec.lenient_json import members
-from calls.dialects import Asked, Assembly, Claim, Told
+from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
 from calls.dialects.openai import chat as openai_chat
-from calls.dialects.parts.assembly import Accumulator, Reading
+from calls.dialects.parts.assembly import Accumulator, AccumulatorAssembly
 from calls.dialects.parts.pieces import payload
 from calls.dialects.services import text_generation
 from calls.framing import Framing, payloads, sse
@@ -31,19 +31,19 @@ def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
     return Claim(dialect=NAME, operation="text_completion", kind="model", path=place, model=match[2], streams=streams)
 
 
-def asked(body: Json) -> Asked:
+def asked(body: Json) -> RequestSummary:
     """What a request says, in whichever shape."""
     return openai_chat.asked(body) if "messages" in members(body) else text_generation.asked(body)
 
 
-def told(answer: Json) -> Told:
+def told(answer: Json) -> AnswerSummary:
     """What an answer says, in whichever shape."""
     return openai_chat.told(answer) if "choices" in members(answer) else text_generation.told(answer)
 
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for an answer, streamed or not."""
-    return Reading(content_type, SagemakerStream(), _FRAMINGS)
+    return AccumulatorAssembly(content_type, SagemakerStream(), _FRAMINGS)
 
 
 class SagemakerStream:

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from calls.codec.lenient_json import count, elements, members, some, text
-from calls.dialects import Asked, Assembly, Claim, Told
-from calls.dialects.parts.assembly import Reading
+from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.pieces import payload
 from calls.framing import Framing, json_array, sse
 from calls.model import Headers, Json
@@ -56,23 +56,23 @@ def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
     )
 
 
-def asked(body: Json) -> Asked:
+def asked(body: Json) -> RequestSummary:
     """The model, where it is chosen."""
     request = members(body)
     answered = members(members(request.get("answerGenerationSpec")).get("modelSpec")).get("modelVersion")
     summed = members(members(request.get("summarySpec")).get("modelSpec")).get("version")
     assisted = members(request.get("generationSpec")).get("modelId")
-    return Asked(model=some(answered) or some(summed) or some(assisted))
+    return RequestSummary(model=some(answered) or some(summed) or some(assisted))
 
 
-def told(answer: Json) -> Told:
+def told(answer: Json) -> AnswerSummary:
     """What it says, and which documents it rests on."""
     said = members(answer)
     one = members(said.get("answer"))
     summary = members(members(said.get("reply")).get("summary"))
     words = some(one.get("answerText")) or some(summary.get("summaryText")) or _replies(one)
     found = one.get("references") or said.get("searchResults") or said.get("citedChunks")
-    return Told(text=words or None, finish_reason=_state(one), results=tuple(elements(found)))
+    return AnswerSummary(text=words or None, finish_reason=_state(one), results=tuple(elements(found)))
 
 
 def _replies(one: Mapping[str, Json]) -> str:
@@ -90,7 +90,7 @@ def _state(one: Mapping[str, Json]) -> str | None:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for an answer, whole or so far."""
-    return Reading(content_type, DiscoveryStream(), _FRAMINGS)
+    return AccumulatorAssembly(content_type, DiscoveryStream(), _FRAMINGS)
 
 
 class DiscoveryStream:

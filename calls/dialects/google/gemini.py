@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from calls.codec.lenient_json import count, elements, members, some, text
-from calls.dialects import Asked, Assembly, Claim, Told
-from calls.dialects.parts.assembly import Reading
+from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.pieces import payload
-from calls.dialects.parts.placed_pieces import Placed
+from calls.dialects.parts.placed_pieces import PlacedObject
 from calls.framing import Framing, json_array, sse
 from calls.model import Headers, Json, ToolCall, Usage
 
@@ -106,7 +106,7 @@ def _predicted(model: str) -> str:
     return "image_generation" if "image" in model else "predict"
 
 
-def asked(body: Json) -> Asked:
+def asked(body: Json) -> RequestSummary:
     """The answers of functions that follow the last word of the model. The path names the model."""
     results: list[Json] = []
     for content in map(members, reversed(elements(members(body).get("contents")))):
@@ -115,10 +115,10 @@ def asked(body: Json) -> Asked:
         parts = map(members, elements(content.get("parts")))
         found = [_either(part, "functionResponse", "function_response") for part in parts]
         results[:0] = [_result(response) for response in found if response]
-    return Asked(tool_results=tuple(results))
+    return RequestSummary(tool_results=tuple(results))
 
 
-def told(answer: Json) -> Told:
+def told(answer: Json) -> AnswerSummary:
     """What the first candidate says; why there is none, where the prompt was refused."""
     response = members(answer)
     candidates = elements(response.get("candidates"))
@@ -129,7 +129,7 @@ def told(answer: Json) -> Told:
     said = "".join(texts) or some(candidate.get("output")) or some(candidate.get("content"))
     calls = [members(part.get("functionCall")) for part in parts if "functionCall" in part]
     refused = members(response.get("promptFeedback")).get("blockReason")
-    return Told(
+    return AnswerSummary(
         model=some(response.get("modelVersion")),
         text=said,
         tool_calls=tuple(map(_tool_call, calls)),
@@ -147,7 +147,7 @@ def _going_on(response: Mapping[str, Json]) -> str | None:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for a response, streamed as events or as an array, or whole."""
-    return Reading(content_type, GeminiStream(), _FRAMINGS)
+    return AccumulatorAssembly(content_type, GeminiStream(), _FRAMINGS)
 
 
 class GeminiStream:
@@ -269,7 +269,7 @@ class _StreamedCall:
 
     def __init__(self, part: Mapping[str, Json]) -> None:
         self._state: dict[str, Json] = {}
-        self._arguments = Placed()
+        self._arguments = PlacedObject()
         self._open = True
         self._take(members(part.get("functionCall")))
 

@@ -8,9 +8,9 @@ from typing import Final
 
 from calls.codec.json import dumps
 from calls.codec.lenient_json import members, some
-from calls.dialects import Asked, Assembly, Claim, Told
+from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
 from calls.dialects.google import gemini
-from calls.dialects.parts.assembly import Reading
+from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.pieces import payload
 from calls.framing import Framing, json_array, sse
 from calls.model import Headers, Json
@@ -36,14 +36,14 @@ def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
     )
 
 
-def asked(body: Json) -> Asked:
+def asked(body: Json) -> RequestSummary:
     """The model, and the answers of functions that follow its last word."""
     envelope = members(body)
     results = gemini.asked(envelope.get("request")).tool_results
-    return Asked(model=some(envelope.get("model")), tool_results=results)
+    return RequestSummary(model=some(envelope.get("model")), tool_results=results)
 
 
-def told(answer: Json) -> Told:
+def told(answer: Json) -> AnswerSummary:
     """What the response in the envelope says; a count of tokens has none."""
     envelope = members(answer)
     return gemini.told(envelope.get("response", answer))
@@ -51,7 +51,7 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for an answer, streamed or not."""
-    return Reading(content_type, GeminiCodeStream(), _FRAMINGS)
+    return AccumulatorAssembly(content_type, GeminiCodeStream(), _FRAMINGS)
 
 
 class GeminiCodeStream:

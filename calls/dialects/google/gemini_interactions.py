@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from calls.codec.lenient_json import count, elements, members, some, text
-from calls.dialects import Asked, Assembly, Claim, Told
-from calls.dialects.parts.assembly import Reading
+from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.pieces import arguments_of, payload
 from calls.model import Headers, Json, ToolCall, Usage
 
@@ -32,22 +32,22 @@ def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
             return None
 
 
-def asked(body: Json) -> Asked:
+def asked(body: Json) -> RequestSummary:
     """The model or agent, and what functions answered."""
     request = members(body)
     steps = [members(step) for step in elements(request.get("input"))]
     results = [_result(step) for step in steps if step.get("type") == "function_result"]
-    return Asked(model=some(request.get("model")) or some(request.get("agent")), tool_results=tuple(results))
+    return RequestSummary(model=some(request.get("model")) or some(request.get("agent")), tool_results=tuple(results))
 
 
-def told(answer: Json) -> Told:
+def told(answer: Json) -> AnswerSummary:
     """What an interaction says."""
     said = members(answer)
     steps = [members(step) for step in elements(said.get("steps") or said.get("outputs"))]
     spoken = [part for step in steps if step.get("type") == "model_output" for part in elements(step.get("content"))]
     texts = [text(members(part).get("text")) for part in (*spoken, *steps) if members(part).get("type") == "text"]
     status = some(said.get("status"))
-    return Told(
+    return AnswerSummary(
         model=some(said.get("model")),
         text="".join(texts) or None,
         tool_calls=tuple(_tool_call(step) for step in steps if step.get("type") == "function_call"),
@@ -59,7 +59,7 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for an interaction, streamed or not."""
-    return Reading(content_type, GeminiInteractionsStream())
+    return AccumulatorAssembly(content_type, GeminiInteractionsStream())
 
 
 class GeminiInteractionsStream:

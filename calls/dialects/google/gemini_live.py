@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from calls.codec.lenient_json import count, elements, members, some, text
-from calls.dialects import Asked, Assembly, Claim, Told
-from calls.dialects.parts.assembly import Reading
+from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.pieces import payload
 from calls.dialects.parts.token_counts import added
 from calls.framing import websocket
@@ -33,7 +33,7 @@ def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
     return Claim(dialect=NAME, operation="generate_content", kind="model")
 
 
-def asked(body: Json) -> Asked:
+def asked(body: Json) -> RequestSummary:
     """The model of the setup, and everything that functions answered."""
     said = [members(message) for message in elements(body)]
     models = [some(members(message.get("setup")).get("model")) for message in said]
@@ -41,7 +41,7 @@ def asked(body: Json) -> Asked:
     lists = [elements(one.get("functionResponses", one.get("function_responses"))) for one in responses]
     results = [members(result) for listed in lists for result in listed]
     model = next(filter(None, models), None)
-    return Asked(
+    return RequestSummary(
         model=model.removeprefix("models/") if model else None,
         tool_results=tuple(
             {"id": result.get("id"), "name": result.get("name"), "content": result.get("response")}
@@ -50,11 +50,11 @@ def asked(body: Json) -> Asked:
     )
 
 
-def told(answer: Json) -> Told:
+def told(answer: Json) -> AnswerSummary:
     """What all turns say, one after another."""
     turns = [members(turn) for turn in elements(members(answer).get("turns"))]
     calls = [members(call) for turn in turns for call in elements(members(turn.get("toolCall")).get("functionCalls"))]
-    return Told(
+    return AnswerSummary(
         text="\n".join(filter(None, map(_text, turns))) or None,
         tool_calls=tuple(
             ToolCall(id=some(call.get("id")), name=text(call.get("name")), arguments=call.get("args")) for call in calls
@@ -66,7 +66,7 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for a session, or for the refusal of one."""
-    return Reading(content_type, GeminiLiveStream(), (websocket,))
+    return AccumulatorAssembly(content_type, GeminiLiveStream(), (websocket,))
 
 
 class GeminiLiveStream:

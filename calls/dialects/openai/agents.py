@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from calls.codec.lenient_json import count, elements, members, some, text
-from calls.dialects import Asked, Assembly, Claim, Told
-from calls.dialects.parts.assembly import Reading
+from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.pieces import payload
 from calls.model import Headers, Json, ToolCall, Usage
 
@@ -45,7 +45,7 @@ def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
             return None
 
 
-def asked(body: Json) -> Asked:
+def asked(body: Json) -> RequestSummary:
     """The model, where it is not a saved agent's own, and what tools answered."""
     request = members(body)
     events = (members(event) for event in elements(request.get("events")))
@@ -54,10 +54,10 @@ def asked(body: Json) -> Asked:
         for event in events
         if text(event.get("type")).endswith(".tool_result")
     )
-    return Asked(model=some(members(request.get("agent")).get("model")), tool_results=results)
+    return RequestSummary(model=some(members(request.get("agent")).get("model")), tool_results=results)
 
 
-def told(answer: Json) -> Told:
+def told(answer: Json) -> AnswerSummary:
     """What the session's last turn says."""
     session = members(answer)
     turns, items = elements(session.get("turns")), [members(item) for item in elements(session.get("items"))]
@@ -66,7 +66,7 @@ def told(answer: Json) -> Told:
     usage = members(turn.get("usage") or session.get("usage"))
     status = some(turn.get("status"))
     calls = (item for item in items if text(item.get("type")).endswith(("_call", "_execution")))
-    return Told(
+    return AnswerSummary(
         model=some(members(session.get("agent")).get("model")),
         text=_text(said[-1]) if said else None,
         tool_calls=tuple(map(_tool_call, calls)),
@@ -82,7 +82,7 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for a session, streamed or not."""
-    return Reading(content_type, OpenaiAgentsStream())
+    return AccumulatorAssembly(content_type, OpenaiAgentsStream())
 
 
 class OpenaiAgentsStream:

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from calls.codec.lenient_json import count, elements, members, some, text
-from calls.dialects import Asked, Assembly, Claim, Told
-from calls.dialects.parts.assembly import Reading
-from calls.dialects.parts.pieces import Grown, arguments_of, payload
+from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.dialects.parts.assembly import AccumulatorAssembly
+from calls.dialects.parts.pieces import PiecedObject, arguments_of, payload
 from calls.model import Headers, Json, ToolCall, Usage, header
 
 NAME: Final = "openai_assistants"
@@ -51,17 +51,17 @@ def _other(method: str, what: str) -> Claim:
     return Claim(dialect=NAME, operation=operation, kind="other")
 
 
-def asked(body: Json) -> Asked:
+def asked(body: Json) -> RequestSummary:
     """The model, where it is not the assistant's own, and what tools answered."""
     request = members(body)
     outputs = [(one, "output") for one in map(members, elements(request.get("tool_outputs")))]
     # Azure's agents ask whether they may call a server of tools, and are told so in the same place.
     approvals = [(one, "approve") for one in map(members, elements(request.get("tool_approvals")))]
     results = ({"id": one.get("tool_call_id"), "content": one.get(what)} for one, what in (*outputs, *approvals))
-    return Asked(model=some(request.get("model")), tool_results=tuple(results))
+    return RequestSummary(model=some(request.get("model")), tool_results=tuple(results))
 
 
-def told(answer: Json) -> Told:
+def told(answer: Json) -> AnswerSummary:
     """What a run says, or the newest answer in a list of messages."""
     run = members(answer)
     status = some(run.get("status")) if run.get("object") == "thread.run" else None
@@ -69,7 +69,7 @@ def told(answer: Json) -> Told:
     required = members(run.get("required_action"))
     action = members(required.get("submit_tool_outputs") or required.get("submit_tool_approval"))
     usage = members(run.get("usage"))
-    return Told(
+    return AnswerSummary(
         model=some(run.get("model")),
         text=_newest(run),
         tool_calls=tuple(_tool_call(members(call)) for call in elements(action.get("tool_calls"))),
@@ -86,7 +86,7 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for a run or anything about one, streamed or not."""
-    return Reading(content_type, AssistantsStream())
+    return AccumulatorAssembly(content_type, AssistantsStream())
 
 
 _JOINED: Final = frozenset(("value", "arguments", "input", "logs"))
@@ -141,7 +141,7 @@ class _Thing:
     """A message or a step while it comes: told whole at its begin and its end, in pieces between."""
 
     def __init__(self) -> None:
-        self._grown = Grown(_JOINED)
+        self._grown = PiecedObject(_JOINED)
 
     def take(self, said: Mapping[str, Json]) -> None:
         """Take one event about it."""
@@ -149,7 +149,7 @@ class _Thing:
             self._grown.take(members(said["delta"]))
             return
         # Whatever came in pieces is told again, whole.
-        self._grown = Grown(_JOINED)
+        self._grown = PiecedObject(_JOINED)
         self._grown.take(said)
 
     def whole(self) -> Json:

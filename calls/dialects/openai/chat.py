@@ -15,8 +15,8 @@ from typing import Final
 
 from calls.codec.json import dumps
 from calls.codec.lenient_json import count, elements, members, some, text
-from calls.dialects import Asked, Assembly, Claim, Told
-from calls.dialects.parts.assembly import Reading
+from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.pieces import Entries, Record, arguments_of, payload
 from calls.model import Headers, Json, ToolCall, Usage
 
@@ -60,7 +60,7 @@ def _elsewhere(host: str, path: str) -> re.Match[str] | None:
     return next((match for match in found if match), None)
 
 
-def asked(body: Json) -> Asked:
+def asked(body: Json) -> RequestSummary:
     """The model, and the tool messages that follow the last word of the assistant."""
     request = members(body)
     results: list[Json] = []
@@ -72,16 +72,16 @@ def asked(body: Json) -> Asked:
             continue
         results.append({"id": said.get("tool_call_id"), "name": said.get("name"), "content": said.get("content")})
     model = some(request.get("model")) or some(request.get("model_id"))
-    return Asked(model=model, tool_results=tuple(reversed(results)))
+    return RequestSummary(model=model, tool_results=tuple(reversed(results)))
 
 
-def told(answer: Json) -> Told:
+def told(answer: Json) -> AnswerSummary:
     """What the first choice says; tool calls and text of several choices would not be one answer."""
     completion = members(answer)
     choices = elements(completion.get("choices"))
     choice = members(choices[0]) if choices else {}
     message = members(choice.get("message"))
-    return Told(
+    return AnswerSummary(
         model=some(completion.get("model")),
         fingerprint=some(completion.get("system_fingerprint")),
         text=_text(message),
@@ -93,7 +93,7 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for a completion, streamed or not."""
-    return Reading(content_type, ChatStream())
+    return AccumulatorAssembly(content_type, ChatStream())
 
 
 class ChatStream:

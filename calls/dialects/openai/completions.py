@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from calls.codec.lenient_json import count, elements, members, some, text
-from calls.dialects import Asked, Assembly, Claim, Told
-from calls.dialects.parts.assembly import Reading
+from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.pieces import payload
 from calls.model import Headers, Json, Usage
 
@@ -29,17 +29,17 @@ def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
     return Claim(dialect=NAME, operation="text_completion", kind="model", model=match["model"]) if match else None
 
 
-def asked(body: Json) -> Asked:
+def asked(body: Json) -> RequestSummary:
     """The model."""
-    return Asked(model=some(members(body).get("model")))
+    return RequestSummary(model=some(members(body).get("model")))
 
 
-def told(answer: Json) -> Told:
+def told(answer: Json) -> AnswerSummary:
     """What the first choice says."""
     completion = members(answer)
     choices = elements(completion.get("choices"))
     choice = members(choices[0]) if choices else {}
-    return Told(
+    return AnswerSummary(
         model=some(completion.get("model")),
         fingerprint=some(completion.get("system_fingerprint")),
         text=text(choice["text"]) if "text" in choice else None,
@@ -50,7 +50,7 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for a completion, streamed or not."""
-    return Reading(content_type, CompletionsStream())
+    return AccumulatorAssembly(content_type, CompletionsStream())
 
 
 class CompletionsStream:

@@ -14,8 +14,8 @@ from sys import byteorder
 from typing import Final
 
 from calls.codec.lenient_json import count, elements, members, some
-from calls.dialects import Asked, Assembly, Claim, Told
-from calls.dialects.parts.assembly import Reading
+from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.model import Headers, Json, Usage
 
 NAME: Final = "openai_embeddings"
@@ -31,18 +31,18 @@ def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
     return Claim(dialect=NAME, operation="embeddings", kind="model", model=match["model"]) if match else None
 
 
-def asked(body: Json) -> Asked:
+def asked(body: Json) -> RequestSummary:
     """The model."""
-    return Asked(model=some(members(body).get("model")))
+    return RequestSummary(model=some(members(body).get("model")))
 
 
-def told(answer: Json) -> Told:
+def told(answer: Json) -> AnswerSummary:
     """Vectors say nothing; what they cost is said."""
     embeddings = members(answer)
     usage = members(embeddings.get("usage"))
     prompt = count(usage.get("prompt_tokens"))
     # Voyage counts only the whole.
-    return Told(
+    return AnswerSummary(
         model=some(embeddings.get("model")),
         usage=Usage(
             input_tokens=count(usage.get("total_tokens")) if prompt is None else prompt,
@@ -56,7 +56,7 @@ def assemble(content_type: str) -> Assembly:
     return _Vectors(content_type)
 
 
-class _Vectors(Reading):
+class _Vectors(AccumulatorAssembly):
     """A body of embeddings, with their vectors as numbers."""
 
     def __init__(self, content_type: str) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from calls.codec.lenient_json import count, elements, members, some, text
-from calls.dialects import Asked, Assembly, Claim, Told
-from calls.dialects.parts.assembly import Reading
+from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.pieces import arguments_of, payload
 from calls.dialects.parts.token_counts import added
 from calls.framing import websocket
@@ -47,26 +47,26 @@ def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
     return Claim(dialect=NAME, operation="realtime", kind="model")
 
 
-def asked(body: Json) -> Asked:
+def asked(body: Json) -> RequestSummary:
     """The model, where the session names it, and everything that tools answered."""
     said = [members(message) for message in elements(body)]
     models = [some(members(message.get("session")).get("model")) for message in said]
     items = [members(message.get("item")) for message in said]
     outputs = [item for item in items if text(item.get("type")).endswith("_call_output")]
-    return Asked(
+    return RequestSummary(
         model=next((model for model in reversed(models) if model), None),
         tool_results=tuple({"id": item.get("call_id"), "content": item.get("output")} for item in outputs),
     )
 
 
-def told(answer: Json) -> Told:
+def told(answer: Json) -> AnswerSummary:
     """What all responses of the session say, one after another."""
     session = members(answer)
     responses = [members(response) for response in elements(session.get("responses"))]
     items = [members(item) for response in responses for item in elements(response.get("output"))]
     parts = [[members(part) for part in elements(item.get("content"))] for item in items]
     texts = ["".join(some(part.get("text")) or text(part.get("transcript")) for part in of_item) for of_item in parts]
-    return Told(
+    return AnswerSummary(
         model=some(members(session.get("session")).get("model")),
         text="\n".join(filter(None, (*texts, some(session.get("output_transcript"))))) or None,
         tool_calls=tuple(_tool_call(item) for item in items if text(item.get("type")).endswith("_call")),
@@ -77,7 +77,7 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for a session, or for the refusal of one."""
-    return Reading(content_type, RealtimeStream(), (websocket,))
+    return AccumulatorAssembly(content_type, RealtimeStream(), (websocket,))
 
 
 class RealtimeStream:

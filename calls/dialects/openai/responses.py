@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from calls.codec.lenient_json import count, elements, members, some, text
-from calls.dialects import Asked, Assembly, Claim, Told
-from calls.dialects.parts.assembly import Reading
+from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.pieces import arguments_of, payload
 from calls.model import Headers, Json, ToolCall, Usage
 
@@ -71,7 +71,7 @@ def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
             return None
 
 
-def asked(body: Json) -> Asked:
+def asked(body: Json) -> RequestSummary:
     """The model, and the outputs of tools that follow what the model said last."""
     request = members(body)
     results: list[Json] = []
@@ -84,17 +84,17 @@ def asked(body: Json) -> Asked:
             results.append({"id": item.get("call_id"), "content": item.get("tools")})
         elif kind == "reasoning" or kind.endswith("_call") or item.get("role") == "assistant":
             break
-    return Asked(model=some(request.get("model")), tool_results=tuple(reversed(results)))
+    return RequestSummary(model=some(request.get("model")), tool_results=tuple(reversed(results)))
 
 
-def told(answer: Json) -> Told:
+def told(answer: Json) -> AnswerSummary:
     """What a response says; one that is still at work says whom to ask for the rest."""
     response = members(answer)
     items = [members(item) for item in elements(response.get("output"))]
     texts = [text(part.get("text")) for part in map(members, _parts(items)) if part.get("type") == "output_text"]
     status = some(response.get("status"))
     done = status not in _UNDONE
-    return Told(
+    return AnswerSummary(
         model=some(response.get("model")),
         text="".join(texts) if texts else None,
         tool_calls=tuple(_tool_call(item) for item in items if _is_call(item)),
@@ -106,7 +106,7 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for a response, streamed or not."""
-    return Reading(content_type, ResponsesStream())
+    return AccumulatorAssembly(content_type, ResponsesStream())
 
 
 class ResponsesStream:

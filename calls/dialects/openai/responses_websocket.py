@@ -8,9 +8,9 @@ import re
 from typing import Final
 
 from calls.codec.lenient_json import elements, members, some, text
-from calls.dialects import Asked, Assembly, Claim, Told
+from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
 from calls.dialects.openai import responses as openai_responses
-from calls.dialects.parts.assembly import Reading
+from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.pieces import payload
 from calls.dialects.parts.token_counts import added
 from calls.framing import websocket
@@ -29,20 +29,20 @@ def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
     return Claim(dialect=NAME, operation="chat", kind="model")
 
 
-def asked(body: Json) -> Asked:
+def asked(body: Json) -> RequestSummary:
     """The model that was asked last, and everything that tools answered."""
     each = [openai_responses.asked(message) for message in elements(body)]
     models = [one.model for one in each if one.model]
     results = tuple(result for one in each for result in one.tool_results)
-    return Asked(model=models[-1] if models else None, tool_results=results)
+    return RequestSummary(model=models[-1] if models else None, tool_results=results)
 
 
-def told(answer: Json) -> Told:
+def told(answer: Json) -> AnswerSummary:
     """What all responses say, one after another. Nobody polls for what goes on in a socket."""
     each = [openai_responses.told(response) for response in elements(members(answer).get("responses"))]
     if not each:
-        return Told()
-    return Told(
+        return AnswerSummary()
+    return AnswerSummary(
         model=each[-1].model,
         text="\n".join(one.text for one in each if one.text) or None,
         tool_calls=tuple(call for one in each for call in one.tool_calls),
@@ -53,7 +53,7 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for all that comes over a socket, or for the refusal of one."""
-    return Reading(content_type, ResponsesWebsocketStream(), (websocket,))
+    return AccumulatorAssembly(content_type, ResponsesWebsocketStream(), (websocket,))
 
 
 class ResponsesWebsocketStream:

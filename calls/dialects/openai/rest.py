@@ -10,8 +10,8 @@ from itertools import pairwise
 from typing import Final
 
 from calls.codec.lenient_json import count, elements, members, some, text
-from calls.dialects import Asked, Assembly, Claim, Told
-from calls.dialects.parts.assembly import Reading
+from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.pieces import payload
 from calls.model import Headers, Json, Kind, Usage
 
@@ -116,17 +116,17 @@ def _other(method: str, path: str) -> Claim | None:
     return _claim("_".join([method.lower(), *words]), kind)
 
 
-def asked(body: Json) -> Asked:
+def asked(body: Json) -> RequestSummary:
     """The model; a form has a list of values for each field."""
     model = members(body).get("model")
     values = elements(model)
-    return Asked(model=some(values[0]) if values else some(model))
+    return RequestSummary(model=some(values[0]) if values else some(model))
 
 
-def told(answer: Json) -> Told:
+def told(answer: Json) -> AnswerSummary:
     """What a transcription says, and what it all cost. A video that is still made says whom to ask for it."""
     if isinstance(answer, str):
-        return Told(text=answer)
+        return AnswerSummary(text=answer)
     made = members(answer)
     usage = members(made.get("usage"))
     found = elements(made.get("data")) if made.get("object") == "vector_store.search_results.page" else ()
@@ -135,7 +135,7 @@ def told(answer: Json) -> Told:
         if made.get("object") == "edit"
         else made
     )
-    return Told(
+    return AnswerSummary(
         model=some(made.get("model")),
         text=some(edited.get("text")),
         usage=Usage(
@@ -164,7 +164,7 @@ def assemble(content_type: str) -> Assembly:
     return _Any(content_type)
 
 
-class _Any(Reading):
+class _Any(AccumulatorAssembly):
     """A body that may also be a plain text: a transcript as `text`, `srt` or `vtt`."""
 
     def __init__(self, content_type: str) -> None:

@@ -8,7 +8,7 @@ that its providers use; the rest is the same for all.
 from typing import Final, Protocol
 
 from calls.codec.json import NotLossless, lenient
-from calls.framing import Decoding, Framing, Message, sse
+from calls.framing import DecoderInterface, Framing, Message, sse
 from calls.model import Json
 
 
@@ -30,7 +30,7 @@ class Accumulator(Protocol):
 SSE: Final[tuple[Framing, ...]] = (sse,)
 
 
-class Reading:
+class AccumulatorAssembly:
     """An `Assembly` over an accumulator."""
 
     def __init__(self, content_type: str, accumulator: Accumulator, framings: tuple[Framing, ...] = SSE) -> None:
@@ -39,7 +39,7 @@ class Reading:
         self._framings = framings
         self._held: list[bytes] = []
         self._size = self._ask_at = 0
-        self._decoder: Decoding | None = None
+        self._decoder: DecoderInterface | None = None
         self._decided = False
         self._answer: Json = None
         self._complete: bool | None = None

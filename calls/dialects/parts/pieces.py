@@ -79,13 +79,13 @@ class Entries:
         return [entry.whole() if isinstance(entry, Record) else entry for entry in self._entries]
 
 
-class Grown:
+class PiecedObject:
     """An object that comes in pieces at any depth: the texts of some names are joined, entries with an index are
     continued, other lists go on, and everything else is said anew."""
 
     def __init__(self, joined: frozenset[str]) -> None:
         self._joined = joined
-        self._members: dict[str, Json | _Words | Grown | _Row] = {}
+        self._members: dict[str, Json | _Words | PiecedObject | _Row] = {}
 
     def take(self, delta: Mapping[str, Json]) -> None:
         """Take what one delta says of it; null says nothing of what was said before."""
@@ -94,7 +94,7 @@ class Grown:
                 case str() if name in self._joined:
                     self._member(name, _Words).take(said)
                 case Mapping():
-                    self._member(name, lambda: Grown(self._joined)).take(said)
+                    self._member(name, lambda: PiecedObject(self._joined)).take(said)
                 case list():
                     self._member(name, lambda: _Row(self._joined)).take(said)
                 case None if name in self._members:
@@ -106,7 +106,7 @@ class Grown:
         """The object so far."""
         return {name: said.whole() if isinstance(said, _GROWING) else said for name, said in self._members.items()}
 
-    def _member[T: (_Words, Grown, _Row)](self, name: str, made: Callable[[], T]) -> T:
+    def _member[T: (_Words, PiecedObject, _Row)](self, name: str, made: Callable[[], T]) -> T:
         new, member = made(), self._members.get(name)
         if type(member) is not type(new):
             self._members[name] = member = new
@@ -132,7 +132,7 @@ class _Row:
     def __init__(self, joined: frozenset[str]) -> None:
         self._joined = joined
         self._loose: list[Json] = []
-        self._entries: dict[int, Grown] = {}
+        self._entries: dict[int, PiecedObject] = {}
 
     def take(self, entries: list[Json]) -> None:
         for entry in entries:
@@ -141,10 +141,10 @@ class _Row:
                 self._loose.append(entry)
                 continue
             rest = {name: said for name, said in members(entry).items() if name != "index"}
-            self._entries.setdefault(place, Grown(self._joined)).take(rest)
+            self._entries.setdefault(place, PiecedObject(self._joined)).take(rest)
 
     def whole(self) -> Json:
         return [*self._loose, *(self._entries[place].whole() for place in sorted(self._entries))]
 
 
-_GROWING: Final = (Grown, _Words, _Row)
+_GROWING: Final = (PiecedObject, _Words, _Row)

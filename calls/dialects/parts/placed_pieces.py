@@ -11,7 +11,7 @@ _STEP: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\['([^']*)'\]|\[\"([^\"]*)\"
 _DEEPEST: Final = 64
 
 
-class Placed:
+class PlacedObject:
     """An object that grows at the places that its pieces name (RFC 9535, of which only names and indexes occur)."""
 
     def __init__(self) -> None:

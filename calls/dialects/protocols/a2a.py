@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from calls.codec.lenient_json import elements, members, some, text
-from calls.dialects import Asked, Assembly, Claim, Told
-from calls.dialects.parts.assembly import Reading
+from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.pieces import payload
 from calls.dialects.protocols.jsonrpc import messages
 from calls.model import Headers, Json
@@ -53,12 +53,12 @@ def speaks(headers: Headers, methods: tuple[str, ...]) -> Claim | None:  # noqa:
             return None
 
 
-def asked(body: Json) -> Asked:  # noqa: ARG001 # as the protocol has it
+def asked(body: Json) -> RequestSummary:  # noqa: ARG001 # as the protocol has it
     """What is asked for is the message itself."""
-    return Asked()
+    return RequestSummary()
 
 
-def told(answer: Json) -> Told:
+def told(answer: Json) -> AnswerSummary:
     """What the agent says, and in which state its task is."""
     [said, *_] = messages(answer) or [{}]
     result = _result(said)
@@ -66,12 +66,12 @@ def told(answer: Json) -> Told:
     parts = [part for artifact in elements(result.get("artifacts")) for part in _parts(members(artifact))]
     spoken = parts or _parts(result) or _parts(members(members(result.get("status")).get("message")))
     texts = [text(part.get("text")) for part in spoken if "text" in part]
-    return Told(text="".join(texts) or None, finish_reason=state)
+    return AnswerSummary(text="".join(texts) or None, finish_reason=state)
 
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for an answer, streamed or not."""
-    return Reading(content_type, A2aStream())
+    return AccumulatorAssembly(content_type, A2aStream())
 
 
 class A2aStream:

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from calls.codec.lenient_json import elements, members
-from calls.dialects import Asked, Assembly, Claim, Told
-from calls.dialects.parts.assembly import Reading
+from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.pieces import payload
 from calls.model import Headers, Json
 
@@ -23,21 +23,21 @@ def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
     return Claim(dialect=NAME, operation=NAME, kind="retrieval" if path == _WEAVIATE else None)
 
 
-def asked(body: Json) -> Asked:  # noqa: ARG001 # as the protocol has it
+def asked(body: Json) -> RequestSummary:  # noqa: ARG001 # as the protocol has it
     """Nothing beyond the operation itself."""
-    return Asked()
+    return RequestSummary()
 
 
-def told(answer: Json) -> Told:
+def told(answer: Json) -> AnswerSummary:
     """What a search of Weaviate found, by class."""
     classes = members(members(members(answer).get("data")).get("Get"))
     found = [members(one) for name in classes for one in elements(classes[name])]
-    return Told(results=tuple(map(_chunk, found)))
+    return AnswerSummary(results=tuple(map(_chunk, found)))
 
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for a result, or for the results of a subscription or of what is deferred."""
-    return Reading(content_type, GraphqlStream())
+    return AccumulatorAssembly(content_type, GraphqlStream())
 
 
 class GraphqlStream:

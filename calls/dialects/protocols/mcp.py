@@ -9,8 +9,8 @@ from typing import Final
 
 from calls.codec.json import NotLossless, lenient
 from calls.codec.lenient_json import elements, members, some, text
-from calls.dialects import Asked, Assembly, Claim, Told
-from calls.dialects.parts.assembly import Reading
+from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.protocols.jsonrpc import is_answer, messages
 from calls.model import Headers, Json, Kind, ToolCall, header
 
@@ -60,23 +60,23 @@ def speaks(headers: Headers, methods: tuple[str, ...]) -> Claim | None:
             return Claim(dialect=NAME, operation="batch", kind="tool" if "tools/call" in methods else "other")
 
 
-def asked(body: Json) -> Asked:
+def asked(body: Json) -> RequestSummary:
     """The tools that are called."""
     calls = [message for message in messages(body) if message.get("method") == "tools/call"]
-    return Asked(tool_calls=tuple(map(_tool_call, calls)))
+    return RequestSummary(tool_calls=tuple(map(_tool_call, calls)))
 
 
-def told(answer: Json) -> Told:
+def told(answer: Json) -> AnswerSummary:
     """What the tools, resources or prompts of an answer say."""
     results = [members(one.get("result")) for one in messages(answer)]
     texts = [said for result in results for said in _texts(result)]
     found = tuple(_result(members(one.get("result")), one.get("id")) for one in messages(answer) if _is_tool(one))
-    return Told(text="\n".join(texts) if texts else None, results=found)
+    return AnswerSummary(text="\n".join(texts) if texts else None, results=found)
 
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for an answer, at the end of a stream or alone."""
-    return Reading(content_type, McpStream())
+    return AccumulatorAssembly(content_type, McpStream())
 
 
 class McpStream:

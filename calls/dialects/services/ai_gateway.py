@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from calls.codec.lenient_json import count, elements, members, some, text
-from calls.dialects import Asked, Assembly, Claim, Told
-from calls.dialects.parts.assembly import Reading
+from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.pieces import arguments_of, payload
 from calls.model import Headers, Json, ToolCall, Usage, header
 
@@ -54,7 +54,7 @@ def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
     )
 
 
-def asked(body: Json) -> Asked:
+def asked(body: Json) -> RequestSummary:
     """What tools answered since the assistant spoke last. The model stands in a header."""
     results: list[Json] = []
     for message in map(members, reversed(elements(members(body).get("prompt")))):
@@ -63,17 +63,17 @@ def asked(body: Json) -> Asked:
         for part in map(members, reversed(elements(message.get("content")))):
             if part.get("type") == "tool-result":
                 results.insert(0, {"id": part.get("toolCallId"), "content": part.get("output", part.get("result"))})
-    return Asked(tool_results=tuple(results))
+    return RequestSummary(tool_results=tuple(results))
 
 
-def told(answer: Json) -> Told:
+def told(answer: Json) -> AnswerSummary:
     """What an answer says, in whichever version of its words."""
     said = members(answer)
     content = said.get("content")  # a list of parts, and in tests of the gateway's own one part
     parts = [members(part) for part in (elements(content) or [content])]
     texts = [text(part.get("text")) for part in parts if part.get("type") == "text"]
     reason = said.get("finishReason")
-    return Told(
+    return AnswerSummary(
         model=some(members(said.get("response")).get("modelId")),
         text="".join(texts) if texts else some(said.get("text")),
         tool_calls=tuple(_tool_call(part) for part in parts if part.get("type") == "tool-call"),
@@ -85,7 +85,7 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for an answer, streamed or not."""
-    return Reading(content_type, AiGatewayStream())
+    return AccumulatorAssembly(content_type, AiGatewayStream())
 
 
 class AiGatewayStream:

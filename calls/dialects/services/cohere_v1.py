@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from calls.codec.lenient_json import count, elements, members, some, text
-from calls.dialects import Asked, Assembly, Claim, Told
-from calls.dialects.parts.assembly import Reading
+from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.pieces import payload
 from calls.framing import Framing, ndjson, sse
 from calls.model import Headers, Json, ToolCall, Usage, header
@@ -41,19 +41,19 @@ def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
     return Claim(dialect=NAME, operation=operation, kind="model") if operation else None
 
 
-def asked(body: Json) -> Asked:
+def asked(body: Json) -> RequestSummary:
     """The model, and what tools answered."""
     request = members(body)
     results = [members(result) for result in elements(request.get("tool_results"))]
-    return Asked(model=some(request.get("model")), tool_results=tuple(map(_result, results)))
+    return RequestSummary(model=some(request.get("model")), tool_results=tuple(map(_result, results)))
 
 
-def told(answer: Json) -> Told:
+def told(answer: Json) -> AnswerSummary:
     """What an answer says."""
     said = members(answer)
     generations = [members(one) for one in elements(said.get("generations"))]
     first = generations[0] if generations else said
-    return Told(
+    return AnswerSummary(
         text=some(first.get("text")),
         tool_calls=tuple(map(_tool_call, map(members, elements(said.get("tool_calls"))))),
         finish_reason=some(first.get("finish_reason")),
@@ -63,7 +63,7 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for an answer, streamed or not."""
-    return Reading(content_type, CohereV1Stream(), _FRAMINGS)
+    return AccumulatorAssembly(content_type, CohereV1Stream(), _FRAMINGS)
 
 
 class CohereV1Stream:

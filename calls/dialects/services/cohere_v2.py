@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from calls.codec.lenient_json import count, elements, members, some, text
-from calls.dialects import Asked, Assembly, Claim, Told
-from calls.dialects.parts.assembly import Reading
+from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.pieces import arguments_of, payload
 from calls.model import Headers, Json, ToolCall, Usage, header
 
@@ -29,7 +29,7 @@ def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
     return Claim(dialect=NAME, operation=operation, kind="model") if operation else None
 
 
-def asked(body: Json) -> Asked:
+def asked(body: Json) -> RequestSummary:
     """The model, and the tool messages that follow the last word of the assistant."""
     request = members(body)
     results: list[Json] = []
@@ -38,16 +38,16 @@ def asked(body: Json) -> Asked:
             break
         if message.get("role") == "tool":
             results.insert(0, {"id": message.get("tool_call_id"), "content": message.get("content")})
-    return Asked(model=some(request.get("model")), tool_results=tuple(results))
+    return RequestSummary(model=some(request.get("model")), tool_results=tuple(results))
 
 
-def told(answer: Json) -> Told:
+def told(answer: Json) -> AnswerSummary:
     """What a message says."""
     said = members(answer)
     message = members(said.get("message"))
     parts = [members(part) for part in elements(message.get("content"))]
     texts = [text(part.get("text")) for part in parts if part.get("type") == "text"]
-    return Told(
+    return AnswerSummary(
         text="".join(texts) if texts else None,
         tool_calls=tuple(map(_tool_call, map(members, elements(message.get("tool_calls"))))),
         finish_reason=some(said.get("finish_reason")),
@@ -57,7 +57,7 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for a message, streamed or not."""
-    return Reading(content_type, CohereV2Stream())
+    return AccumulatorAssembly(content_type, CohereV2Stream())
 
 
 class CohereV2Stream:

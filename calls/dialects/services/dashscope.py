@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from calls.codec.lenient_json import count, elements, members, some, text
-from calls.dialects import Asked, Assembly, Claim, Told
-from calls.dialects.parts.assembly import Reading
-from calls.dialects.parts.pieces import Grown, arguments_of, payload
+from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.dialects.parts.assembly import AccumulatorAssembly
+from calls.dialects.parts.pieces import PiecedObject, arguments_of, payload
 from calls.model import Headers, Json, ToolCall, Usage
 
 NAME: Final = "dashscope"
@@ -32,7 +32,7 @@ def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
     return Claim(dialect=NAME, operation=operation, kind="model", provider="alibaba")
 
 
-def asked(body: Json) -> Asked:
+def asked(body: Json) -> RequestSummary:
     """The model, and the tool messages that follow the last word of the assistant."""
     results: list[Json] = []
     for message in reversed(elements(members(members(body).get("input")).get("messages"))):
@@ -41,17 +41,17 @@ def asked(body: Json) -> Asked:
             results.append({"id": said.get("tool_call_id"), "name": said.get("name"), "content": said.get("content")})
         elif said.get("role") == "assistant":
             break
-    return Asked(model=some(members(body).get("model")), tool_results=tuple(reversed(results)))
+    return RequestSummary(model=some(members(body).get("model")), tool_results=tuple(reversed(results)))
 
 
-def told(answer: Json) -> Told:
+def told(answer: Json) -> AnswerSummary:
     """What the first choice says, or the text; of a reranker, what it found."""
     said = members(answer)
     output, usage = members(said.get("output")), members(said.get("usage"))
     choice = _choice(output)
     message = members(choice.get("message"))
     reason = some(choice.get("finish_reason")) or some(output.get("finish_reason"))
-    return Told(
+    return AnswerSummary(
         model=some(said.get("model")),
         text=_text(message.get("content")) or some(output.get("text")),
         tool_calls=tuple(map(_tool_call, map(members, elements(message.get("tool_calls"))))),
@@ -68,7 +68,7 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for an answer, streamed or not."""
-    return Reading(content_type, DashscopeStream())
+    return AccumulatorAssembly(content_type, DashscopeStream())
 
 
 class DashscopeStream:
@@ -76,7 +76,7 @@ class DashscopeStream:
 
     def __init__(self) -> None:
         self._state: dict[str, Json] = {}
-        self._joined = Grown(_JOINED)
+        self._joined = PiecedObject(_JOINED)
         self._output: Mapping[str, Json] = {}
         self._before = ""
         self._whole = True

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from calls.codec.lenient_json import count, elements, members, some, text
-from calls.dialects import Asked, Assembly, Claim, Told
-from calls.dialects.parts.assembly import Reading
+from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.pieces import arguments_of, payload
 from calls.model import Headers, Json, ToolCall, Usage
 
@@ -31,22 +31,24 @@ def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
     return Claim(dialect=NAME, operation="invoke_agent", kind="model") if match else None
 
 
-def asked(body: Json) -> Asked:
+def asked(body: Json) -> RequestSummary:
     """The model, or the agent that has one, and what functions answered."""
     request = members(body)
     entries = [members(entry) for entry in elements(request.get("inputs"))]
     results = [_result(entry) for entry in entries if entry.get("type") == "function.result"]
-    return Asked(model=some(request.get("model")) or some(request.get("agent_id")), tool_results=tuple(results))
+    return RequestSummary(
+        model=some(request.get("model")) or some(request.get("agent_id")), tool_results=tuple(results)
+    )
 
 
-def told(answer: Json) -> Told:
+def told(answer: Json) -> AnswerSummary:
     """What the outputs say. A turn that ends with calls waits for their results."""
     said = members(answer)
     outputs = [members(output) for output in elements(said.get("outputs"))]
     texts = [_text(output.get("content")) for output in outputs if output.get("type") == "message.output"]
     calls = [output for output in outputs if output.get("type") in ("function.call", "tool.execution")]
     waits = any(output.get("type") == "function.call" for output in outputs[-1:])
-    return Told(
+    return AnswerSummary(
         model=next((name for name in (some(output.get("model")) for output in reversed(outputs)) if name), None),
         text="".join(texts) if texts else None,
         tool_calls=tuple(map(_tool_call, calls)),
@@ -57,7 +59,7 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for a turn, streamed or not."""
-    return Reading(content_type, MistralConversationsStream())
+    return AccumulatorAssembly(content_type, MistralConversationsStream())
 
 
 class MistralConversationsStream:

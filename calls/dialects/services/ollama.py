@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from calls.codec.lenient_json import count, elements, members, some, text
-from calls.dialects import Asked, Assembly, Claim, Told
-from calls.dialects.parts.assembly import Reading
+from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.pieces import arguments_of, payload
 from calls.framing import Framing, ndjson
 from calls.model import Headers, Json, ToolCall, Usage, header
@@ -41,7 +41,7 @@ def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
     return Claim(dialect=NAME, operation=_OPERATIONS[match[1]], kind="model", provider=NAME)
 
 
-def asked(body: Json) -> Asked:
+def asked(body: Json) -> RequestSummary:
     """The model, and the tool messages that follow the last word of the assistant."""
     request = members(body)
     results: list[Json] = []
@@ -51,14 +51,14 @@ def asked(body: Json) -> Asked:
         if message.get("role") == "tool":
             name = message.get("tool_name") or message.get("name")
             results.insert(0, {"id": message.get("tool_call_id"), "name": name, "content": message.get("content")})
-    return Asked(model=some(request.get("model")), tool_results=tuple(results))
+    return RequestSummary(model=some(request.get("model")), tool_results=tuple(results))
 
 
-def told(answer: Json) -> Told:
+def told(answer: Json) -> AnswerSummary:
     """What an answer says."""
     said = members(answer)
     message = members(said.get("message"))
-    return Told(
+    return AnswerSummary(
         model=some(said.get("model")),
         text=some(message.get("content")) or some(said.get("response")),
         tool_calls=tuple(map(_tool_call, map(members, elements(message.get("tool_calls"))))),
@@ -69,7 +69,7 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for an answer, streamed or not."""
-    return Reading(content_type, OllamaStream(), _FRAMINGS)
+    return AccumulatorAssembly(content_type, OllamaStream(), _FRAMINGS)
 
 
 class OllamaStream:

@@ -4,8 +4,8 @@ import re
 from typing import Final
 
 from calls.codec.lenient_json import count, elements, members, some, text
-from calls.dialects import Asked, Assembly, Claim, Told
-from calls.dialects.parts.assembly import Reading
+from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.model import Headers, Json, Usage
 
 NAME: Final = "replicate"
@@ -28,12 +28,12 @@ def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
     return None
 
 
-def asked(body: Json) -> Asked:
+def asked(body: Json) -> RequestSummary:
     """The version of a model, where the path does not name the model."""
-    return Asked(model=some(members(body).get("model")) or some(members(body).get("version")))
+    return RequestSummary(model=some(members(body).get("model")) or some(members(body).get("version")))
 
 
-def told(answer: Json) -> Told:
+def told(answer: Json) -> AnswerSummary:
     """What a prediction came to; of a stream, its text."""
     said = members(answer)
     output, metrics = said.get("output"), members(said.get("metrics"))
@@ -43,12 +43,14 @@ def told(answer: Json) -> Told:
         input_tokens=count(metrics.get("input_token_count")), output_tokens=count(metrics.get("output_token_count"))
     )
     pending = some(said.get("id")) if status in _GOING_ON else None
-    return Told(model=some(said.get("model")), text=spoken or None, finish_reason=status, usage=counts, pending=pending)
+    return AnswerSummary(
+        model=some(said.get("model")), text=spoken or None, finish_reason=status, usage=counts, pending=pending
+    )
 
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for a prediction, or for the stream of one's output."""
-    return Reading(content_type, ReplicateStream())
+    return AccumulatorAssembly(content_type, ReplicateStream())
 
 
 class ReplicateStream:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from calls.codec.lenient_json import count, elements, members, some
-from calls.dialects import Asked, Assembly, Claim, Told
+from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
 from calls.dialects.generic import WholeBody
 from calls.model import Headers, Json, Usage
 
@@ -31,15 +31,15 @@ def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
     return Claim(dialect=NAME, operation="rerank", kind="model", path=_PROJECT.sub("/projects/*/", path))
 
 
-def asked(body: Json) -> Asked:
+def asked(body: Json) -> RequestSummary:
     """The model."""
     request = members(body)
     bedrock = members(members(request.get("rerankingConfiguration")).get("bedrockRerankingConfiguration"))
     named = (request.get("model"), request.get("model_id"), members(bedrock.get("modelConfiguration")).get("modelArn"))
-    return Asked(model=next((model for model in map(some, named) if model), None))
+    return RequestSummary(model=next((model for model in map(some, named) if model), None))
 
 
-def told(answer: Json) -> Told:
+def told(answer: Json) -> AnswerSummary:
     """Which documents, best first."""
     said = members(answer)
     usage = members(said.get("usage"))
@@ -47,7 +47,7 @@ def told(answer: Json) -> Told:
     ranked = next((said[name] for name in _LISTS if said.get(name)), answer)
     pieces = [_piece(members(one)) for one in elements(ranked)]
     counted = usage.get("prompt_tokens") if "prompt_tokens" in usage else usage.get("total_tokens")
-    return Told(model=some(said.get("model")), results=tuple(pieces), usage=Usage(input_tokens=count(counted)))
+    return AnswerSummary(model=some(said.get("model")), results=tuple(pieces), usage=Usage(input_tokens=count(counted)))
 
 
 def _piece(one: Mapping[str, Json]) -> Json:

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from calls.codec.lenient_json import count, elements, members, some, text
-from calls.dialects import Asked, Assembly, Claim, Told
-from calls.dialects.parts.assembly import Reading
+from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.pieces import arguments_of, payload
 from calls.model import Headers, Json, Usage
 
@@ -130,14 +130,14 @@ def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
     return None
 
 
-def asked(body: Json) -> Asked:
+def asked(body: Json) -> RequestSummary:
     """The model, where the body names it."""
     request = members(body)
     named = (request.get("model"), request.get("model_id"), members(request.get("servingMode")).get("modelId"))
-    return Asked(model=next((model for model in map(some, named) if model), None))
+    return RequestSummary(model=next((model for model in map(some, named) if model), None))
 
 
-def told(answer: Json) -> Told:
+def told(answer: Json) -> AnswerSummary:
     """The text that came of it, and the work that goes on."""
     said = members(answer)
     result, output = members(said.get("result")), members(said.get("output"))
@@ -150,7 +150,7 @@ def told(answer: Json) -> Told:
         said.get("state"),
     )
     status = next((found for found in map(some, told_of) if found), None)
-    return Told(
+    return AnswerSummary(
         model=some(said.get("model")) or some(said.get("modelId")),
         text=next((found for found in _texts(said, result, output) if found), None) or spoken or some(answer),
         finish_reason=status,
@@ -164,7 +164,7 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for an answer, streamed or not."""
-    return Reading(content_type, SingleServiceStream())
+    return AccumulatorAssembly(content_type, SingleServiceStream())
 
 
 class SingleServiceStream:

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from calls.codec.lenient_json import count, elements, members, some, text
-from calls.dialects import Asked, Assembly, Claim, Told
-from calls.dialects.parts.assembly import Reading
+from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.pieces import payload
 from calls.framing import Framing, nul, sse
 from calls.model import Headers, Json, Usage
@@ -53,12 +53,12 @@ def _named(path: str) -> Claim:
     return Claim(dialect=NAME, operation=operation, kind="model", model=model)
 
 
-def asked(body: Json) -> Asked:
+def asked(body: Json) -> RequestSummary:
     """The model, where the body names it."""
-    return Asked(model=some(members(body).get("model")))
+    return RequestSummary(model=some(members(body).get("model")))
 
 
-def told(answer: Json) -> Told:
+def told(answer: Json) -> AnswerSummary:
     """What was generated."""
     first = elements(answer)
     said = members(first[0]) if first else members(answer)
@@ -68,7 +68,7 @@ def told(answer: Json) -> Told:
     meta = members(said.get("meta_info"))
     texts = (said.get("generated_text"), completion.get("completion"), said.get("content"), *_texts(said.get("text")))
     ends = (details.get("finish_reason"), completion.get("finish_reason"), said.get("stop_type"))
-    return Told(
+    return AnswerSummary(
         model=some(said.get("model_version")) or some(said.get("model")),
         text=_first(texts),
         finish_reason=_first((*ends, members(meta.get("finish_reason")).get("type"))),
@@ -103,7 +103,7 @@ _FRAMINGS: Final[tuple[Framing, ...]] = (sse, nul)
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for an answer, streamed or not."""
-    return Reading(content_type, TextGenerationStream(), _FRAMINGS)
+    return AccumulatorAssembly(content_type, TextGenerationStream(), _FRAMINGS)
 
 
 class TextGenerationStream:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from calls.codec.lenient_json import elements, members
-from calls.dialects import Asked, Assembly, Claim, Told
+from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
 from calls.dialects.generic import WholeBody
 from calls.model import Headers, Json, header
 
@@ -88,16 +88,16 @@ def _operation(method: str, path: str, searches: re.Pattern[str], writes: re.Pat
     return "write" if method in ("POST", "PUT", "PATCH", "DELETE") and writes.fullmatch(path) else None
 
 
-def asked(body: Json) -> Asked:  # noqa: ARG001 # as the protocol has it
+def asked(body: Json) -> RequestSummary:  # noqa: ARG001 # as the protocol has it
     """The whole request is the question."""
-    return Asked()
+    return RequestSummary()
 
 
-def told(answer: Json) -> Told:
+def told(answer: Json) -> AnswerSummary:
     """What was found, piece by piece."""
     found = members(answer)
     reader = next((read for name, read in _READERS.items() if name in found), None)
-    return Told(results=tuple(reader(found)) if reader else ())
+    return AnswerSummary(results=tuple(reader(found)) if reader else ())
 
 
 def assemble(content_type: str) -> Assembly:

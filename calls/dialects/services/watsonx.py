@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from calls.codec.lenient_json import count, elements, members, some, text
-from calls.dialects import Asked, Assembly, Claim, Told
-from calls.dialects.parts.assembly import Reading
+from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.pieces import payload
 from calls.model import Headers, Json, Usage
 
@@ -31,17 +31,17 @@ def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
     )
 
 
-def asked(body: Json) -> Asked:
+def asked(body: Json) -> RequestSummary:
     """The model."""
-    return Asked(model=some(members(body).get("model_id")))
+    return RequestSummary(model=some(members(body).get("model_id")))
 
 
-def told(answer: Json) -> Told:
+def told(answer: Json) -> AnswerSummary:
     """What the first result says."""
     said = members(answer)
     results = elements(said.get("results"))
     result = members(results[0]) if results else {}
-    return Told(
+    return AnswerSummary(
         model=some(said.get("model_id")),
         text=some(result.get("generated_text")),
         finish_reason=some(result.get("stop_reason")),
@@ -54,7 +54,7 @@ def told(answer: Json) -> Told:
 
 def assemble(content_type: str) -> Assembly:
     """An assembly for an answer, streamed or not."""
-    return Reading(content_type, WatsonxStream())
+    return AccumulatorAssembly(content_type, WatsonxStream())
 
 
 class WatsonxStream:

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from calls.codec.lenient_json import elements, members, some, text
-from calls.dialects import Asked, Assembly, Claim, Told
-from calls.dialects.parts.assembly import Reading
+from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.pieces import payload
 from calls.model import Headers, Json
 
@@ -53,18 +53,18 @@ def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
     return Claim(dialect=NAME, operation=operation, kind="retrieval")
 
 
-def asked(body: Json) -> Asked:  # noqa: ARG001 # as the protocol has it
+def asked(body: Json) -> RequestSummary:  # noqa: ARG001 # as the protocol has it
     """The whole request is the question."""
-    return Asked()
+    return RequestSummary()
 
 
-def told(answer: Json) -> Told:
+def told(answer: Json) -> AnswerSummary:
     """What was found, one by one, and the text where the service made one of it."""
     if isinstance(answer, str):
-        return Told(text=answer)  # a page, as Jina reads it
+        return AnswerSummary(text=answer)  # a page, as Jina reads it
     said = members(answer)
     status = some(said.get("status"))
-    return Told(
+    return AnswerSummary(
         text=some(said.get("answer")) or some(said.get("context")),
         finish_reason=status,
         results=tuple(map(_found, _list_of(said))),
@@ -77,7 +77,7 @@ def assemble(content_type: str) -> Assembly:
     return _Found(content_type)
 
 
-class _Found(Reading):
+class _Found(AccumulatorAssembly):
     """A body of a search: JSON, a stream, or a page that is no more than its text."""
 
     def __init__(self, content_type: str) -> None:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from proxy.capture.connections.destination import Captured
+from proxy.capture.connections.destination import CapturedDestination
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,7 +12,7 @@ class CapturedConnection:
     """A connection that speaks HTTP or TLS, for the wire engine."""
 
     transport: asyncio.Transport
-    captured: Captured
+    captured: CapturedDestination
     owner: str
     given: tuple[str, str] | None
     """Run and token, as if they were the client's proxy credentials."""

@@ -8,7 +8,7 @@ from proxy.capture.report import Entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Captured:
+class CapturedDestination:
     """The destination of one captured connection."""
 
     host: str

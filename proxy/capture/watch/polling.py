@@ -18,7 +18,7 @@ CLOSED: Final = ("06", "07")
 MOST_REMEMBERED: Final = 100_000
 
 
-class Polling:
+class SocketPoller:
     """Watches what a process and its descendants have open."""
 
     def __init__(self, seen: EscapeListener) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from proxy.capture.watch.notifications import Supervisor
-from proxy.capture.watch.polling import Polling
+from proxy.capture.watch.polling import SocketPoller
 from proxy.processes.user_command import wrapped
 
 NOTIFIER: Final = Path(__file__).with_name("notifier.py")
@@ -109,7 +109,7 @@ async def _by_seccomp(
     _adopt_orphans()
     line = [sys.executable, "-I", "-S", str(NOTIFIER), "become", str(theirs.fileno())]
     line += ["keep-environment" if "LC_CTYPE" in environment else "unset-lc-ctype", *command]
-    supervisor, polling = Supervisor(ours, seen), Polling(seen)
+    supervisor, polling = Supervisor(ours, seen), SocketPoller(seen)
     supervisor.start()
 
     def started(pid: int) -> None:
@@ -136,7 +136,7 @@ def _adopt_orphans() -> None:
             ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-async def _fall_back(supervisor: Supervisor, polling: Polling) -> None:
+async def _fall_back(supervisor: Supervisor, polling: SocketPoller) -> None:
     """Poll where the filter could not be installed."""
     await asyncio.to_thread(supervisor.begun.wait)
     if supervisor.reason is not None:
@@ -146,7 +146,7 @@ async def _fall_back(supervisor: Supervisor, polling: Polling) -> None:
 async def _by_polling(
     command: Sequence[str], environment: Mapping[str, str], seen: Seen, stdout: int | None, reason: str
 ) -> WatchResult:
-    polling = Polling(seen)
+    polling = SocketPoller(seen)
 
     def started(pid: int) -> None:
         polling.pid = pid

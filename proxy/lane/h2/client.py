@@ -9,8 +9,8 @@ import ngh2
 
 from calls.model import Headers, Outcome
 from proxy.lane.admission import LaneRequest, TunnelTarget
-from proxy.lane.connection_base import LINGER, SWALLOWED, LaneContext, Visitor
-from proxy.lane.exchange import LaneExchange, Told
+from proxy.lane.connection_base import LINGER, SWALLOWED, ClientConnection, LaneContext
+from proxy.lane.exchange import DownstreamHead, LaneExchange
 from proxy.lane.h2.heads import as_text, as_trailers, asking, wired
 from proxy.lane.h2.routes import EitherSource
 from proxy.lane.h2.wire import HEAD_BYTES, Flow, Wire
@@ -18,7 +18,7 @@ from proxy.lane.heads import Fields
 from proxy.lane.replay_answer import exchange_for
 from proxy.lane.tls import Tls
 from proxy.lane.upstream import Way
-from proxy.lane.upstream_http1 import Lender
+from proxy.lane.upstream_http1 import ClientPool
 from proxy.wire.config import Origin
 from proxy.wire.problem import Problem
 
@@ -26,7 +26,7 @@ MOST: Final = 256
 """Streams that a client may have open. nginx allows 128, Go 250."""
 
 
-class Seat(Flow):
+class H2Downstream(Flow):
     """One stream of a client."""
 
     version = "HTTP/2"
@@ -54,13 +54,13 @@ class Seat(Flow):
         if self.exchange is not None:
             self.exchange.room(full=full)
 
-    def head(self, status: int, reason: str, headers: Headers, *, old: bool = False) -> Told:  # noqa: ARG002 - nothing older here
-        return Told(status, reason, self.version, headers, wire=wired(status, headers))
+    def head(self, status: int, reason: str, headers: Headers, *, old: bool = False) -> DownstreamHead:  # noqa: ARG002 - nothing older here
+        return DownstreamHead(status, reason, self.version, headers, wire=wired(status, headers))
 
-    def announce(self, told: Told) -> None:
+    def announce(self, told: DownstreamHead) -> None:
         self._client.announce(self, told.wire)
 
-    def send(self, told: Told | None, data: bytes, *, last: bool = False, trailers: Headers = ()) -> None:
+    def send(self, told: DownstreamHead | None, data: bytes, *, last: bool = False, trailers: Headers = ()) -> None:
         self._ended = last
         ends = last and not (data or trailers)
         if told is not None:
@@ -77,7 +77,7 @@ class Seat(Flow):
         return self._ended and self.exchange is not None and not self.exchange.asking
 
     def send_all(
-        self, told: Told | None, pieces: Sequence[bytes], *, last: bool = False, trailers: Headers = ()
+        self, told: DownstreamHead | None, pieces: Sequence[bytes], *, last: bool = False, trailers: Headers = ()
     ) -> None:
         pieces = [piece for piece in pieces if piece] or [b""]
         for piece in pieces[:-1]:
@@ -138,11 +138,11 @@ class Seat(Flow):
         self._client.failed(fault)
 
 
-class Http2Client(Wire, Visitor):
+class Http2Client(Wire, ClientConnection):
     """One client. It waits since its last stream was closed."""
 
     def __init__(self, lane: LaneContext, owner: str, tunnel: TunnelTarget, within: Origin) -> None:
-        Visitor.__init__(self, lane, owner)
+        ClientConnection.__init__(self, lane, owner)
         Wire.__init__(
             self,
             ngh2.Role.SERVER,
@@ -152,7 +152,7 @@ class Http2Client(Wire, Visitor):
         )
         self._tunnel = tunnel
         self._within = within
-        self._lender = Lender(lane.upstreams, lane.engine.destinations)
+        self._lender = ClientPool(lane.upstreams, lane.engine.destinations)
         self._alone = object()
         """Whose connections are nobody else's."""
 
@@ -161,7 +161,7 @@ class Http2Client(Wire, Visitor):
         self._bound: set[Way] = set()
         """Where it has shown authentication that is meant for a whole connection."""
 
-        self._flows: dict[int, Seat]
+        self._flows: dict[int, H2Downstream]
         self._hearing |= {
             ngh2.RequestReceived: self._asked,
             ngh2.DataReceived: self._went_on,
@@ -173,7 +173,7 @@ class Http2Client(Wire, Visitor):
     # Hearing
 
     def _asked(self, event: ngh2.RequestReceived) -> None:
-        self._flows[event.stream_id] = seat = Seat(self, event.stream_id)
+        self._flows[event.stream_id] = seat = H2Downstream(self, event.stream_id)
         try:
             found = asking(
                 event.headers, self.engine, self.owner, self._tunnel, self._within, bodiless=event.end_stream
@@ -184,7 +184,7 @@ class Http2Client(Wire, Visitor):
         seat.exchange = exchange = exchange_for(seat, found, self.owner, self._source_for(found))
         exchange.start()
 
-    def _refuse(self, seat: Seat, problem: Problem, event: ngh2.RequestReceived) -> None:
+    def _refuse(self, seat: H2Downstream, problem: Problem, event: ngh2.RequestReceived) -> None:
         self.engine.config.counts[f"errors/{problem.code}"] += 1
         told = seat.head(problem.status, problem.reason, problem.headers)
         seat.send(told, b"" if dict(event.headers)[b":method"] == b"HEAD" else problem.body, last=True)
@@ -235,11 +235,11 @@ class Http2Client(Wire, Visitor):
 
     # What its exchanges want
 
-    def respond(self, seat: Seat, fields: Fields, *, end: bool) -> None:
+    def respond(self, seat: H2Downstream, fields: Fields, *, end: bool) -> None:
         """Send the head of a response."""
         self.attempt(lambda: self._session.send_response(seat.number, fields, end_stream=end))
 
-    def announce(self, seat: Seat, fields: Fields) -> None:
+    def announce(self, seat: H2Downstream, fields: Fields) -> None:
         """Send the head of a response that announces another."""
         self.attempt(lambda: self._session.send_informational_response(seat.number, fields))
 
@@ -266,7 +266,7 @@ class Http2Client(Wire, Visitor):
         self.retire()
 
     def failed(self, fault: BaseException, event: ngh2.Event | None = None) -> None:  # noqa: ARG002 - all is one client's
-        Visitor.failed(self, fault)
+        ClientConnection.failed(self, fault)
 
     def give_up(self, outcome: Outcome, why: str) -> None:
         if not self.gone:
@@ -288,7 +288,7 @@ class Http2Client(Wire, Visitor):
         self.lane.ways.let_go(self._alone)
         self.lane.departed(self)
 
-    def _abandon(self, seat: Seat, outcome: Outcome, why: str) -> None:
+    def _abandon(self, seat: H2Downstream, outcome: Outcome, why: str) -> None:
         exchange, seat.exchange = seat.exchange, None
         if exchange is not None:
             exchange.abandon(outcome, why)

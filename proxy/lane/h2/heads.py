@@ -7,7 +7,7 @@ from typing import Final
 
 from calls.model import Headers, header
 from proxy.lane.admission import LaneRequest, TunnelTarget, by_connection, named_by, named_to_us, names, way_to
-from proxy.lane.exchange import Told
+from proxy.lane.exchange import DownstreamHead
 from proxy.lane.heads import Fields, is_withheld
 from proxy.recording.run_identity import identify
 from proxy.wire.config import Origin
@@ -109,13 +109,13 @@ def http1_request(asked: LaneRequest) -> bytes:
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
-def from_http2(fields: Fields) -> Told:
+def from_http2(fields: Fields) -> DownstreamHead:
     """The head of an HTTP/2 response."""
     pseudo, headers = _apart(fields)
     if any(is_withheld(name) for name, _ in headers):
         fields = [field for field in fields if not is_withheld(field[0].decode("latin-1"))]
         headers = tuple(field for field in headers if field[0] != "alt-svc")
-    return Told(int(pseudo[":status"]), "", "HTTP/2", headers, wire=fields)
+    return DownstreamHead(int(pseudo[":status"]), "", "HTTP/2", headers, wire=fields)
 
 
 def wired(status: int, headers: Headers) -> Fields:

@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from proxy.lane.h2.upstreams import Leg, Shared
+from proxy.lane.h2.upstreams import Leg, SharedConnection
 from proxy.lane.receive_queue import ReceiveQueue
 from proxy.lane.upstream import Upstreams, Way
-from proxy.lane.upstream_http1 import Carrier, Lender, Reframed
+from proxy.lane.upstream_http1 import Carrier, ClientPool, ReframedForHttp2
 from proxy.wire.engine import Engine
 from proxy.wire.problem import Problem
 
@@ -31,7 +31,7 @@ class Key(NamedTuple):
     """One client's; None for all."""
 
 
-class Ways:
+class RouteTable:
     """To upstreams that may speak either version."""
 
     def __init__(
@@ -45,28 +45,28 @@ class Ways:
         self._at_last = at_last
         self._receive_queue = receive_queue
         self._engine = engine
-        self._shared: dict[Key, list[Shared]] = {}
+        self._shared: dict[Key, list[SharedConnection]] = {}
         self._coming: dict[Key, asyncio.Future[Problem | None]] = {}
         self._forgot = time.monotonic()
 
-    def ready(self, key: Key, lender: Lender, *, repeatable: bool) -> Carrier | None:
+    def ready(self, key: Key, lender: ClientPool, *, repeatable: bool) -> Carrier | None:
         """What is there already."""
         if not self._old(key.way):
             shared = next((shared for shared in self._shared.get(key, ()) if shared.roomy), None)
             return None if shared is None else Leg(shared)
         upstream = lender.lend(key.way, repeatable=repeatable)
-        return None if upstream is None else Reframed(upstream, lender)
+        return None if upstream is None else ReframedForHttp2(upstream, lender)
 
-    async def carrier(self, key: Key, lender: Lender) -> Carrier:
+    async def carrier(self, key: Key, lender: ClientPool) -> Carrier:
         """What carries one more request there. Raises Problem."""
         while not self._old(key.way):
             if (ready := self.ready(key, lender, repeatable=True)) is not None:
                 return ready
             if (made := await self._make(key, lender)) is not None:
                 return made
-        return Reframed(await lender.connect(key.way), lender)
+        return ReframedForHttp2(await lender.connect(key.way), lender)
 
-    async def speaks(self, way: Way, lender: Lender) -> None:
+    async def speaks(self, way: Way, lender: ClientPool) -> None:
         """Find out what an upstream speaks, where nobody knows, by connecting to it. Raises Problem."""
         if self._known(way) is None and (made := await self._make(Key(way, None), lender)) is not None:
             made.put_by()
@@ -77,7 +77,7 @@ class Ways:
     def _old(self, way: Way) -> bool:
         return way.name is None or self._known(way) not in (None, b"h2")
 
-    async def _make(self, key: Key, lender: Lender) -> Carrier | None:
+    async def _make(self, key: Key, lender: ClientPool) -> Carrier | None:
         """A new connection; None where somebody else was about to make one, which is there now."""
         if (coming := self._coming.get(key)) is not None:
             if (problem := await asyncio.shield(coming)) is not None:
@@ -97,17 +97,17 @@ class Ways:
             del self._coming[key]
             coming.set_result(problem)
 
-    async def _connect(self, key: Key, lender: Lender) -> Carrier:
+    async def _connect(self, key: Key, lender: ClientPool) -> Carrier:
         way = key.way
         assert way.name is not None
         upstream = await self._upstreams.connect(way, self._engine.destinations, either=True)
         self._engine.remember_alpn(way.name, way.port, upstream.alpn.encode())
         if upstream.alpn != "h2":
-            return Reframed(upstream, lender)
+            return ReframedForHttp2(upstream, lender)
         if upstream.gone:
             # Nobody would be told of it again.
             raise Problem(502, "connect_failed", f"{way.name} closed the connection as soon as it was made")
-        shared = Shared(self._at_last, self._receive_queue)
+        shared = SharedConnection(self._at_last, self._receive_queue)
         shared.begin(*upstream.given_away())
         self._shared.setdefault(key, []).append(shared)
         return Leg(shared)
@@ -145,7 +145,7 @@ class Ways:
 class EitherSource:
     """For a client of HTTP/2: of all such, or, with an `owner`, of one that wants nobody else on its connections."""
 
-    def __init__(self, ways: Ways, lender: Lender, owner: object | None) -> None:
+    def __init__(self, ways: RouteTable, lender: ClientPool, owner: object | None) -> None:
         self._ways = ways
         self._lender = lender
         self._owner = owner

@@ -14,7 +14,7 @@ from proxy.lane.h2.heads import as_text, as_trailers, from_http2
 from proxy.lane.h2.wire import Flow, Wire
 from proxy.lane.heads import Fields
 from proxy.lane.receive_queue import ReceiveQueue
-from proxy.lane.upstream_http1 import Taker
+from proxy.lane.upstream_http1 import ResponseSink
 from proxy.wire.http1_heads import is_length
 
 logger = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ _REFUSED: Final = int(ngh2.ErrorCode.REFUSED_STREAM)
 _MALFORMED: Final = int(ngh2.ErrorCode.PROTOCOL_ERROR)
 
 
-class Shared(Wire):
+class SharedConnection(Wire):
     """One connection."""
 
     def __init__(self, at_last: Callable[[Callable[[], None]], None], receive_queue: ReceiveQueue) -> None:
@@ -131,11 +131,11 @@ class Leg(Flow):
     spent = False
     """A stream that its upstream has no more use for is closed by it."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: SharedConnection) -> None:
         super().__init__(0)
         self._shared = shared
         self._fresh = shared.used == 0
-        self._taker: Taker | None = None
+        self._taker: ResponseSink | None = None
         self.heard = self._said = False
         """Whether a head has come."""
 
@@ -151,7 +151,7 @@ class Leg(Flow):
         self.code: int | None = None
         """With which the upstream has reset it."""
 
-    def ask(self, taker: Taker, asked: LaneRequest, whole: bytes | None, trailers: Headers) -> None:
+    def ask(self, taker: ResponseSink, asked: LaneRequest, whole: bytes | None, trailers: Headers) -> None:
         self._taker = taker
         if not self._shared.open(self, asked.wire, bare=whole == b"" and not trailers):
             taker.broken(BROKEN, refused=True)

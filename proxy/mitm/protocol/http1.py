@@ -24,7 +24,7 @@ from mitmproxy.proxy.layers.http._events import (
     ResponseTrailers,
 )
 
-from proxy.mitm.layer_events import Heading, Hold, Informational, Reading, Resume, UpstreamMalformed
+from proxy.mitm.layer_events import Hold, Informational, Resume, SetHeading, SetReading, UpstreamMalformed
 from proxy.wire.heads import HEAD_BYTES, fields_fault, raw_fault
 from proxy.wire.http1_heads import HEAD_END, response_flaw, unfinished_flaw
 from proxy.wire.problem import Problem
@@ -116,11 +116,11 @@ class Http1ClientSide(Http1, _http1.Http1Server):
         ahead = len(self.buf) > PIPELINED and self.state == self.wait
         if ahead != self.paused:
             self.paused = ahead
-            yield Reading(self.conn, on=not ahead)
+            yield SetReading(self.conn, on=not ahead)
         heading = bool(self.buf) and self.state == self.read_headers
         if heading != self.heading:
             self.heading = heading
-            yield Heading(self.conn, on=heading)
+            yield SetHeading(self.conn, on=heading)
 
     def read_headers(self, event: events.ConnectionEvent) -> CommandGenerator[None]:
         """Look at the head before mitmproxy does: what it would let through is refused here."""
@@ -140,7 +140,7 @@ class Http1ClientSide(Http1, _http1.Http1Server):
         """Send what a stream wants the client to get."""
         match event:
             case Hold() | Resume():
-                yield Reading(self.conn, on=isinstance(event, Resume))
+                yield SetReading(self.conn, on=isinstance(event, Resume))
             case Informational():
                 # RFC 9110 15.2: not to an HTTP/1.0 client.
                 if self.request and self.request.http_version == "HTTP/1.1":
@@ -231,7 +231,7 @@ class Http1UpstreamSide(Http1, _http1.Http1Client):
         """Send what a stream wants the upstream to get."""
         match event:
             case Hold() | Resume():
-                yield Reading(self.conn, on=isinstance(event, Resume))
+                yield SetReading(self.conn, on=isinstance(event, Resume))
             case RequestTrailers():
                 self.trailers = event.trailers
             case RequestEndOfMessage() if self.request and self.trailers and _is_chunked(self.request):

@@ -49,7 +49,7 @@ HIGH = 256 << 10
 LOW = 64 << 10
 
 
-class Buffered(_http_h2.BufferedH2Connection):
+class BufferedHttp2(_http_h2.BufferedH2Connection):
     """Announces our window instead of mitmproxy's."""
 
     def __init__(self, config: h2.config.H2Configuration) -> None:
@@ -65,13 +65,13 @@ class Buffered(_http_h2.BufferedH2Connection):
 class Http2(_http2.Http2Connection):
     """What both sides share."""
 
-    h2_conn: Buffered
+    h2_conn: BufferedHttp2
     towards_client: bool
     MalformedMessage: type[RequestProtocolError | UpstreamMalformed]
 
     def __init__(self, context: Context, *args: Any) -> None:
         super().__init__(context, *args)
-        self.h2_conn = Buffered(self.h2_conf)
+        self.h2_conn = BufferedHttp2(self.h2_conf)
         self.full: set[int] = set()
         self.held: set[int] = set()
         self.owed: dict[int, int] = {}

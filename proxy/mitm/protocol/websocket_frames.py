@@ -29,7 +29,7 @@ _PAYLOAD_OF_CONTROL: Final = 125
 _CODES: Final = frozenset(map(int, CloseReason))
 
 
-class Said(NamedTuple):
+class FrameMessage(NamedTuple):
     """A message, or a ping."""
 
     kind: Literal["text", "binary", "close", "ping"]
@@ -68,7 +68,7 @@ class FrameReader:
         self._inflating = _Inflating.of(extensions, to_server=to_server)
         self._is_compressed = False
 
-    def feed(self, data: bytes) -> Iterator[Said]:
+    def feed(self, data: bytes) -> Iterator[FrameMessage]:
         """What these bytes complete. Raises `ParseFailed` where they break the protocol, open too far, or find no room."""
         waiting = self._waiting
         waiting += data
@@ -146,7 +146,7 @@ class FrameReader:
             if self._inflating is not None:
                 self._inflating.begin()
 
-    def _take(self, piece: bytes) -> Iterator[Said]:
+    def _take(self, piece: bytes) -> Iterator[FrameMessage]:
         """Take some of a data frame's payload."""
         assert self._kind is not None
         self._left -= len(piece)
@@ -165,7 +165,7 @@ class FrameReader:
                 raise ParseFailed(str(error), CloseReason.INVALID_FRAME_PAYLOAD_DATA) from error
         self._parts += plain
         if ends or len(self._parts) > MESSAGE_KEPT:
-            said = Said(self._kind, bytes(self._parts))
+            said = FrameMessage(self._kind, bytes(self._parts))
             self._parts.clear()
             if ends:
                 self._kind, self._is_last = None, False
@@ -220,11 +220,11 @@ class _Inflating:
         return opened
 
 
-def _control(opcode: int, payload: bytes) -> Iterator[Said]:
+def _control(opcode: int, payload: bytes) -> Iterator[FrameMessage]:
     if opcode == _PING:
-        yield Said("ping", payload)
+        yield FrameMessage("ping", payload)
     elif opcode == _CLOSE:
-        yield Said("close", _close(payload))
+        yield FrameMessage("close", _close(payload))
 
 
 def _close(payload: bytes) -> bytes:

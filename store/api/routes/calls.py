@@ -6,7 +6,7 @@ from dataclasses import asdict
 from fastapi import APIRouter, Response
 
 from calls.keys.explain import explain
-from calls.keys.key import Keyed, keyed
+from calls.keys.key import KeyResult, keyed
 from calls.model import Json as Value
 from store.api.answers import Json, page
 from store.api.deps import TheDesk
@@ -45,7 +45,7 @@ async def explain_call(desk: TheDesk, call: str) -> Response:
     return Json({"call": found["id"], "stored_key": found["key"]} | _explained(key))
 
 
-def _explained(key: Keyed) -> dict[str, Value]:
+def _explained(key: KeyResult) -> dict[str, Value]:
     """The table for people, and what it was made of."""
     return {
         **explain(key).as_json(),

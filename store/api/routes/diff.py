@@ -8,11 +8,11 @@ from fastapi import APIRouter, Query, Response
 
 from calls.model import Exchange
 from store.api.answers import Json
-from store.api.deps import Desk, TheDesk
+from store.api.deps import Deps, TheDesk
 from store.api.parameters import RunId, WhenSettled
 from store.api.routes.runs import shape
 from store.diff.diff import LOOKED_AT, Diff, Side, side
-from store.diff.steps import Gist, Reading, gist
+from store.diff.steps import Gist, StepReader, gist
 
 router = APIRouter(tags=["compare"])
 
@@ -28,7 +28,7 @@ async def get_diff(
     """The calls of both runs aligned, from the first that differs on (docs/compare.md)."""
     for run in (a, b):
         await desk.recorded.check_run(run)
-    reading = Reading(profiles=desk.profiles, clean=desk.clean)
+    reading = StepReader(profiles=desk.profiles, clean=desk.clean)
     one, other = [await _side(desk, run, reading) for run in (a, b)]
     diff = await asyncio.to_thread(Diff, one, other, looked_at)
     for places in diff.wants():
@@ -38,7 +38,7 @@ async def get_diff(
     return Json(await asyncio.to_thread(diff.shape) | settled.told)
 
 
-async def _side(desk: Desk, run: str, reading: Reading) -> Side:
+async def _side(desk: Deps, run: str, reading: StepReader) -> Side:
     """One run, read some exchanges at a time: only their gists are held."""
     await shape(desk, run)
     gists: list[Gist] = []

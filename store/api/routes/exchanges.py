@@ -9,7 +9,7 @@ from fastapi import APIRouter, Response
 
 from calls.model import Body, Exchange, Headers, header
 from store.api.answers import Json, page
-from store.api.deps import Desk, TheDesk
+from store.api.deps import Deps, TheDesk
 from store.api.problems import Problem, unknown
 from store.bundle.trace import digest
 from store.query.rest_shapes import chunk_shapes
@@ -49,7 +49,7 @@ async def get_response(desk: TheDesk, exchange: str) -> Response:
     return _raw(response.body, response.headers, f"{exchange}.response")
 
 
-async def _evidence(desk: Desk, exchange: str) -> Exchange:
+async def _evidence(desk: Deps, exchange: str) -> Exchange:
     found = await desk.recorded.exchange(exchange)
     if found is None:
         raise unknown("exchange", exchange)

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from calls.effects import BadRule, effects
 from calls.events import ReplayNoted
 from store.api.answers import Json
-from store.api.deps import Desk, TheDesk
+from store.api.deps import Deps, TheDesk
 from store.api.parameters import RUN_ID, RunId
 from store.api.problems import Problem
 from store.api.replay_parameters import Overrides, checked, fits
@@ -69,7 +69,7 @@ async def post_fork(desk: TheDesk, run: RunId, wanted: ForkRequest) -> Response:
     return Json(report, 201, {"location": f"/v1/replays/{name}"})
 
 
-async def _left_at(desk: Desk, run: str, wanted: ForkRequest, steps: int) -> int:
+async def _left_at(desk: Deps, run: str, wanted: ForkRequest, steps: int) -> int:
     """The step it leaves from. Raises Problem where the run does not come so far."""
     if wanted.at is None:
         await desk.recorded.check_run(run, is_held=True)
@@ -81,7 +81,7 @@ async def _left_at(desk: Desk, run: str, wanted: ForkRequest, steps: int) -> int
     return wanted.at
 
 
-def _report(desk: Desk, name: str, run: str, at: int, wanted: ForkRequest) -> dict[str, Any]:
+def _report(desk: Deps, name: str, run: str, at: int, wanted: ForkRequest) -> dict[str, Any]:
     """The report of a fork that nobody has asked anything. Raises Problem for what cannot be wished for."""
     try:
         effects(wanted.effects, wanted.allow)

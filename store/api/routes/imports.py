@@ -16,7 +16,7 @@ from fastapi import APIRouter, Query, Request, Response
 from calls.events import Gap
 from calls.model import Exchange, UnknownFormat
 from store.api.answers import Json
-from store.api.deps import Desk, TheDesk
+from store.api.deps import Deps, TheDesk
 from store.api.helper_answers import answer_file
 from store.api.parameters import RUN_ID
 from store.api.problems import Problem
@@ -24,7 +24,7 @@ from store.api.routes.runs import shape
 from store.api.spilled_answers import BODY
 from store.bundle.bundle import BadBundle, BundleHead, Entry, FiledRequests, NoRoom, parts
 from store.generations.fork_copies import UUID7, new_id
-from store.ingest.batch_writer import Ingest, Kept
+from store.ingest.batch_writer import DerivedExchange, Ingest
 from store.large.summary import summary_if_large
 from store.prices import cost
 
@@ -73,7 +73,7 @@ async def post_import(
         return await _imported(desk, bundle)
 
 
-async def _imported(desk: Desk, bundle: "_Listing") -> Response:
+async def _imported(desk: Deps, bundle: "_Listing") -> Response:
     had = await _had(desk, bundle)
     if had is None or had < len(bundle.prints):
         await _store(desk, bundle)
@@ -98,7 +98,7 @@ async def _upload(request: Request, content: IO[bytes]) -> int:
 class _Upload:
     """A bundle in a file, of which no more than one exchange is held."""
 
-    desk: Desk
+    desk: Deps
     file: Path
 
     def parts(self) -> Iterator[BundleHead | Entry | Gap]:
@@ -200,7 +200,7 @@ def _bad(why: str) -> Problem:
     return Problem(422, "bad_bundle", f"the bundle cannot be imported: {why}")
 
 
-async def _had(desk: Desk, bundle: _Listing) -> int | None:
+async def _had(desk: Deps, bundle: _Listing) -> int | None:
     """How many of the exchanges are here already; None where the run is not. Refuses to add to a different run."""
     if await desk.runs.get(bundle.run, desk.now()) is None:
         return None
@@ -213,7 +213,7 @@ async def _had(desk: Desk, bundle: _Listing) -> int | None:
     return had
 
 
-async def _store(desk: Desk, bundle: _Listing) -> None:
+async def _store(desk: Deps, bundle: _Listing) -> None:
     ingest = Ingest(desk.database, profile=desk.profiles.digest)
     batches = _batches(desk, bundle.exchanges())
     while batch := await asyncio.to_thread(next, batches, None):
@@ -225,9 +225,9 @@ async def _store(desk: Desk, bundle: _Listing) -> None:
     await desk.runs.adopt(bundle.run, told, bundle.end or desk.now(), desk.now() + DAY * 1_000_000)
 
 
-def _batches(desk: Desk, exchanges: Iterator[Exchange]) -> Iterator[list[Kept]]:
+def _batches(desk: Deps, exchanges: Iterator[Exchange]) -> Iterator[list[DerivedExchange]]:
     """Some exchanges at a time, of which the last one may be large."""
-    batch: list[Kept] = []
+    batch: list[DerivedExchange] = []
     weight = 0
     for each in exchanges:
         batch.append(_kept(desk, each))
@@ -239,12 +239,12 @@ def _batches(desk: Desk, exchanges: Iterator[Exchange]) -> Iterator[list[Kept]]:
         yield batch
 
 
-def _kept(desk: Desk, exchange: Exchange) -> Kept:
+def _kept(desk: Deps, exchange: Exchange) -> DerivedExchange:
     call = desk.derive(exchange)
-    return Kept(exchange, call, ("import",), cost(exchange, call), summary=summary_if_large(exchange, call))
+    return DerivedExchange(exchange, call, ("import",), cost(exchange, call), summary=summary_if_large(exchange, call))
 
 
-async def _confirm(desk: Desk, bundle: _Listing, *, new: bool) -> None:
+async def _confirm(desk: Deps, bundle: _Listing, *, new: bool) -> None:
     """What was stored is what the bundle holds: an id that another run has already would be missing."""
     lacking = bundle.prints.keys() - await desk.recorded.ids(bundle.run)
     if lacking:

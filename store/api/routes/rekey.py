@@ -10,7 +10,7 @@ from fastapi import APIRouter, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
-from store.api.deps import Desk, TheDesk
+from store.api.deps import Deps, TheDesk
 from store.api.helper_answers import lines_of
 from store.api.parameters import RUN_ID
 from store.api.problems import Problem
@@ -19,7 +19,7 @@ from store.database.blobs import Corrupt
 from store.database.connection import DatabaseError
 from store.query.exchanges import TooLarge
 from store.query.filters import Filters
-from store.query.rekey import LISTED, Rekeyed, Rekeying
+from store.query.rekey import LISTED, Rekeyer, RekeyResult
 
 router = APIRouter(tags=["runs"])
 
@@ -57,7 +57,7 @@ async def rekey(desk: TheDesk, wanted: RekeyRequest) -> Response:
     return StreamingResponse(_lines(desk, wanted), media_type="application/jsonl")
 
 
-async def _lines(desk: Desk, wanted: RekeyRequest) -> AsyncIterator[bytes]:
+async def _lines(desk: Deps, wanted: RekeyRequest) -> AsyncIterator[bytes]:
     totals = {"runs": 0, "calls": 0, "changed": 0, "unchanged": 0, "collide": 0, "part": 0, "failed": 0}
     async for run in _runs(desk, wanted):
         async with aclosing(_told(desk, run, dry=wanted.dry_run)) as lines:
@@ -69,7 +69,7 @@ async def _lines(desk: Desk, wanted: RekeyRequest) -> AsyncIterator[bytes]:
     yield msgspec.json.encode(ended | totals) + b"\n"
 
 
-async def _runs(desk: Desk, wanted: RekeyRequest) -> AsyncIterator[str]:
+async def _runs(desk: Deps, wanted: RekeyRequest) -> AsyncIterator[str]:
     if wanted.runs is not None:
         for run in dict.fromkeys(wanted.runs):
             yield run
@@ -83,9 +83,9 @@ async def _runs(desk: Desk, wanted: RekeyRequest) -> AsyncIterator[str]:
             return
 
 
-async def _told(desk: Desk, run: str, *, dry: bool) -> AsyncGenerator[dict[str, Any]]:
+async def _told(desk: Deps, run: str, *, dry: bool) -> AsyncGenerator[dict[str, Any]]:
     """What is told of one run; the last of it has the counts."""
-    work = Rekeying(desk.database, desk.recorded, desk.profiles)
+    work = Rekeyer(desk.database, desk.recorded, desk.profiles)
     try:
         async with aclosing(work.run(run, dry=dry)) as told:
             async for found in told:
@@ -97,7 +97,7 @@ async def _told(desk: Desk, run: str, *, dry: bool) -> AsyncGenerator[dict[str, 
         yield {"run": run, "failed": f"{error} Its keys are as they were.", "counts": {"runs": 1, "failed": 1}}
 
 
-async def _told_aside(desk: Desk, run: str, *, dry: bool) -> AsyncGenerator[dict[str, Any]]:
+async def _told_aside(desk: Deps, run: str, *, dry: bool) -> AsyncGenerator[dict[str, Any]]:
     """The same of a run with large exchanges, which a helper process keys."""
     wanted = msgspec.json.encode({"runs": [run], "dry_run": dry})
     try:
@@ -111,7 +111,7 @@ async def _told_aside(desk: Desk, run: str, *, dry: bool) -> AsyncGenerator[dict
             yield told
 
 
-def _report(found: Rekeyed) -> dict[str, Any]:
+def _report(found: RekeyResult) -> dict[str, Any]:
     counts = {
         "runs": 1,
         "calls": found.calls,

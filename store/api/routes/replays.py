@@ -47,7 +47,7 @@ class ReplayRequest(BaseModel):
     """Hosts that may be asked for real (`*.name`: all below it). Workers in mode `auto` only."""
 
 
-class Ending(BaseModel):
+class ReplayEnd(BaseModel):
     """How a replay ended."""
 
     model_config = ConfigDict(extra="forbid")
@@ -95,12 +95,12 @@ async def get_replay(desk: TheDesk, replay: RunId, settled: WhenTold) -> Respons
 
 
 @router.post("/replays/{replay}/end", summary="End a replay: what it recorded live counts now, or does not")
-async def end_replay(desk: TheDesk, replay: RunId, ending: Ending | None = None) -> Response:
+async def end_replay(desk: TheDesk, replay: RunId, ending: ReplayEnd | None = None) -> Response:
     """`generation` tells of what was recorded: the run's next generation, or why it is none."""
     if await desk.runs.replay(replay) is None:
         raise unknown("replay", replay)
     if desk.takes is not None:
-        await desk.takes.end(replay, succeeded=(ending or Ending()).succeeded)
+        await desk.takes.end(replay, succeeded=(ending or ReplayEnd()).succeeded)
     return Json(json.loads(await desk.runs.replay(replay) or b"{}"))
 
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from calls.events import Gap
 from calls.model import Exchange
 from store.api.answers import Json, page
-from store.api.deps import Desk, TheDesk
+from store.api.deps import Deps, TheDesk
 from store.api.parameters import RUN_ID, At, Limit, RunId, TheFields, TheFilters, WhenSettled, settle
 from store.api.problems import Problem, unknown
 from store.bundle.bundle import Entry, Writer, told
@@ -184,7 +184,7 @@ async def run_rows(desk: TheDesk, run: RunId) -> Response:
     return StreamingResponse(rows, media_type="application/octet-stream")
 
 
-async def _switched(desk: Desk, run: str, mode: Mode | None) -> None:
+async def _switched(desk: Deps, run: str, mode: Mode | None) -> None:
     """Have workers do so with the run. Raises Problem where they cannot."""
     if mode is not None and (desk.modes is None or desk.mode not in ("auto", mode)):
         detail = (
@@ -198,16 +198,16 @@ async def _switched(desk: Desk, run: str, mode: Mode | None) -> None:
             await desk.takes.end(run, succeeded=None)
 
 
-def _redacted[Value: (str, str | None)](desk: Desk, labels: Mapping[str, Value]) -> dict[str, Value]:
+def _redacted[Value: (str, str | None)](desk: Deps, labels: Mapping[str, Value]) -> dict[str, Value]:
     """Labels without the secrets that a client may have put there."""
     return {desk.clean(label): value and desk.clean(value) for label, value in labels.items()}
 
 
-def _with_mode(desk: Desk, run: Shape) -> Shape:
+def _with_mode(desk: Deps, run: Shape) -> Shape:
     return run | {"mode": desk.modes.of(run["id"]) if desk.modes else None}
 
 
-async def shape(desk: Desk, run: str) -> Shape:
+async def shape(desk: Deps, run: str) -> Shape:
     """The run in the contract's form, or a 404."""
     found = await desk.runs.get(run, desk.now())
     if found is None:
@@ -232,7 +232,7 @@ async def _batches(exchanges: AsyncIterator[Exchange]) -> AsyncIterator[Sequence
     yield batch
 
 
-async def _bundle(desk: Desk, run: Shape) -> AsyncIterator[bytes]:
+async def _bundle(desk: Deps, run: Shape) -> AsyncIterator[bytes]:
     writer = Writer()
     seen: Counter[str] = Counter()
     # Under the rules that it was recorded under, until it is keyed again: so a replay can tell what the rules changed.

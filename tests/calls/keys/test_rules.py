@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from calls.codec.json import dumps
 from calls.keys.jsonpath import path_of
 from calls.keys.key_selection import Selection, pointer
-from calls.keys.rules import Rule, Ruling, compiled, spelled, tree
+from calls.keys.rules import Rule, RuleAtPath, compiled, spelled, tree
 from calls.model import Json
 
 names = st.sampled_from(["a", "b", "c/~", "0", "type"])
@@ -52,7 +52,7 @@ paths = st.lists(steps, min_size=1, max_size=3).map(lambda parts: "$" + "".join(
 
 
 def walk(body: Json, *rules: tuple[str, Rule], keep_unknown: bool = True) -> tuple[Json, Selection]:
-    plan = compiled(Ruling(path=path, rule=rule) for path, rule in rules)
+    plan = compiled(RuleAtPath(path=path, rule=rule) for path, rule in rules)
     selection = Selection(keep_unknown=keep_unknown)
     return selection.body(body, tree(plan, body, dumps(body)), ""), selection
 

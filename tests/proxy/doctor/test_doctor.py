@@ -15,7 +15,7 @@ import trustme
 from proxy.doctor import doctor
 from proxy.doctor.client_probes import PROBES, Probe, Tools, program, python, tools_of
 from proxy.doctor.doctor import (
-    Finding,
+    ClientFinding,
     ProbedWorker,
     as_json,
     examine,
@@ -53,7 +53,7 @@ def worker(standin: StandinWorker, echo: Echo, tmp_path: Path) -> ProbedWorker:
     return ProbedWorker(proxy=proxy, ca=standin.ca, ca_bundle=standin.ca, echo=echo, token="secret", truststore=store)
 
 
-async def found(worker: ProbedWorker, client: str, base: dict[str, str] | None = None) -> Finding:
+async def found(worker: ProbedWorker, client: str, base: dict[str, str] | None = None) -> ClientFinding:
     (finding,) = await examine(worker, HERE if base is None else base, probes=[BY_NAME[client]])
     if finding.verdict == "missing":
         pytest.skip(f"{client} is not installed here")
@@ -154,7 +154,7 @@ async def test_what_is_not_there_is_missing(worker: ProbedWorker) -> None:
     ],
 )
 def test_the_facts_decide(status: int, began: bool, at_worker: bool, refused: bool, behind: bool, verdict: str) -> None:
-    tried = doctor.Tried(status=status, began=began)
+    tried = doctor.ClientTrial(status=status, began=began)
     assert judged(tried, at_worker=at_worker, refused=refused, behind=behind) == verdict
 
 
@@ -224,8 +224,8 @@ def test_a_no_proxy_that_hides_models_is_spoken_of() -> None:
 
 def test_the_table_puts_what_is_missing_last() -> None:
     findings = (
-        Finding(client="a", verdict="missing"),
-        Finding(client="b", verdict="escapes", version="1.0", fix="do this"),
+        ClientFinding(client="a", verdict="missing"),
+        ClientFinding(client="b", verdict="escapes", version="1.0", fix="do this"),
     )
     assert rows(findings) == [("b 1.0", "ESCAPES", "", "do this"), ("a", "not installed", "", "")]
     assert not sound(findings)

@@ -11,7 +11,7 @@ import pytest
 from proxy.lane.relay import RelayedExchange
 from proxy.lane.upstream import Upstream as Connection
 from proxy.lane.upstream import Upstreams, Way
-from proxy.lane.upstream_http1 import Lender
+from proxy.lane.upstream_http1 import ClientPool
 from proxy.trust.ca import ensure
 from replay.answer import Answer, Piece
 from tests.support.h2wire import Peer, StreamBroken
@@ -142,7 +142,7 @@ def _at_a_standstill(tmp_path: Path) -> tuple[Upstreams, Connection]:
 
 def test_a_connection_that_was_made_for_a_client_that_has_left_is_for_the_next_one(tmp_path: Path) -> None:
     upstreams, connection = _at_a_standstill(tmp_path)
-    lender = Lender(upstreams, None)  # type: ignore[arg-type]  # nothing is connected
+    lender = ClientPool(upstreams, None)  # type: ignore[arg-type]  # nothing is connected
     lender.close()
     lender.returned(connection)
     assert upstreams.waiting(connection.way, repeatable=True) is connection
@@ -150,7 +150,7 @@ def test_a_connection_that_was_made_for_a_client_that_has_left_is_for_the_next_o
 
 def test_a_connection_that_has_not_taken_all_of_its_last_request_is_for_nobody(tmp_path: Path) -> None:
     upstreams, connection = _at_a_standstill(tmp_path)
-    lender = Lender(upstreams, None)  # type: ignore[arg-type]  # as above
+    lender = ClientPool(upstreams, None)  # type: ignore[arg-type]  # as above
     connection.pause_writing()
     lender.returned(connection)
     assert connection.gone

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.lane.framing import Body, Chunked, MalformedBody, Sized, UntilClosed
+from proxy.lane.framing import Body, ChunkedBody, MalformedBody, SizedBody, UntilClosed
 
 CHUNK = st.binary(min_size=1, max_size=40)
 TRAILERS = st.lists(st.tuples(st.text("abXZ-9", min_size=1, max_size=6), st.text("xyz ,;=", max_size=8)), max_size=3)
@@ -47,7 +47,7 @@ def _fed(body: Body, pieces: Iterable[bytes]) -> tuple[bytes, bytes, bytes | Non
 def test_however_chunks_are_cut_the_same_bytes_go_on_but_for_extensions(
     chunks: list[bytes], trailers: list[tuple[str, str]], extension: bytes, rest: bytes, places: list[int]
 ) -> None:
-    body = Chunked()
+    body = ChunkedBody()
     gone, payload, end, behind = _fed(body, _cut(_written(chunks, trailers, extension) + rest, places))
     assert end is not None
     assert (gone + end, behind, payload) == (_written(chunks, trailers), rest, b"".join(chunks))
@@ -56,7 +56,7 @@ def test_however_chunks_are_cut_the_same_bytes_go_on_but_for_extensions(
 
 @given(st.lists(CHUNK, min_size=1, max_size=6))
 def test_each_chunk_that_comes_whole_is_a_piece_of_its_own(chunks: list[bytes]) -> None:
-    cut = Chunked().feed(_written(chunks))
+    cut = ChunkedBody().feed(_written(chunks))
     assert list(cut.pieces) == chunks
     assert cut.end == b"0\r\n\r\n"
 
@@ -93,7 +93,7 @@ ODD = st.lists(
 
 @given(ODD.map(b"".join))
 def test_nothing_is_taken_for_a_body_that_llhttp_refuses(data: bytes) -> None:
-    body, outside = Chunked(), _judged(data)
+    body, outside = ChunkedBody(), _judged(data)
     try:
         _, payload, end, _ = _fed(body, [data])
     except MalformedBody:
@@ -111,7 +111,7 @@ def test_however_it_is_cut_the_same_goes_on_before_what_is_refused(data: bytes, 
 
 def _sound(pieces: Iterable[bytes]) -> tuple[bytes, bytes, bool]:
     """What went on, its payload, and whether that is not all."""
-    body, gone, payload = Chunked(), b"", b""
+    body, gone, payload = ChunkedBody(), b"", b""
     for piece in pieces:
         try:
             cut = body.feed(piece)
@@ -126,22 +126,22 @@ def _sound(pieces: Iterable[bytes]) -> tuple[bytes, bytes, bool]:
 @pytest.mark.parametrize("line", [b"0x3", b"+3", b"-3", b" 3", b"3 ", b"", b"3;\0", b"1" * 16, b"3_0", b"\xb3"])
 def test_what_is_no_size_is_refused(line: bytes) -> None:
     with pytest.raises(MalformedBody):
-        Chunked().feed(line + b"\r\nabc\r\n0\r\n\r\n")
+        ChunkedBody().feed(line + b"\r\nabc\r\n0\r\n\r\n")
 
 
 def test_old_servers_may_pad_their_sizes() -> None:
-    assert Chunked(padded=True).feed(b"3   \r\nabc\r\n0\r\n\r\n").pieces == [b"abc"]
+    assert ChunkedBody(padded=True).feed(b"3   \r\nabc\r\n0\r\n\r\n").pieces == [b"abc"]
 
 
 @pytest.mark.parametrize("endless", [b"1" * 5000, b"0\r\n" + b"x" * (1 << 17), b"3;" + b"x" * 5000])
 def test_what_never_ends_is_refused_before_it_fills_the_memory(endless: bytes) -> None:
     with pytest.raises(MalformedBody):
-        _fed(Chunked(), (endless[at : at + 1000] for at in range(0, len(endless), 1000)))
+        _fed(ChunkedBody(), (endless[at : at + 1000] for at in range(0, len(endless), 1000)))
 
 
 @given(st.binary(min_size=1, max_size=60), st.binary(max_size=20), st.lists(st.integers(0, 1000), max_size=6))
 def test_a_sized_body_ends_at_its_size(data: bytes, rest: bytes, places: list[int]) -> None:
-    gone, payload, end, behind = _fed(Sized(len(data)), _cut(data + rest, places))
+    gone, payload, end, behind = _fed(SizedBody(len(data)), _cut(data + rest, places))
     assert end is not None
     assert (gone + end, payload, behind) == (data, data, rest)
     assert end, "something is left to be held back until all is kept"

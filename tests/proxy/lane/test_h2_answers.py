@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from proxy.lane import lane as lanes
-from proxy.lane.h2.client import Seat
+from proxy.lane.h2.client import H2Downstream
 from proxy.trust.ca import ensure
 from proxy.wire.config import EngineConfig, Limits
 from proxy.wire.engine import Engine
@@ -47,7 +47,7 @@ def test_a_slow_client_is_not_taken_for_one_that_never_reads(tmp_path: Path) -> 
         answerer=None,
         trust=tmp_path,
     )
-    seat = Seat(SimpleNamespace(engine=engine), 1)  # type: ignore[arg-type]  # it asks for no more
+    seat = H2Downstream(SimpleNamespace(engine=engine), 1)  # type: ignore[arg-type]  # it asks for no more
     assert not any(seat.stuck(untaken, now=number * idle) for number, untaken in enumerate((3, 2, 1)))
     assert not seat.stuck(1, now=3 * idle)
     assert seat.stuck(1, now=3 * idle + 1)

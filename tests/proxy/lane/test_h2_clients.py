@@ -12,7 +12,7 @@ import pytest
 from calls.model import ChunkKind
 from proxy.lane import lane as lanes
 from proxy.lane.client import Http1Connection
-from proxy.lane.h2.client import Http2Client, Seat
+from proxy.lane.h2.client import H2Downstream, Http2Client
 from proxy.lane.h2.upstreams import Leg
 from proxy.lane.relay import RelayedExchange
 from proxy.wire.config import Limits
@@ -287,7 +287,7 @@ async def test_clients_that_are_gone_leave_nothing(tmp_path: Path) -> None:
             if not _left(Http2Client):
                 break
             await asyncio.sleep(0.02)  # for the last one's end to arrive
-        assert [_left(kind) for kind in (Http2Client, Seat, RelayedExchange, Leg)] == [0, 0, 0, 0]
+        assert [_left(kind) for kind in (Http2Client, H2Downstream, RelayedExchange, Leg)] == [0, 0, 0, 0]
 
 
 def _left(kind: type) -> int:

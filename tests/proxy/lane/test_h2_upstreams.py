@@ -284,17 +284,17 @@ async def test_an_upload_goes_elsewhere_where_a_connection_took_nothing_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may have said GOAWAY just before."""
-    begin = h2upstreams.Shared.open
-    refused: list[h2upstreams.Shared] = []
+    begin = h2upstreams.SharedConnection.open
+    refused: list[h2upstreams.SharedConnection] = []
 
-    def once_closing(shared: h2upstreams.Shared, *args: Any, **kwargs: Any) -> bool:
+    def once_closing(shared: h2upstreams.SharedConnection, *args: Any, **kwargs: Any) -> bool:
         if refused:
             return begin(shared, *args, **kwargs)
         refused.append(shared)
         shared.retire()
         return False
 
-    monkeypatch.setattr(h2upstreams.Shared, "open", once_closing)
+    monkeypatch.setattr(h2upstreams.SharedConnection, "open", once_closing)
     async with (
         speaking(answer_all) as upstream,
         opened(tmp_path, limits=Limits(buffered_request=0), **reaching(upstream)) as worker,
@@ -308,7 +308,7 @@ async def test_an_upload_goes_elsewhere_where_a_connection_took_nothing_of_it(
 def test_what_spoke_only_http_1_is_asked_again_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     authority = ensure(tmp_path)
     engine = Engine(config=EngineConfig(authority=authority), recorder=None, answerer=None, trust=tmp_path)
-    ways = h2ways.Ways(Upstreams(str(authority.certificate)), engine, lambda _: None, ReceiveQueue())
+    ways = h2ways.RouteTable(Upstreams(str(authority.certificate)), engine, lambda _: None, ReceiveQueue())
     engine.remember_alpn("old.test", 443, b"http/1.1")
     engine.remember_alpn("new.test", 443, b"h2")
     ways.sweep()
@@ -334,7 +334,7 @@ async def test_a_connection_that_is_closed_as_soon_as_it_is_made_is_nobodys(
         asking(worker, upstream) as (peer, authority),
     ):
         monkeypatch.setattr(Upstreams, "connect", gone)
-        monkeypatch.setattr(h2upstreams.Shared, "roomy", False)
+        monkeypatch.setattr(h2upstreams.SharedConnection, "roomy", False)
         heard = await peer.answer(peer.ask(authority, "/"))
     assert (heard.header(":status"), b"connect_failed" in heard.body) == ("502", True)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.lane.admission import LaneRequest, TunnelTarget, asked
-from proxy.lane.head_cache import LONGEST, MOST, Repeated
+from proxy.lane.head_cache import LONGEST, MOST, HeadCache
 from proxy.lane.heads import request_head
 from proxy.trust.ca import ensure
 from proxy.wire.config import EngineConfig, Origin
@@ -41,7 +41,7 @@ HEADS = st.lists(st.tuples(NAMES, VALUES), max_size=5).map(
 
 @given(st.lists(HEADS, min_size=1, max_size=12))
 def test_what_is_remembered_is_what_would_be_found(engine: Engine, heads: list[bytes]) -> None:
-    repeated = Repeated()
+    repeated = HeadCache()
     for raw in heads:
         fresh, known = _found(engine, raw), repeated.find(raw)
         assert known is None or known == fresh
@@ -50,7 +50,7 @@ def test_what_is_remembered_is_what_would_be_found(engine: Engine, heads: list[b
 
 
 def test_only_the_length_may_differ(engine: Engine) -> None:
-    repeated = Repeated()
+    repeated = HeadCache()
     raw = b"POST /x HTTP/1.1\r\nHost: api.test\r\nContent-Length: 10\r\nX-Playhead-Run: r\r\nX-A: b\r\n\r\n"
     fresh = _found(engine, raw)
     assert fresh is not None
@@ -66,7 +66,7 @@ def test_only_the_length_may_differ(engine: Engine) -> None:
 
 
 def test_it_does_not_grow_without_bound(engine: Engine) -> None:
-    repeated = Repeated()
+    repeated = HeadCache()
     for number in range(MOST + 10):
         raw = b"GET /%d HTTP/1.1\r\nHost: api.test\r\n\r\n" % number
         fresh = _found(engine, raw)
@@ -77,6 +77,6 @@ def test_it_does_not_grow_without_bound(engine: Engine) -> None:
     long = b"GET / HTTP/1.1\r\nHost: api.test\r\nX: " + b"a" * LONGEST + b"\r\n\r\n"
     fresh = _found(engine, long)
     assert fresh is not None
-    other = Repeated()
+    other = HeadCache()
     other.remember(long, fresh)
     assert other.find(long) is None

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from calls.model import Headers
 from proxy.lane.admission import LaneRequest, TunnelTarget
-from proxy.lane.exchange import Told
+from proxy.lane.exchange import DownstreamHead
 from proxy.lane.h2.heads import asking
 from proxy.lane.upstream import Upstream
-from proxy.lane.upstream_http1 import Lender, OverHttp1, Reframed
+from proxy.lane.upstream_http1 import ClientPool, Http1Carrier, ReframedForHttp2
 from proxy.wire.access import EVERYBODY
 from proxy.wire.config import Origin
 from proxy.wire.problem import Problem
@@ -48,8 +48,8 @@ class Heard:
     """What a client is told."""
 
     def __init__(self) -> None:
-        self.interim_: list[Told] = []
-        self.told: Told | None = None
+        self.interim_: list[DownstreamHead] = []
+        self.told: DownstreamHead | None = None
         self.sent: list[bytes] = []
         self.body_ = b""
         self.trailers: Headers | None = None
@@ -58,10 +58,10 @@ class Heard:
         self.end: Any = None
         """How it went wrong."""
 
-    def interim(self, told: Told) -> None:
+    def interim(self, told: DownstreamHead) -> None:
         self.interim_.append(told)
 
-    def response(self, told: Told, *, alone: bool) -> None:
+    def response(self, told: DownstreamHead, *, alone: bool) -> None:
         assert self.told is None
         self.told = told
 
@@ -76,7 +76,7 @@ class Heard:
         self.sent.append(end)
         self.trailers = trailers
 
-    def whole(self, told: Told, body: bytes) -> None:
+    def whole(self, told: DownstreamHead, body: bytes) -> None:
         self.response(told, alone=False)
         self.ended((body,), b"", body, ())
 
@@ -104,10 +104,10 @@ def _asked(method: str = "GET") -> LaneRequest:
 
 
 def _heard(
-    pieces: list[bytes], *, kind: type[OverHttp1] = OverHttp1, method: str = "GET", closed: bool = False
+    pieces: list[bytes], *, kind: type[Http1Carrier] = Http1Carrier, method: str = "GET", closed: bool = False
 ) -> tuple[Heard, Wired]:
     wired, heard = Wired(), Heard()
-    carrier = kind(cast(Upstream, wired), cast(Lender, wired))
+    carrier = kind(cast(Upstream, wired), cast(ClientPool, wired))
     asked = _asked(method)
     carrier.ask(heard, asked, b"", ())
     assert wired.sent == asked.head
@@ -121,7 +121,7 @@ def _heard(
     return heard, wired
 
 
-KINDS = pytest.mark.parametrize("kind", [OverHttp1, Reframed])
+KINDS = pytest.mark.parametrize("kind", [Http1Carrier, ReframedForHttp2])
 
 EARLY = b"HTTP/1.1 103 Early\r\nLink: </a>\r\n\r\n"
 HEAD = b"HTTP/1.1 200 Fine\r\nX-A: 1\r\nConnection: keep-alive\r\n"
@@ -138,7 +138,7 @@ RESPONSES = {
 @KINDS
 @pytest.mark.parametrize("framed", list(RESPONSES))
 @given(cuts=st.lists(st.integers(0, 200), max_size=12))
-def test_chunking_does_not_matter(kind: type[OverHttp1], framed: str, cuts: list[int]) -> None:
+def test_chunking_does_not_matter(kind: type[Http1Carrier], framed: str, cuts: list[int]) -> None:
     raw = RESPONSES[framed]
     edges = [0, *sorted(cut for cut in cuts if cut < len(EARLY + raw)), len(EARLY + raw)]
     pieces = [(EARLY + raw)[start:end] for start, end in pairwise(edges) if start < end]
@@ -147,7 +147,7 @@ def test_chunking_does_not_matter(kind: type[OverHttp1], framed: str, cuts: list
     assert told is not None
     assert (told.status, told.reason, told.fields[:2], heard.body_) == (200, "Fine", FIELDS, b"abcde")
     assert heard.trailers == ((("X-T", "v"),) if framed == "chunked" else ())
-    if kind is Reframed:
+    if kind is ReframedForHttp2:
         assert [interim.wire for interim in heard.interim_] == [[(b":status", b"103"), (b"link", b"</a>")]]
         assert [field for field in told.wire if field[0] != b"content-length"] == WIRE
         assert sent == b"abcde"
@@ -191,7 +191,7 @@ def test_the_answer_to_a_head_has_no_body(raw: bytes, keeps: bool) -> None:
         b"HTTP/1.1 200 OK\nContent-Length: 5\n\nabcde",
     ],
 )
-def test_what_could_mean_two_things_is_malformed(kind: type[OverHttp1], raw: bytes) -> None:
+def test_what_could_mean_two_things_is_malformed(kind: type[Http1Carrier], raw: bytes) -> None:
     heard, wired = _heard([raw], kind=kind)
     assert (heard.told, heard.end, wired.dropped) == (None, "malformed", True)
 

@@ -183,7 +183,7 @@ async def test_a_crash_of_a_layer_ends_the_connection_and_the_recording(
     def crash(*_: object) -> None:
         raise NotImplementedError("something that mitmproxy does not know")
 
-    monkeypatch.setattr(relayed.Relayed, "response_head", crash)
+    monkeypatch.setattr(relayed.RelayStream, "response_head", crash)
     recorder = MemoryRecorder()
     async with (
         asyncio.timeout(5),

@@ -58,12 +58,12 @@ def test_installing_replaces_them() -> None:
         (http2.Http2, _http2.Http2Connection),
         (http2.Http2ClientSide, _http2.Http2Server),
         (http2.Http2UpstreamSide, _http2.Http2Client),
-        (http2.Buffered, _http_h2.BufferedH2Connection),
+        (http2.BufferedHttp2, _http_h2.BufferedH2Connection),
         (layers.Http, their_http.HttpLayer),
         (stream.Stream, their_http.HttpStream),
-        (visit.Visit, server.LiveConnectionHandler),
-        (opaque.Opaque, tcp.TCPLayer),
-        (upgraded.Upgraded, tcp.TCPLayer),
+        (visit.MitmConnection, server.LiveConnectionHandler),
+        (opaque.OpaqueTunnel, tcp.TCPLayer),
+        (upgraded.UpgradedConnection, tcp.TCPLayer),
     ],
 )
 def test_what_we_override_is_there_and_takes_what_we_take(ours: type, theirs: type) -> None:
@@ -81,12 +81,12 @@ OVERRIDDEN: dict[tuple[str, str], tuple[str, ...]] = {
     ("Http2", "http2"): ("handle_h2_event", "_handle_event"),
     ("Http2ClientSide", "http2"): ("_handle_event",),
     ("Http2UpstreamSide", "http2"): ("_handle_event", "_handle_event2", "handle_h2_event"),
-    ("Buffered", "http2"): ("__init__",),
+    ("BufferedHttp2", "http2"): ("__init__",),
     ("Http", "layers"): ("make_stream", "get_connection", "register_connection", "_handle_event"),
     ("Stream", "stream"): ("_handle_event", "passthrough"),
-    ("Visit", "connection"): ("handle_client", "drain_writers", "open_connection", "handle_hook", "log"),
-    ("Opaque", "tunnel"): ("start",),
-    ("Upgraded", "upgraded_connection"): ("relay_messages",),
+    ("MitmConnection", "connection"): ("handle_client", "drain_writers", "open_connection", "handle_hook", "log"),
+    ("OpaqueTunnel", "tunnel"): ("start",),
+    ("UpgradedConnection", "upgraded_connection"): ("relay_messages",),
 }
 
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from calls.codec.encoding import decode
-from calls.events import Closed, Data, Ended, RequestStarted, Side
+from calls.events import Data, ExchangeClosed, MessageEnded, RequestStarted, Side
 from calls.keys.profile import Profiles
 from calls.keys.profile_toml import parse
 from calls.model import Chunk, Headers
@@ -77,7 +77,7 @@ async def test_kept_means_written(directory: Path) -> None:
         one.ended("request", 2)
         await one.kept()
 
-        assert [type(record).__name__ for record in at.records()] == ["RequestStarted", "Data", "Ended"]
+        assert [type(record).__name__ for record in at.records()] == ["RequestStarted", "Data", "MessageEnded"]
 
 
 @pytest.mark.parametrize("outcome", ["completed", "client_closed", "server_closed", "timed_out", "refused"])
@@ -92,7 +92,7 @@ async def test_an_exchange_is_closed_once_whatever_comes_after(directory: Path, 
         one.ended("response", 10)
     records = at.records()
 
-    assert [record for record in records if isinstance(record, Closed)] == records[-1:]
+    assert [record for record in records if isinstance(record, ExchangeClosed)] == records[-1:]
     (exchange,) = at.exchanges().values()
     assert (exchange.outcome, exchange.error, exchange.response) == (outcome, "why", None)
 
@@ -587,9 +587,9 @@ def test_whatever_an_engine_tells_the_records_are_legal(
         one.closed(99, "server_closed")
     records = at.records()
 
-    assert len([record for record in records if isinstance(record, Closed)]) == 1
-    assert isinstance(records[-1], Closed)
-    assert len([record for record in records if isinstance(record, Ended)]) <= 2
+    assert len([record for record in records if isinstance(record, ExchangeClosed)]) == 1
+    assert isinstance(records[-1], ExchangeClosed)
+    assert len([record for record in records if isinstance(record, MessageEnded)]) <= 2
     at.exchanges()
 
 

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 from calls.redaction.redactor import Redactor
-from proxy.worker.auto_sessions import Leading
+from proxy.worker.auto_sessions import AutoRecorder
 from store.spool import Spool
 from tests.calls.secrets import KEY
 
@@ -12,7 +12,7 @@ from tests.calls.secrets import KEY
 def test_a_fork_s_worker_records_into_the_fork_whatever_run_a_request_names(tmp_path: Path) -> None:
     """An agent that names its runs itself would otherwise add to the recording that it is forked from."""
     with Spool(tmp_path / "spool") as spool:
-        recorder = Leading(spool, Redactor(key=KEY), now=time.time_ns)
+        recorder = AutoRecorder(spool, Redactor(key=KEY), now=time.time_ns)
         assert recorder.called("ticket-904", "https://api.example/") == "ticket-904"
         recorder.only_run = "second-try"
         assert recorder.called("ticket-904", "https://api.example/") == "second-try"

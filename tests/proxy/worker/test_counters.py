@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from calls.model import Body, Request
-from proxy.worker.counters import Counting, note
+from proxy.worker.counters import CountingAnswerer, note
 from replay.answer import Answer, Standing, mark
 from tests.support.wire import ScriptedAnswerer
 
@@ -15,7 +15,7 @@ REQUEST = Request(method="GET", url="https://api.test/x", http_version="HTTP/1.1
 
 async def _counted(*answers: Answer | None) -> Counter[str]:
     counts: Counter[str] = Counter()
-    counting = Counting(ScriptedAnswerer(*answers), counts)
+    counting = CountingAnswerer(ScriptedAnswerer(*answers), counts)
     for answer in answers:
         assert await counting.answer(REQUEST, run=None, owner="me") is answer
     return counts

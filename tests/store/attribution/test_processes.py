@@ -11,8 +11,8 @@ import pytest
 from calls.model import Exchange
 from store.attribution.grouping import Grouping
 from store.database.connection import Database
-from store.ingest.batch_writer import Ingest, Kept
-from store.query.exchanges import Recorded
+from store.ingest.batch_writer import DerivedExchange, Ingest
+from store.query.exchanges import ExchangeQueries
 from store.query.filters import Filters
 from store.query.runs import Runs
 from tests.store.attribution.test_run_assignment import CHAT, understood
@@ -87,15 +87,15 @@ async def stored(
     database: Database, *batches: Sequence[Exchange], store_server: Grouping | None = None
 ) -> dict[str, tuple[str, int]]:
     """The runs that came of it: how sure each is, and how many exchanges it has."""
-    kin = store_server or Grouping(database, lambda one: Kept(one, understood(one)))
+    kin = store_server or Grouping(database, lambda one: DerivedExchange(one, understood(one)))
     for batch in batches:
-        await Ingest(database).put(await kin.joined([Kept(one, understood(one)) for one in batch]))
+        await Ingest(database).put(await kin.joined([DerivedExchange(one, understood(one)) for one in batch]))
     page = await Runs(database).page(Filters(), NOON)
     return {run["id"]: (run["attribution"], run["exchanges"]) for run in page.items}
 
 
 async def whereabouts(database: Database, exchanges: Sequence[Exchange]) -> dict[str, str]:
-    recorded = await Recorded(database, understood).evidence([one.id for one in exchanges])
+    recorded = await ExchangeQueries(database, understood).evidence([one.id for one in exchanges])
     return {name: one.run for name, one in recorded.items()}
 
 

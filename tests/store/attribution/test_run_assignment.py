@@ -18,8 +18,8 @@ from store.attribution.grouping import Grouping
 from store.attribution.run_assignment import filed, in_trace, trace_of
 from store.bundle.bundle import read
 from store.database.connection import Database
-from store.ingest.batch_writer import Ingest, Kept
-from store.query.exchanges import Recorded
+from store.ingest.batch_writer import DerivedExchange, Ingest
+from store.query.exchanges import ExchangeQueries
 from store.query.filters import Filters
 from store.query.runs import Runs
 from store.spool import Spool
@@ -109,14 +109,14 @@ def test_a_trace_counts_only_where_nothing_stronger_was_said() -> None:
 
 async def put(database: Database, *batch: Exchange, gaps: Sequence[Gap] = ()) -> None:
     """As the store server stores what it has drained."""
-    kin = Grouping(database, lambda one: Kept(one, understood(one)))
-    await Ingest(database).put(await kin.joined([Kept(one, understood(one)) for one in batch]), gaps)
+    kin = Grouping(database, lambda one: DerivedExchange(one, understood(one)))
+    await Ingest(database).put(await kin.joined([DerivedExchange(one, understood(one)) for one in batch]), gaps)
 
 
 async def held(database: Database) -> dict[str, list[str]]:
     """Which exchanges each run has."""
     runs = await Runs(database).page(Filters(), NOON)
-    recorded = Recorded(database, understood)
+    recorded = ExchangeQueries(database, understood)
     return {
         run["id"]: [one.id async for one in recorded.exchanges(run["id"])]
         for run in sorted(runs.items, key=lambda run: run["id"])
@@ -147,8 +147,10 @@ async def test_what_is_told_again_after_a_crash_is_stored_once_and_stays_where_i
         await put(database, *made[:n])
         await put(database, made[0])
     assert await held(database) == {TRACE: [one.id for one in made]}
-    assert [one async for one in Recorded(database, understood).exchanges(TRACE)] == [in_trace(one) for one in made]
-    page = await Recorded(database, understood).run_calls(TRACE)
+    assert [one async for one in ExchangeQueries(database, understood).exchanges(TRACE)] == [
+        in_trace(one) for one in made
+    ]
+    page = await ExchangeQueries(database, understood).run_calls(TRACE)
     assert [call["step"] for call in page.items] == [1, 2, 3]
 
 

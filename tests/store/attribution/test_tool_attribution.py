@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from calls.model import Exchange, ToolCall
 from store.attribution.grouping import Grouping
-from store.call_graph.call_graph import Done, asked_by, fits, found_by
+from store.call_graph.call_graph import ToolExecution, asked_by, fits, found_by
 from store.database.connection import Database
-from store.ingest.batch_writer import Ingest, Kept
-from store.query.exchanges import Recorded
+from store.ingest.batch_writer import DerivedExchange, Ingest
+from store.query.exchanges import ExchangeQueries
 from store.query.runs import Runs
 from tests.store.attribution.test_run_assignment import CHAT, OWNER, filed_as, held, put, understood
 from tests.store.attribution.test_run_chains import run_of, told
@@ -91,9 +91,9 @@ async def ends_as(database: Database, expected: dict[str, list[str]], made: Sequ
 async def test_what_was_called_between_the_asking_and_the_telling_is_of_their_run(database: Database) -> None:
     made = [turn(1, OSLO), weather(2), turn(3, brings=["call_o"]), weather(4)]
     await ends_as(database, {run_of(*made): ids(*made[:3]), OWNER: ids(made[3])}, made)
-    found = await Recorded(database, understood).run_calls(run_of(*made))
+    found = await ExchangeQueries(database, understood).run_calls(run_of(*made))
     assert found.items[0]["tool_calls"][0]["executed_by"] == made[1].id
-    stored = await Recorded(database, understood).exchange(made[1].id)
+    stored = await ExchangeQueries(database, understood).exchange(made[1].id)
     assert stored is not None
     assert stored.run_evidence == (("executes", "call_o"), ("owner", OWNER))
 
@@ -193,14 +193,18 @@ async def test_a_session_that_two_agents_share_is_of_nobody_though_its_tools_are
 async def test_a_store_server_that_remembers_files_as_one_that_reads(database: Database) -> None:
     same = ("call_x", {"city": "Oslo"})
     one, other = [turn(1, OSLO), turn(5, brings=["call_o"])], [turn(2, same), turn(6, brings=["call_x"])]
-    tool, kin, ingest = weather(4), Grouping(database, lambda one: Kept(one, understood(one))), Ingest(database)
+    tool, kin, ingest = (
+        weather(4),
+        Grouping(database, lambda one: DerivedExchange(one, understood(one))),
+        Ingest(database),
+    )
     for made in (one[0], tool, one[1]):
-        await ingest.put(await kin.joined([Kept(made, understood(made))]))
+        await ingest.put(await kin.joined([DerivedExchange(made, understood(made))]))
     assert await held(database) == {run_of(*one): ids(one[0], tool, one[1])}
     for made in (other[1], other[0]):
-        await ingest.put(await kin.joined([Kept(made, understood(made))]))
+        await ingest.put(await kin.joined([DerivedExchange(made, understood(made))]))
     assert await held(database) == {run_of(*one): ids(*one), run_of(*other): ids(*other), OWNER: ids(tool)}
-    stored = await Recorded(database, understood).exchange(tool.id)
+    stored = await ExchangeQueries(database, understood).exchange(tool.id)
     assert stored == tool
 
 
@@ -221,7 +225,7 @@ async def test_evidence_that_cannot_be_read_stays_and_holds_up_nobody(database: 
 @pytest.mark.parametrize("asked", ["now", "mcp__weather__now", "weather.now", "weather/now"])
 def test_a_tool_without_arguments_is_found_by_its_name(asked: str) -> None:
     tool, done = ToolCall(id="a", name=asked, arguments={}), ToolCall(id="b", name="now", arguments={})
-    assert set(found_by(Done("x", 0, frozenset(("9", "2.0")), [done]))) <= set(asked_by(tool))
+    assert set(found_by(ToolExecution("x", 0, frozenset(("9", "2.0")), [done]))) <= set(asked_by(tool))
 
 
 values = st.one_of(st.text(max_size=3), st.integers(0, 99), st.lists(st.text(max_size=2), max_size=2))
@@ -234,5 +238,5 @@ tools = st.builds(
 @given(tools, st.frozensets(st.text(max_size=3), max_size=5), st.lists(tools, max_size=1))
 def test_whatever_fits_is_found(tool: ToolCall, beside: frozenset[str], called: list[ToolCall]) -> None:
     for said in (beside, beside | frozenset(asked_by(tool))):
-        done = Done("x", 0, said, called)
+        done = ToolExecution("x", 0, said, called)
         assert not fits(tool, done) or not set(asked_by(tool)).isdisjoint(found_by(done))

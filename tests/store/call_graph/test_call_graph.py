@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calls.model import Json, ToolCall
-from store.call_graph.call_graph import Done, Followed, Node, Threads, executed
+from store.call_graph.call_graph import Node, PrecedingCall, Threads, ToolExecution, executed
 
 
 def nodes(*made: tuple[str, str, str]) -> list[Node]:
@@ -21,13 +21,13 @@ def tool(id: str, name: str = "weather", **arguments: Json) -> ToolCall:  # noqa
     return ToolCall(id=id, name=name, arguments=arguments)
 
 
-def request(id: str, *values: str, at: int = 0, tools: Sequence[ToolCall] = ()) -> Done:  # noqa: A002 # likewise
-    return Done(id, at, frozenset(values), tools)
+def request(id: str, *values: str, at: int = 0, tools: Sequence[ToolCall] = ()) -> ToolExecution:  # noqa: A002 # likewise
+    return ToolExecution(id, at, frozenset(values), tools)
 
 
 def test_a_call_follows_the_one_whose_tool_calls_it_answers() -> None:
     found = Threads(nodes(("a", "1 2", ""), ("b", "3", "1 2"), ("c", "", "3")))
-    assert found.follows == {"b": [Followed("a", ("1", "2"))], "c": [Followed("b", ("3",))]}
+    assert found.follows == {"b": [PrecedingCall("a", ("1", "2"))], "c": [PrecedingCall("b", ("3",))]}
     assert found.answered == {("a", "1"): "b", ("a", "2"): "b", ("b", "3"): "c"}
     assert found.branches == {"a": 1, "b": 1, "c": 1}
 
@@ -46,7 +46,7 @@ def test_sub_agents_that_begin_by_themselves_are_branches_of_their_own() -> None
 
 def test_branches_that_come_together_go_on_as_the_one_that_was_asked_last() -> None:
     found = Threads(nodes(("a", "1", ""), ("b", "2", ""), ("c", "", "1 2")))
-    assert found.follows["c"] == [Followed("a", ("1",)), Followed("b", ("2",))]
+    assert found.follows["c"] == [PrecedingCall("a", ("1",)), PrecedingCall("b", ("2",))]
     assert found.branches["c"] == found.branches["b"]
 
 
@@ -57,7 +57,7 @@ def test_a_call_that_nothing_leads_to_or_from_is_on_no_branch() -> None:
 
 def test_an_id_that_was_given_twice_is_of_the_one_who_gave_it_last() -> None:
     found = Threads(nodes(("a", "call_0", ""), ("b", "call_0", "call_0"), ("c", "", "call_0")))
-    assert found.follows == {"b": [Followed("a", ("call_0",))], "c": [Followed("b", ("call_0",))]}
+    assert found.follows == {"b": [PrecedingCall("a", ("call_0",))], "c": [PrecedingCall("b", ("call_0",))]}
 
 
 def test_a_call_follows_neither_itself_nor_a_later_one() -> None:
@@ -139,7 +139,7 @@ tool_calls = st.builds(
     arguments=st.dictionaries(st.text(max_size=1), st.sampled_from(["Oslo", "Rome", 7, None, ["Oslo"]]), max_size=2),
 )
 dones = st.builds(
-    Done,
+    ToolExecution,
     id=st.uuids().map(str),
     started_at=st.integers(),
     said=st.frozensets(st.sampled_from(["Oslo", "Rome", "7"])),
@@ -148,7 +148,7 @@ dones = st.builds(
 
 
 @given(st.lists(tool_calls, max_size=4, unique_by=lambda one: one.id), st.lists(dones, max_size=4))
-def test_each_request_did_one_thing_at_most(tools: list[ToolCall], candidates: list[Done]) -> None:
+def test_each_request_did_one_thing_at_most(tools: list[ToolCall], candidates: list[ToolExecution]) -> None:
     found = executed(tools, candidates)
     assert len(set(found.values())) == len(found)
     assert found.keys() <= {one.id for one in tools}

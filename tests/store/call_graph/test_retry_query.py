@@ -11,9 +11,9 @@ from calls.derive import derive
 from calls.model import Exchange, Request
 from store.active_profiles import shipped
 from store.database.connection import Database
-from store.ingest.batch_writer import Ingest, Kept
+from store.ingest.batch_writer import DerivedExchange, Ingest
 from store.prices import cost
-from store.query.exchanges import Recorded
+from store.query.exchanges import ExchangeQueries
 from store.query.filters import Filters
 from store.query.runs import Runs
 from tests.store.samples import NOON, SECOND, body, exchange
@@ -45,8 +45,8 @@ USAGE = '{"input_tokens": 100, "output_tokens": 10, "output_tokens_details": {"r
 
 
 @pytest.fixture
-def recorded(database: Database) -> Recorded:
-    return Recorded(database, partial(derive, profiles=PROFILES))
+def recorded(database: Database) -> ExchangeQueries:
+    return ExchangeQueries(database, partial(derive, profiles=PROFILES))
 
 
 @pytest.fixture
@@ -56,14 +56,14 @@ def runs(database: Database) -> Runs:
 
 async def put(database: Database, *exchanges: Exchange) -> None:
     calls = [(one, derive(one, PROFILES)) for one in exchanges]
-    await Ingest(database).put([Kept(one, call, (), cost(one, call)) for one, call in calls])
+    await Ingest(database).put([DerivedExchange(one, call, (), cost(one, call)) for one, call in calls])
 
 
 def told(items: Sequence[dict[str, Any]], *names: str) -> list[Any]:
     return [tuple(item[name] for name in names) for item in items]
 
 
-async def test_a_call_that_was_tried_again_is_listed_once(database: Database, recorded: Recorded) -> None:
+async def test_a_call_that_was_tried_again_is_listed_once(database: Database, recorded: ExchangeQueries) -> None:
     tries = [asked(0, 429), asked(1, 503), asked(2), asked(9, 429, request=ASK + b" ")]
     await put(database, *tries)
     [call, again] = (await recorded.run_calls("night-run")).items
@@ -77,14 +77,14 @@ async def test_a_call_that_was_tried_again_is_listed_once(database: Database, re
     assert (again["step"], again["nth"], again["attempts"], again["status"]) == (4, 1, 1, 429)
 
 
-async def test_every_exchange_of_a_call_leads_to_it(database: Database, recorded: Recorded) -> None:
+async def test_every_exchange_of_a_call_leads_to_it(database: Database, recorded: ExchangeQueries) -> None:
     tries = [asked(0, 429), asked(1)]
     await put(database, *tries)
     assert await recorded.call(tries[1].id) == await recorded.call(tries[0].id)
     assert (await recorded.call(tries[1].id) or {})["attempts"] == 2
 
 
-async def test_a_try_that_comes_in_late_is_still_one(database: Database, recorded: Recorded) -> None:
+async def test_a_try_that_comes_in_late_is_still_one(database: Database, recorded: ExchangeQueries) -> None:
     tries = [asked(0, 429), asked(1)]
     await put(database, tries[1])
     assert told((await recorded.run_calls("night-run")).items, "id", "attempts") == [(tries[1].id, 1)]
@@ -92,7 +92,7 @@ async def test_a_try_that_comes_in_late_is_still_one(database: Database, recorde
     assert told((await recorded.run_calls("night-run")).items, "id", "attempts") == [(tries[0].id, 2)]
 
 
-async def test_work_in_the_background_is_one_call(database: Database, recorded: Recorded, runs: Runs) -> None:
+async def test_work_in_the_background_is_one_call(database: Database, recorded: ExchangeQueries, runs: Runs) -> None:
     looks = [background(n, status) for n, status in enumerate(["queued", "queued", "in_progress"])]
     done = background(3, "completed", USAGE)
     await put(database, *looks, done)
@@ -108,7 +108,7 @@ async def test_work_in_the_background_is_one_call(database: Database, recorded: 
 
 
 async def test_a_look_at_what_was_done_before_costs_nothing_again(
-    database: Database, recorded: Recorded, runs: Runs
+    database: Database, recorded: ExchangeQueries, runs: Runs
 ) -> None:
     await put(database, *(background(n, "completed", USAGE) for n in range(3)))
     assert len((await recorded.run_calls("night-run")).items) == 3
@@ -117,7 +117,9 @@ async def test_a_look_at_what_was_done_before_costs_nothing_again(
     assert run["cost_usd"] == pytest.approx(0.000225)
 
 
-async def test_pages_join_without_a_seam_however_many_tries_there_are(database: Database, recorded: Recorded) -> None:
+async def test_pages_join_without_a_seam_however_many_tries_there_are(
+    database: Database, recorded: ExchangeQueries
+) -> None:
     tries = [
         asked(20 * n + k, 200 if k == n % 4 else 500, run=f"run-{n % 2}", request=ASK + b" " * n)
         for n in range(9)
@@ -133,7 +135,7 @@ async def test_pages_join_without_a_seam_however_many_tries_there_are(database: 
     assert [item["attempts"] for item in in_order] == [2, 4, 2, 4]
 
 
-async def test_a_call_is_found_once_by_any_of_its_tries(database: Database, recorded: Recorded) -> None:
+async def test_a_call_is_found_once_by_any_of_its_tries(database: Database, recorded: ExchangeQueries) -> None:
     tries = [asked(0, 429), asked(1, 429), asked(2)]
     await put(database, *tries)
     for status in (range(429, 430), range(200, 201), range(200, 600)):
@@ -144,19 +146,21 @@ async def test_a_call_is_found_once_by_any_of_its_tries(database: Database, reco
     assert late["id"] == tries[0].id
 
 
-async def test_a_call_is_as_complete_as_its_last_exchange(database: Database, recorded: Recorded) -> None:
+async def test_a_call_is_as_complete_as_its_last_exchange(database: Database, recorded: ExchangeQueries) -> None:
     await put(database, background(0, "queued"), background(1, "completed", USAGE))
     await put(database, background(0, "queued", run="left", at=NOON - SECOND))
     assert told((await recorded.calls(Filters(incomplete=True))).items, "run") == [("left",)]
     assert told((await recorded.calls(Filters(incomplete=False))).items, "run", "complete") == [("night-run", True)]
 
 
-async def test_other_runs_tries_are_their_own(database: Database, recorded: Recorded) -> None:
+async def test_other_runs_tries_are_their_own(database: Database, recorded: ExchangeQueries) -> None:
     await put(database, asked(0, 429, run="one"), asked(1, run="other"))
     assert told((await recorded.calls(Filters())).items, "run", "attempts") == [("other", 1), ("one", 1)]
 
 
-async def test_a_run_of_many_looks_is_no_longer_statement(database: Database, recorded: Recorded, runs: Runs) -> None:
+async def test_a_run_of_many_looks_is_no_longer_statement(
+    database: Database, recorded: ExchangeQueries, runs: Runs
+) -> None:
     looks = [background(0, "queued"), *(background(n, "in_progress") for n in range(1, 300))]
     await put(database, *looks)
     assert (await runs.get("night-run", LATER) or {})["calls"] == 1

@@ -7,11 +7,11 @@ from typing import Any
 from calls.model import Exchange
 from store.active_profiles import shipped
 from store.diff.diff import compare
-from store.diff.steps import Reading
+from store.diff.steps import StepReader
 from tests.store.agents import Agent, interleaved
 from tests.store.samples import exchange
 
-READING = Reading(profiles=shipped(None), clean=str)
+READING = StepReader(profiles=shipped(None), clean=str)
 
 
 def diff(one: Agent | Sequence[Exchange], other: Agent | Sequence[Exchange], **more: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from calls.redaction.redactor import Redactor
 from store.active_profiles import shipped
 from store.bundle.bundle import read
 from store.foreign.adopt import Adoption, bundle_of, redacted
-from store.foreign.contents import UNTIMED, Interaction, Skipped
+from store.foreign.contents import UNTIMED, Interaction, SkippedEntry
 from store.foreign.parts import body
 
 SECRET = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789"
@@ -33,7 +33,7 @@ def interaction(asked: bytes = b"{}", answered: bytes = b"{}", **differences: ob
     return replace(made, **differences)
 
 
-def adopted(*found: Interaction | Skipped, run: str = "a") -> tuple[Adoption, list[Exchange]]:
+def adopted(*found: Interaction | SkippedEntry, run: str = "a") -> tuple[Adoption, list[Exchange]]:
     adoption = Adoption(run=run, redactor=REDACTOR, at=NOON)
     return adoption, list(adoption.adopted(found))
 
@@ -68,13 +68,13 @@ def test_the_order_is_that_of_the_file_also_where_its_times_say_nothing() -> Non
 
 
 def test_what_was_skipped_and_what_is_unknown_is_kept_to_be_told() -> None:
-    adoption, made = adopted(interaction(), Skipped(place="interaction 2", reason="broken"), interaction())
+    adoption, made = adopted(interaction(), SkippedEntry(place="interaction 2", reason="broken"), interaction())
     assert (len(made), adoption.exchanges, adoption.notes) == (2, 2, {UNTIMED: 2})
     assert [one.place for one in adoption.skipped] == ["interaction 2"]
 
 
 def test_a_reason_that_quotes_the_file_tells_no_secret() -> None:
-    adoption, _ = adopted(Skipped(place="interaction 1", reason=f"'nowhere?key={SECRET}' is not the address"))
+    adoption, _ = adopted(SkippedEntry(place="interaction 1", reason=f"'nowhere?key={SECRET}' is not the address"))
     assert SECRET not in adoption.skipped[0].reason
 
 

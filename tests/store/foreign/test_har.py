@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calls.model import Chunk
-from store.foreign.contents import UNPACKED, UNTIMED, UNVERSIONED, Broken, Found, Interaction, NotReadable, Skipped
+from store.foreign.contents import UNPACKED, UNTIMED, UNVERSIONED, Broken, Found, Interaction, NotReadable, SkippedEntry
 from store.foreign.har import read
 from store.foreign.parts import url
 from store.foreign.read import named, opened, recognized
@@ -130,7 +130,7 @@ def test_a_form_is_made_of_its_parameters() -> None:
 )
 def test_an_entry_that_cannot_be_imported_says_why_and_costs_only_itself(differences: Any, words: str) -> None:
     bad, good = found(entry(**differences), entry())
-    assert isinstance(bad, Skipped)
+    assert isinstance(bad, SkippedEntry)
     assert words in bad.reason
     assert isinstance(good, Interaction)
 

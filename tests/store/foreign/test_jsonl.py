@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.foreign.contents import REBUILT, Found, Interaction, NotReadable, Skipped
+from store.foreign.contents import REBUILT, Found, Interaction, NotReadable, SkippedEntry
 from store.foreign.jsonl import read
 
 MESSAGE = {"id": "msg_1", "type": "message", "role": "assistant", "content": [{"type": "text", "text": "3"}]}
@@ -75,7 +75,7 @@ def test_a_line_of_key_and_response_is_read_where_the_key_is_the_request() -> No
 )
 def test_a_line_that_nothing_on_the_wire_can_match_says_why(content: bytes, words: str) -> None:
     bad, good = read([content, line(CHAT, kwargs=ASKED)])
-    assert isinstance(bad, Skipped)
+    assert isinstance(bad, SkippedEntry)
     assert words in bad.reason
     assert isinstance(good, Interaction)
 

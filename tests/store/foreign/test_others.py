@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store.foreign import httprr
-from store.foreign.contents import Found, Interaction, NotReadable, Skipped
+from store.foreign.contents import Found, Interaction, NotReadable, SkippedEntry
 from store.foreign.read import opened
 from store.foreign.vcr import from_json, from_yaml
 
@@ -70,7 +70,7 @@ def test_a_body_with_a_type_is_what_it_holds_and_not_its_wrapping(body: str, dat
     assert isinstance(first, Interaction)
     assert (first.request.method, first.request.body.data, first.response.body.data) == ("POST", ASKED.encode(), data)
     assert first.started_at == 1_767_323_045 * 10**9
-    assert isinstance(rpc, Skipped)
+    assert isinstance(rpc, SkippedEntry)
     assert "gRPC" in rpc.reason
     assert isinstance(socket, Interaction)
 
@@ -87,7 +87,7 @@ def test_the_frames_of_a_websocket_keep_their_kinds_and_times() -> None:
 @pytest.mark.parametrize("body", ["binary, content: 0102", "binary, content: zz", "text, content: [1]"])
 def test_a_body_of_another_type_than_it_says_is_skipped(body: str) -> None:
     first, *_ = from_yaml((CASSETTER % body).encode())
-    assert isinstance(first, Skipped)
+    assert isinstance(first, SkippedEntry)
 
 
 def exvcr(**answered: Any) -> list[dict[str, Any]]:
@@ -102,7 +102,7 @@ def test_exvcr_is_read_also_where_erlang_packed_the_body() -> None:
     assert (plain.request.body.data, plain.response.body.data) == (ASKED.encode(), ANSWERED.encode())
     for told in (exvcr(type="error", body="timeout"), exvcr(type="ok", binary=True)):
         [one] = from_json(json.dumps(told).encode())
-        assert isinstance(one, Skipped)
+        assert isinstance(one, SkippedEntry)
 
 
 def test_req_cassette_is_read_with_its_query() -> None:
@@ -162,13 +162,13 @@ def test_llama_stack_is_read_as_the_servers_behind_its_sdks_had_sent_it() -> Non
 
 def test_what_llama_stack_saw_raised_is_skipped() -> None:
     [one] = from_json(json.dumps(llama_stack(None, streams=False, is_exception=True)).encode())
-    assert isinstance(one, Skipped)
+    assert isinstance(one, SkippedEntry)
     assert "exception" in one.reason
 
 
 def test_a_call_of_grpc_is_named_as_one() -> None:
     [one] = from_yaml(b"interactions: [{request_sample: {raw: !!binary AAAA}, response_sample: {json: {}}}]")
-    assert isinstance(one, Skipped)
+    assert isinstance(one, SkippedEntry)
     assert "gRPC" in one.reason
 
 
@@ -213,13 +213,13 @@ def test_the_frames_of_chunks_are_no_part_of_a_body(chunks: bytes, body: bytes) 
     assert only(list(httprr.read(b"httprr trace v1\n" + sizes + asked + answered))).response.body.data == body
     cut = b"%d %d\n" % (len(asked), len(answered) - 6)
     [one] = httprr.read(b"httprr trace v1\n" + cut + asked + answered[:-6])
-    assert isinstance(one, Skipped)
+    assert isinstance(one, SkippedEntry)
 
 
 def test_a_trace_that_breaks_off_is_read_up_to_there() -> None:
     one, rest = httprr.read(b"httprr trace v1\n" + trace() + trace()[:-1])
     assert isinstance(one, Interaction)
-    assert isinstance(rest, Skipped)
+    assert isinstance(rest, SkippedEntry)
     with pytest.raises(NotReadable):
         httprr.read(b"httprr trace v1\n")
 
@@ -228,7 +228,7 @@ def test_a_trace_that_breaks_off_is_read_up_to_there() -> None:
 def test_whatever_follows_the_mark_is_an_exchange_or_is_skipped(data: bytes, split: int) -> None:
     sizes = b"%d %d\n" % (min(split, len(data)), len(data) - min(split, len(data)))
     for one in httprr.read(b"httprr trace v1\n" + sizes + data):
-        assert isinstance(one, Interaction | Skipped)
+        assert isinstance(one, Interaction | SkippedEntry)
 
 
 def test_an_imported_stream_is_asked_for_without_the_mark_that_mistral_s_sdk_hangs_on_it() -> None:

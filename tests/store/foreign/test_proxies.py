@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.foreign.contents import Found, Interaction, Skipped
+from store.foreign.contents import Found, Interaction, SkippedEntry
 from store.foreign.vcr import from_json, from_yaml
 
 URL = "https://x.openai.azure.com/openai/deployments/d/chat/completions?api-version=1"
@@ -53,7 +53,7 @@ def test_a_session_of_azures_sdks_is_read(kept: Any, media: str, data: bytes) ->
 
 def test_a_body_that_azures_proxy_did_not_keep_is_not_taken_for_an_empty_one() -> None:
     [lost, none] = read({"Entries": [entry(None, {}, **{"Content-Length": "3669606"}), entry(None, {})]})
-    assert isinstance(lost, Skipped)
+    assert isinstance(lost, SkippedEntry)
     assert "3669606 bytes was not kept" in lost.reason
     assert isinstance(none, Interaction)
 
@@ -86,7 +86,7 @@ def test_a_simulation_of_hoverfly_is_read_where_it_says_which_request_it_was() -
     assert (one.request.url, one.request.body.data) == ("https://api.example.com/v1/x?a=1&b=2", b'{"n":1}')
     assert (one.response.body.data, one.response.headers) == (b"\x00!", (("X-A", "1"), ("X-A", "2")))
     [any_path] = read(pair(path=[{"matcher": "glob", "value": "/v1/*"}]))
-    assert isinstance(any_path, Skipped)
+    assert isinstance(any_path, SkippedEntry)
     assert "by patterns" in any_path.reason
 
 
@@ -113,7 +113,7 @@ def test_phps_vcr_is_read_which_writes_a_list_and_its_numbers_as_text() -> None:
     assert isinstance(one, Interaction)
     assert (one.response.status, one.response.reason, one.response.http_version) == (201, "Created", "HTTP/2")
     assert (one.request.url, one.response.body.data) == ("https://api.example.com/v2/a", b"hi")
-    assert isinstance(broken, Skipped)
+    assert isinstance(broken, SkippedEntry)
 
 
 def test_the_status_line_that_java_takes_for_a_header_is_none() -> None:
@@ -142,7 +142,7 @@ http_interactions:
 
 def test_rs_vcr_names_no_zone_and_keeps_no_files() -> None:
     form, one = from_yaml(R.encode())
-    assert isinstance(form, Skipped)
+    assert isinstance(form, SkippedEntry)
     assert "of whose files only the names were kept" in form.reason
     assert isinstance(one, Interaction)
     assert one.started_at == 1_786_793_687 * 10**9
@@ -150,7 +150,7 @@ def test_rs_vcr_names_no_zone_and_keeps_no_files() -> None:
 
 def test_a_mapping_of_wiremock_does_not_say_whom_it_is_about() -> None:
     [one] = read({"request": {"url": "/v1/chat/completions", "method": "POST"}, "response": {"status": 200}})
-    assert isinstance(one, Skipped)
+    assert isinstance(one, SkippedEntry)
     assert "not of which host" in one.reason
 
 
@@ -180,4 +180,4 @@ HOVERFLYS = st.fixed_dictionaries(
 @settings(max_examples=80)
 @given(st.one_of(AZURES, HOVERFLYS))
 def test_whatever_they_hold_is_an_exchange_or_is_skipped(entry: Any) -> None:
-    assert all(isinstance(one, Interaction | Skipped) for one in read([entry]))
+    assert all(isinstance(one, Interaction | SkippedEntry) for one in read([entry]))

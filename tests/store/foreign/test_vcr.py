@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.foreign.contents import REPACKED, RESERIALIZED, UNPACKED, Found, Interaction, NotReadable, Skipped
+from store.foreign.contents import REPACKED, RESERIALIZED, UNPACKED, Found, Interaction, NotReadable, SkippedEntry
 from store.foreign.read import opened
 from store.foreign.vcr import from_json, from_yaml
 
@@ -49,7 +49,7 @@ def only(cassette: Any) -> Interaction:
 
 def reason(request: Any = None, response: Any = None) -> str:
     [one] = found({"interactions": [interaction(request, response)]})
-    assert isinstance(one, Skipped), one
+    assert isinstance(one, SkippedEntry), one
     return one.reason
 
 
@@ -115,7 +115,7 @@ def test_split_lists_are_paired_and_a_half_is_named() -> None:
     told = interaction()
     first, second = found({"requests": [told["request"], told["request"]], "responses": [told["response"]]})
     assert isinstance(first, Interaction)
-    assert second == Skipped(place="interaction 2", reason="it is a request without its other half")
+    assert second == SkippedEntry(place="interaction 2", reason="it is a request without its other half")
 
 
 def test_a_json_cassette_and_one_of_a_single_interaction() -> None:
@@ -179,7 +179,7 @@ def test_one_broken_interaction_costs_only_itself() -> None:
     first, second, third = found({"interactions": [interaction(), "nonsense", interaction()]})
     assert isinstance(first, Interaction)
     assert isinstance(third, Interaction)
-    assert isinstance(second, Skipped)
+    assert isinstance(second, SkippedEntry)
     assert second.place == "interaction 2"
 
 
@@ -190,9 +190,9 @@ def test_an_object_in_a_cassette_is_skipped_by_its_tag() -> None:
     )
     first, second, third = from_yaml(f"interactions:\n{good}{bad}".encode())
     assert isinstance(first, Interaction)
-    assert isinstance(second, Skipped)
+    assert isinstance(second, SkippedEntry)
     assert "python/object/apply:os.system" in second.reason
-    assert isinstance(third, Skipped)
+    assert isinstance(third, SkippedEntry)
     assert "vcr.request.Request" in third.reason
 
 
@@ -200,14 +200,14 @@ def test_what_comes_before_a_mistake_in_the_yaml_is_kept_and_what_follows_is_nam
     good = yaml.dump([interaction()], Dumper=yaml.SafeDumper)
     first, rest = from_yaml(f"interactions:\n{good}- request: [\nversion: 1\n".encode())
     assert isinstance(first, Interaction)
-    assert isinstance(rest, Skipped)
+    assert isinstance(rest, SkippedEntry)
     assert (rest.place, "breaks off on line" in rest.reason) == ("all after interaction 1", True)
 
 
 def test_messages_of_a_connection_without_address_are_skipped() -> None:
     told = {"kind": "message", "direction": "sent", "data": {"type": "response.create"}}
     [one] = found({"version": 1, "interactions": [told]})
-    assert isinstance(one, Skipped)
+    assert isinstance(one, SkippedEntry)
     assert "a connection whose address the cassette does not hold" in one.reason
 
 

@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.foreign.yamlvalues import BadYaml, Unknown, members
+from store.foreign.yamlvalues import BadYaml, UnknownTag, members
 
 
 def value_of(text: str) -> object:
@@ -53,7 +53,7 @@ def test_what_recorders_write_is_read_as_plain_values(text: str, value: object) 
     ],
 )
 def test_an_object_is_named_and_never_made(text: str) -> None:
-    assert isinstance(value_of(text), Unknown)
+    assert isinstance(value_of(text), UnknownTag)
 
 
 def test_items_come_one_by_one_before_the_rest_is_read() -> None:

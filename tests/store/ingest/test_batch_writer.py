@@ -25,11 +25,11 @@ from store.database.blobs import hash_of, unpack
 from store.database.connection import Database, Unavailable
 from store.database.rows import encoded_head, exchange_of
 from store.embedded.postgres import Server, ensure
-from store.ingest.batch_writer import Ingest, Kept
-from store.ingest.dedup_cache import Known
+from store.ingest.batch_writer import DerivedExchange, Ingest
+from store.ingest.dedup_cache import DedupCache
 from store.ingest.insert_rows import exchange_row, gap_id
 from store.ingest.partitions import Partitions, bound, day_of
-from store.query.exchanges import Recorded
+from store.query.exchanges import ExchangeQueries
 from store.query.runs import Runs
 from tests.store import samples
 from tests.store.exchanges import exchanges
@@ -42,7 +42,7 @@ TODAY = dt.date(2026, 11, 21)
 
 async def stored(database: Database, run: str = "night-run") -> list[Exchange]:
     """The exchanges of a run, as they are read back."""
-    return [one async for one in Recorded(database, call).exchanges(run)]
+    return [one async for one in ExchangeQueries(database, call).exchanges(run)]
 
 
 async def counts(database: Database) -> dict[str, int]:
@@ -80,12 +80,12 @@ async def test_exchanges_of_every_kind_come_back_from_postgres(database: Databas
             exchange(6), request=replace(whole.request, headers=(("X", "\xff\0"), ("x", "")), trailers=(("t", "1"),))
         ),
     ]
-    await Ingest(database).put([Kept(one, None) for one in odd])
+    await Ingest(database).put([DerivedExchange(one, None) for one in odd])
     assert await stored(database) == odd
 
 
 async def test_storing_a_batch_twice_stores_it_once(database: Database) -> None:
-    batch = [Kept(one, model_call(one)) for one in samples.conversation("night-run", 5)]
+    batch = [DerivedExchange(one, model_call(one)) for one in samples.conversation("night-run", 5)]
     gaps = [
         Gap("night-run", NOON, "the spool was full"),
         Gap("night-run", NOON, "the spool was full", batch[0].exchange.id),
@@ -115,7 +115,7 @@ async def test_a_conversation_takes_at_most_fifteen_percent_of_its_bytes(databas
     ingest = Ingest(database)
     await ingest.ahead(TODAY)
     empty = await size(database)
-    batch = [Kept(one, model_call(one)) for talk in talks for one in talk]
+    batch = [DerivedExchange(one, model_call(one)) for talk in talks for one in talk]
     for begin in range(0, len(batch), 200):
         await ingest.put(batch[begin : begin + 200])
     raw = sum(
@@ -142,9 +142,9 @@ async def test_a_conversation_goes_on_over_midnight_and_over_a_restart(database:
     talk = [replace(one, id=uuid7(NOON + n * DAY // 8, n)) for n, one in enumerate(samples.conversation("talk", 10))]
     first, second = Ingest(database), Ingest(database)
     for one in talk[:7]:
-        await first.put([Kept(one, None)])
+        await first.put([DerivedExchange(one, None)])
     for one in talk[7:]:
-        await second.put([Kept(one, None)])
+        await second.put([DerivedExchange(one, None)])
     assert await stored(database, "talk") == talk
 
 
@@ -167,7 +167,7 @@ async def test_what_postgres_cannot_hold_becomes_a_gap_with_its_evidence_and_the
     database: Database, bad: Exchange
 ) -> None:
     good = [kept(n) for n in range(2, 9)]
-    done = await Ingest(database).put([*good[:3], Kept(bad, None, ("worker-1 before 77",)), *good[3:]])
+    done = await Ingest(database).put([*good[:3], DerivedExchange(bad, None, ("worker-1 before 77",)), *good[3:]])
     assert done.exchanges == 7
     assert len(done.quarantined) == 1
     assert "could not be stored" in done.quarantined[0].reason
@@ -192,7 +192,7 @@ async def test_a_conversation_whose_first_turn_is_refused_is_whole_without_it(da
     talk = list(samples.conversation("talk", 6))
     await Runs(database).put("talk", NOON)
     await Ingest(database).put(
-        [Kept(replace(talk[0], redactions=1 << 40), None), *(Kept(one, None) for one in talk[1:])]
+        [DerivedExchange(replace(talk[0], redactions=1 << 40), None), *(DerivedExchange(one, None) for one in talk[1:])]
     )
     assert await stored(database, "talk") == talk[1:]
 
@@ -200,8 +200,8 @@ async def test_a_conversation_whose_first_turn_is_refused_is_whole_without_it(da
 async def test_odd_values_of_a_call_are_made_to_fit(database: Database) -> None:
     made = exchange(0, url="https://" + "h" * 5000 + "/")
     odd = model_call(made, tokens=1 << 70, model_requested="m" * 5000, model_returned="\0\ud800", tools=["x" * 9000])
-    assert (await Ingest(database).put([Kept(made, odd)])).quarantined == ()
-    shape = await Recorded(database, lambda _: odd).call(made.id)
+    assert (await Ingest(database).put([DerivedExchange(made, odd)])).quarantined == ()
+    shape = await ExchangeQueries(database, lambda _: odd).call(made.id)
     assert shape is not None
     assert shape["usage"]["output_tokens"] is None
     assert len(shape["model_requested"]) == 200
@@ -263,7 +263,7 @@ async def test_a_full_disk_is_no_fault_of_the_rows(database: Database, code: str
 
 async def test_a_cut_connection_is_unavailable_and_the_next_try_succeeds(database: Database) -> None:
     ingest = Ingest(database)
-    talk = [Kept(one, None) for one in samples.conversation("talk", 6)]
+    talk = [DerivedExchange(one, None) for one in samples.conversation("talk", 6)]
     await ingest.put(talk[:3])
     async with database.raw() as connection, database.raw() as other:
         pid = await other.fetchval("SELECT pg_backend_pid()")
@@ -276,7 +276,7 @@ async def test_a_cut_connection_is_unavailable_and_the_next_try_succeeds(databas
 
 
 async def test_an_aborted_transaction_teaches_nothing(database: Database) -> None:
-    talk = [Kept(one, None) for one in samples.conversation("talk", 4)]
+    talk = [DerivedExchange(one, None) for one in samples.conversation("talk", 4)]
     async with database.raw() as connection:
         await connection.execute(FAILS_TWICE.format(times=1, code="53100").replace("ON runs", "ON calls"))
     # The run is there already: only so has the next try the same incarnation.
@@ -284,7 +284,7 @@ async def test_an_aborted_transaction_teaches_nothing(database: Database) -> Non
     ingest = Ingest(database)
     first = talk[0].exchange
     with pytest.raises(Unavailable):
-        await ingest.put([Kept(first, model_call(first))])
+        await ingest.put([DerivedExchange(first, model_call(first))])
     await ingest.put(talk[1:])
     assert await stored(database, "talk") == [one.exchange for one in talk[1:]]
 
@@ -293,7 +293,7 @@ async def test_partitions_are_made_ahead_and_for_whatever_comes_late(database: D
     ingest = Ingest(database)
     await ingest.ahead(TODAY)
     late = exchange(1, at=NOON - 400 * DAY)
-    await ingest.put([kept(0), Kept(late, None)])
+    await ingest.put([kept(0), DerivedExchange(late, None)])
     async with database.raw() as connection:
         made = await connection.fetch(
             "SELECT inhrelid::regclass::text AS name FROM pg_inherits WHERE inhparent = 'exchanges'::regclass"
@@ -315,7 +315,7 @@ def test_the_bounds_of_a_day_hold_its_ids_and_no_other(day: dt.date, millisecond
 
 
 def test_what_is_known_is_bounded_and_forgets_the_quietest() -> None:
-    known, life = Known(limit=10), uuid.uuid4()
+    known, life = DedupCache(limit=10), uuid.uuid4()
     places = {hash_of(bytes([n])): exchange_place(n) for n in range(4)}
     for run in ("a", "b"):
         known.learn((run, TODAY), life, places)
@@ -329,7 +329,7 @@ def exchange_place(number: int) -> Any:
 
 
 def test_what_was_known_of_an_earlier_life_is_not_true_of_the_next() -> None:
-    known, first, second = Known(), uuid.uuid4(), uuid.uuid4()
+    known, first, second = DedupCache(), uuid.uuid4(), uuid.uuid4()
     known.learn(("a", TODAY), first, {b"x": exchange_place(1)})
     assert not known.of(("a", TODAY), second).seen
     known.learn(("a", TODAY), second, {b"y": exchange_place(2)})
@@ -353,7 +353,9 @@ async def test_nothing_is_lost_or_doubled_when_the_postmaster_is_killed_again_an
     create(server, "calls")
     database = Database(url(server, "calls"))
     await database.prepare()
-    batches = [[Kept(one, model_call(one)) for one in samples.conversation(f"talk-{n}", 12)] for n in range(30)]
+    batches = [
+        [DerivedExchange(one, model_call(one)) for one in samples.conversation(f"talk-{n}", 12)] for n in range(30)
+    ]
     async with asyncio.TaskGroup() as group:
         killer = group.create_task(asyncio.to_thread(kill_repeatedly, base, 4))
         refusals = await drain(Ingest(database), batches, server, killer)
@@ -371,7 +373,9 @@ async def test_nothing_is_lost_or_doubled_when_the_postmaster_is_killed_again_an
     await database.close()
 
 
-async def drain(ingest: Ingest, batches: Sequence[Sequence[Kept]], server: Server, killer: asyncio.Task[None]) -> int:
+async def drain(
+    ingest: Ingest, batches: Sequence[Sequence[DerivedExchange]], server: Server, killer: asyncio.Task[None]
+) -> int:
     """Store the batches as a store server does, over and over until the killing is done; how often Postgres was away."""
     refusals = 0
     while True:

@@ -12,9 +12,9 @@ from calls.exchange_builder import events_of
 from calls.model import Body, Call, Chunk, Exchange
 from store.bundle.bundle import read
 from store.database.connection import Database, Unavailable
-from store.ingest.batch_writer import BatchResult, Ingest, Kept
+from store.ingest.batch_writer import BatchResult, DerivedExchange, Ingest
 from store.ingest.drain import WORKER_DIED
-from store.query.exchanges import Recorded
+from store.query.exchanges import ExchangeQueries
 from store.query.runs import Runs
 from store.spool import Spool
 from tests.store import exchanges as made
@@ -40,7 +40,7 @@ async def written(spool: Spool, records: Iterable[Record]) -> None:
 
 
 async def stored(database: Database, run: str = RUN) -> list[Exchange]:
-    recorded = Recorded(database, lambda _: pytest.fail("nothing is derived here"))
+    recorded = ExchangeQueries(database, lambda _: pytest.fail("nothing is derived here"))
     return [exchange async for exchange in recorded.exchanges(run)]
 
 
@@ -57,7 +57,7 @@ class Flaky(Ingest):
         self.tried = asyncio.Event()
 
     async def put(
-        self, batch: Sequence[Kept], gaps: Sequence[Gap] = (), replays: Sequence[ReplayNoted] = ()
+        self, batch: Sequence[DerivedExchange], gaps: Sequence[Gap] = (), replays: Sequence[ReplayNoted] = ()
     ) -> BatchResult:
         fault = self.faults.pop(0) if self.faults else None
         self.tried.set()

@@ -17,19 +17,19 @@ from fastapi import Request
 from starlette.types import Message
 
 from calls.derive import derive
-from calls.events import Closed, encode
+from calls.events import ExchangeClosed, encode
 from calls.exchange_builder import events_of
 from calls.model import Body, Call, Chunk, Exchange
 from store.active_profiles import shipped
 from store.api import helper_answers as aside
-from store.api.deps import Desk
+from store.api.deps import Deps
 from store.api.spilled_answers import BODY
 from store.database.connection import Database
 from store.ingest.batch_writer import Ingest
 from store.ingest.drain import WORKER_DIED, Drain
 from store.ingest.ingester import StoreServer
 from store.large.helper import Helper
-from store.large.jobs import HelperJob, Rendering, Reply, StoringJob, WorkerConfig
+from store.large.jobs import HelperJob, RenderResult, Reply, StoringJob, WorkerConfig
 from store.large.weight import LARGE, is_large
 from store.query.runs import Runs
 from store.spool import Spool
@@ -224,7 +224,7 @@ async def test_a_large_exchange_whose_worker_died_is_stored_as_cut_off(
     sent = exchange(1, LONG)
     with Spool(tmp_path / "worker") as spool:
         for record in events_of(sent):
-            if not isinstance(record, Closed):
+            if not isinstance(record, ExchangeClosed):
                 last = spool.append(encode(record))
         await spool.reached(last)
     async with serving(tmp_path, database, database_url) as (store_server, _, _):
@@ -265,7 +265,7 @@ class Growing:
 
     async def run(self, job: HelperJob, further: Callable[[Reply], None] = lambda _: None) -> Reply:
         assert job.render
-        rendering = Rendering(status=200, headers=[("content-type", "text/plain")])
+        rendering = RenderResult(status=200, headers=[("content-type", "text/plain")])
         with Path(job.render.to).open("ab", buffering=0) as file:  # noqa: ASYNC230 - a few bytes
             file.write(b"begun, ")
             further(Reply(rendering=rendering, is_over=False))
@@ -282,7 +282,7 @@ async def test_an_answer_that_takes_long_is_sent_as_it_grows(
     monkeypatch.setattr(aside, "WHOLE_WITHIN", 0.01)
     monkeypatch.setattr(aside, "LOOK", 0.01)
     helper, sent = Growing(failed), list[Message]()
-    desk = Desk(store_server=Any, database=Any, profiles=PROFILES, clean=str, helper=helper)  # type: ignore[arg-type]
+    desk = Deps(store_server=Any, database=Any, profiles=PROFILES, clean=str, helper=helper)  # type: ignore[arg-type]
     app = SimpleNamespace(state=SimpleNamespace(desk=desk))
     scope = {"type": "http", "method": "GET", "path": "/a", "query_string": b"", "headers": [], "app": app, BODY: b""}
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from store.active_profiles import shipped
-from store.api.deps import Desk
+from store.api.deps import Deps
 from store.bundle.bundle import Bundle, Entry, write
 from store.database.connection import Database
-from store.query.drift import Asked, Ignoring
+from store.query.drift import AnswerComparison, DriftQuestion
 from store.query.drift import drift as store_drift
 from store.query.rest_shapes import rfc3339
 from tests.store.agents import Agent
@@ -116,9 +116,9 @@ async def test_what_a_profile_says_to_ignore_in_answers_is_no_other_answer(
         await ran(before, "b", 1, asks=lambda turn: "something else")
     rule = '[[profile]]\nname = "mine/1"\nextends = "openai_chat/1"\nmatch = { host = "*" }\n'
     profiles = shipped(f'{rule}answer = {{ ignore = ["{path}"] }}\n')
-    desk = Desk(store_server=kept(tmp_path / "spool", database), database=database, profiles=profiles, clean=str)
-    ignoring = Ignoring(recorded=desk.recorded, derive=desk.derive, profiles=profiles)
-    [answers] = (await store_drift(database, Asked(), ignoring=ignoring))["answers"]
+    desk = Deps(store_server=kept(tmp_path / "spool", database), database=database, profiles=profiles, clean=str)
+    ignoring = AnswerComparison(recorded=desk.recorded, derive=desk.derive, profiles=profiles)
+    [answers] = (await store_drift(database, DriftQuestion(), ignoring=ignoring))["answers"]
     assert (answers["asked_again"], answers["answered_otherwise"]) == (1, otherwise)
     assert (answers["example"] is None, answers["first_at"] is None) == (not otherwise, not otherwise)
 

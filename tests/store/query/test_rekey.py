@@ -19,15 +19,15 @@ from replay.recording import recording
 from replay.session import Options, Session
 from store.active_profiles import shipped
 from store.api.app import create
-from store.api.deps import Desk
+from store.api.deps import Deps
 from store.api.server import serving
 from store.bundle.bundle import Bundle, Entry, read, write
 from store.database.connection import Database
 from store.ingest.batch_writer import Ingest
 from store.ingest.ingester import StoreServer
-from store.ingest.insert_rows import Kept
-from store.query.exchanges import Recorded
-from store.query.rekey import Rekeying
+from store.ingest.insert_rows import DerivedExchange
+from store.query.exchanges import ExchangeQueries
+from store.query.rekey import Rekeyer
 from tests.store.house import is_problem
 
 URL = "https://tickets.example.com/v2/search"
@@ -74,7 +74,7 @@ async def house(spools: Path, database: Database, profiles: Profiles) -> AsyncIt
     """REST over what is stored, under these rules."""
     derived = partial(derive, profiles=profiles)
     store_server = StoreServer(spools, Ingest(database, profile=profiles.digest), derived)
-    desk = Desk(store_server=store_server, database=database, profiles=profiles, clean=str)
+    desk = Deps(store_server=store_server, database=database, profiles=profiles, clean=str)
     with socket.socket() as port:
         port.bind(("127.0.0.1", 0))
         async with serving(create(desk, ()), port):
@@ -84,7 +84,7 @@ async def house(spools: Path, database: Database, profiles: Profiles) -> AsyncIt
 
 
 async def stored(database: Database, exchanges: Sequence[Exchange], profiles: Profiles = PLAIN) -> None:
-    kept = [Kept(one, derive(one, profiles)) for one in exchanges]
+    kept = [DerivedExchange(one, derive(one, profiles)) for one in exchanges]
     await Ingest(database, profile=profiles.digest).put(kept)
 
 
@@ -209,7 +209,7 @@ async def test_a_run_is_written_whole_or_not_at_all(
 ) -> None:
     await stored(database, MEETING)
     changed = shipped(CHANGED)
-    work = Rekeying(database, Recorded(database, partial(derive, profiles=changed)), changed)
+    work = Rekeyer(database, ExchangeQueries(database, partial(derive, profiles=changed)), changed)
     monkeypatch.setattr("store.query.rekey.WRITTEN", 1)
     seen = 0
     stream = work.run("run-1", dry=False)

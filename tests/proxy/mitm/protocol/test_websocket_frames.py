@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from wsproto.extensions import PerMessageDeflate
 from wsproto.frame_protocol import CloseReason, FrameProtocol, ParseFailed
 
-from proxy.mitm.protocol.websocket_frames import FREE, RATIO, FrameReader, NoRoom, OpensTooFar, Said
+from proxy.mitm.protocol.websocket_frames import FREE, RATIO, FrameMessage, FrameReader, NoRoom, OpensTooFar
 from proxy.wire.memory_budget import MemoryBudget
 
 MESSAGES = st.lists(st.one_of(st.text(max_size=300), st.binary(max_size=300)), max_size=5)
@@ -53,11 +53,11 @@ def test_messages_are_read_as_they_were_sent(
         one
         for message in messages
         for one in (
-            Said("ping", b"here"),
-            Said("text", message.encode()) if isinstance(message, str) else Said("binary", message),
+            FrameMessage("ping", b"here"),
+            FrameMessage("text", message.encode()) if isinstance(message, str) else FrameMessage("binary", message),
         )
     ]
-    assert said == [*wanted, Said("close", b"\x03\xe8bye")]
+    assert said == [*wanted, FrameMessage("close", b"\x03\xe8bye")]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_message_that_opens_too_far_is_not_opened() -> None:
 def test_a_small_message_may_repeat_itself(opened: int) -> None:
     listener = FrameReader(to_server=False, extensions=[deflate()], budget=MemoryBudget())
     (said,) = listener.feed(frame(0xC1, compressed(opened)))
-    assert said == Said("text", b"a" * opened)
+    assert said == FrameMessage("text", b"a" * opened)
 
 
 def test_a_large_message_that_does_not_is_read() -> None:
@@ -132,6 +132,6 @@ def test_all_messages_that_are_coming_share_one_budget() -> None:
     with pytest.raises(NoRoom):
         list(listeners[2].feed(begun))
     # What is whole, or whose connection is gone, has given its room back.
-    assert list(listeners[0].feed(frame(0x80, b"b"))) == [Said("binary", b"a" * 400 + b"b")]
+    assert list(listeners[0].feed(frame(0x80, b"b"))) == [FrameMessage("binary", b"a" * 400 + b"b")]
     del listeners[1:], listener
     assert budget.left == 1000
