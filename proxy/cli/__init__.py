@@ -27,34 +27,49 @@ from proxy.terminal.text import printable
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 """What a disk says that takes no more."""
 
-COMMANDS: Final[dict[str, tuple[str, str]]] = {
-    "up": ("up", "Run Playhead in the foreground: proxy, store server, Postgres."),
-    "record": ("record", "Run a command and record every call it makes."),
-    "replay": ("replay", "Run a command with its calls answered from a recording."),
-    "fork": ("fork", "Replay a run up to a step, then go on live as a run of its own."),
-    "resume": ("fork", "Go on with a run that stopped, without paying for it again."),
-    "why": ("why", "Explain what a replay missed, and what would mend it."),
-    "ls": ("look", "List runs, newest first."),
-    "show": ("look", "Show a run step by step, or one call whole."),
-    "explain": ("explain", "Show what went into a key, what was left out, and why."),
-    "diff": ("compare", "Show where two runs part, and why."),
-    "bisect": ("compare", "Find the answer that makes a command fail."),
-    "drift": ("compare", "Show where a provider changed the model behind a name."),
-    "calibrate": ("keys", "Find what differs between two recordings of the same work."),
-    "rekey": ("keys", "Key stored calls again under the rules in force."),
-    "export": ("files", "Write a run as one file: a bundle, a VCR cassette or HAR."),
-    "import": ("files", "Read bundles, VCR cassettes, HAR and fixtures into the store."),
-    "inference": ("inference", "Set up, run and probe the bundled batch-invariant vLLM server."),
-    "env": ("ground", "Print what points a shell at the running `up`."),
-    "ca": ("ground", "Print the path of our CA certificate."),
-    "token": ("ground", "Print the token of the REST API, or of the proxy."),
-    "config": ("ground", "Print the settings in force."),
-    "rules": ("rules", "Redirect other programs' connections to `up --transparent`."),
-    "doctor": ("ground", "Prove which clients on this machine go through, and which would escape."),
-    "demo": ("ground", "See the whole of it in a minute: record, cut the network, replay, miss."),
+SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
+    "Record and replay": {
+        "record": ("record", "Run a command and record every call it makes."),
+        "replay": ("replay", "Run a command with its calls answered from a recording."),
+        "fork": ("fork", "Replay a run up to a step, then go on live as a run of its own."),
+        "resume": ("fork", "Go on with a run that stopped, without paying for it again."),
+        "up": ("up", "Run Playhead in the foreground: proxy, store server, Postgres."),
+        "env": ("ground", "Print what points a shell at the running `up`."),
+    },
+    "Look": {
+        "ls": ("look", "List runs, newest first."),
+        "show": ("look", "Show a run step by step, or one call whole."),
+        "why": ("why", "Explain what a replay missed, and what would mend it."),
+    },
+    "Compare": {
+        "diff": ("compare", "Show where two runs part, and why."),
+        "bisect": ("compare", "Find the answer that makes a command fail."),
+        "drift": ("compare", "Show where a provider changed the model behind a name."),
+    },
+    "Keys": {
+        "explain": ("explain", "Show what went into a key, what was left out, and why."),
+        "calibrate": ("keys", "Find what differs between two recordings of the same work."),
+        "rekey": ("keys", "Key stored calls again under the rules in force."),
+    },
+    "Files": {
+        "export": ("files", "Write a run as one file: a bundle, a VCR cassette or HAR."),
+        "import": ("files", "Read bundles, VCR cassettes, HAR and fixtures into the store."),
+    },
+    "Operate": {
+        "demo": ("ground", "See the whole of it in a minute: record, cut the network, replay, miss."),
+        "doctor": ("ground", "Test which clients on this machine are recorded, and which would escape."),
+        "config": ("ground", "Print the settings in force."),
+        "token": ("ground", "Print the token of the REST API, or of the proxy."),
+        "ca": ("ground", "Print the path of our CA certificate."),
+        "rules": ("rules", "Redirect other programs' connections to `up --transparent`."),
+        "inference": ("inference", "Set up, run and probe the bundled batch-invariant vLLM server."),
+    },
 }
-"""Every command with the module that has it and its short help, in the order in which they are needed. Only the module of
-the command that is given is imported: all of them together take longer than most commands."""
+"""The commands as the help shows them: each with the module that has it, and its short help."""
+
+COMMANDS: Final = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
+"""Every command by its name. Only the module of the command that is given is imported: all of them together take longer than
+most commands."""
 
 HIDDEN: Final = {"fixtures": "fixtures"}
 """What only our own plugins start."""
@@ -70,8 +85,9 @@ class _Group(click.Group):
         return loaded(cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, short) for name, (_, short) in COMMANDS.items()])
+        for title, section in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, short) for name, (_, short) in section.items()])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:

@@ -195,7 +195,7 @@ def config_command(as_json: bool, **flags: Any) -> None:
         click.echo(f"    {field.description or ''}")
 
 
-@click.command("doctor", short_help="Prove which clients on this machine go through, and which would escape.")
+@click.command("doctor", short_help="Test which clients on this machine are recorded, and which would escape.")
 @with_settings
 @as_json
 @click.option("--strict", is_flag=True, help="Exit with 1 for any client here that does not go through.")

@@ -70,11 +70,19 @@ def _row(run: dict[str, Any]) -> tuple[str, ...]:
 @with_settings
 @as_json
 @click.argument("what", metavar="RUN|CALL|last")
-def show_command(what: str, as_json: bool, **flags: Any) -> None:
-    """Show a run, what is lacking in it and why, and its calls in step order; or one call whole."""
+@click.argument("step", type=click.IntRange(min=1), required=False)
+def show_command(what: str, step: int | None, as_json: bool, **flags: Any) -> None:
+    """Show a run, what is lacking in it and why, and its calls in step order; or one call whole.
+
+    \b
+    playhead show last        every call of the newest run, in a line each
+    playhead show last 7      its seventh call whole: request, answer, tokens, cost
+    """
 
     def look(api: Api) -> _Seen | dict[str, Any]:
         run = meant(api, what)
+        if step is not None:
+            return _step(api, run, step)
         path = f"/runs/{segment(run)}"
         try:
             # First, because it waits for what is under way: what is told behind it is all of one moment.
@@ -118,6 +126,20 @@ def _call(api: Api, what: str) -> dict[str, Any]:
     return found
 
 
+def _step(api: Api, run: str, step: int) -> dict[str, Any]:
+    """The call at a step of a run, whole."""
+    last = 0
+    try:
+        lacks(api, run)
+        for call in api.each(f"/runs/{segment(run)}/calls", limit=500):
+            if call["step"] == step:
+                return _call(api, call["id"])
+            last = max(last, call["step"])
+    except NotFound as error:
+        raise Failure(f"there is no run {run} here; `playhead ls` lists what was recorded") from error
+    raise Failure(f"run {run} has no step {step}: its last step is {last}; `playhead show {run}` lists them")
+
+
 _ATTRIBUTION = {
     "given": "given (every call named this run to Playhead)",
     "derived": "derived (from ids that agents send, from ids in their messages, or from the process that called)",
@@ -142,7 +164,7 @@ def _show_run(seen: _Seen) -> None:
     click.echo()
     print_table(*_table(calls, {gap["exchange"] for gap in seen.gaps}))
     if calls:
-        whole = typed(f"show {calls[0]['id']}")
+        whole = typed(f"show {run['id']} {calls[0]['step']}")
         click.echo(f"\none call whole: {whole}", err=True)
 
 

@@ -87,6 +87,10 @@ async def test_what_was_imported_is_listed_shown_explained_and_carried_on(desk: 
 
     call = json.loads((await desk("show", "run-1", "--json")).out)["items"][1]
     assert json.loads((await desk("show", call["id"])).out) == call
+    assert json.loads((await desk("show", "run-1", "2")).out) == call
+    beyond = await desk("show", "run-1", "99")
+    assert beyond.code == 125
+    assert "run-1 has no step 99: its last step is" in beyond.err
     why = await desk("explain", call["id"])
     assert why.code == 0, why.err
     assert f"key      {call['key']}" in why.out
