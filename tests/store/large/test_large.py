@@ -64,9 +64,8 @@ async def spooled(directory: Path, exchanges: Sequence[Exchange], *, together: b
     with Spool(directory) as spool:
         for one in exchanges:
             events = list(events_of(one))
-            for record in [events] if together else events:
-                last = spool.append(encode(record))
-            await spool.reached(last)
+            taken = [spool.append(encode(record)) for record in ([events] if together else events)]
+            await spool.reached(taken[-1])
 
 
 @asynccontextmanager
@@ -223,10 +222,8 @@ async def test_a_large_exchange_whose_worker_died_is_stored_as_cut_off(
 ) -> None:
     sent = exchange(1, LONG)
     with Spool(tmp_path / "worker") as spool:
-        for record in events_of(sent):
-            if not isinstance(record, Closed):
-                last = spool.append(encode(record))
-        await spool.reached(last)
+        taken = [spool.append(encode(record)) for record in events_of(sent) if not isinstance(record, Closed)]
+        await spool.reached(taken[-1])
     async with serving(tmp_path, database, database_url) as (keeper, _, _):
         assert await keeper.settled(60)
         while not (gaps := await Runs(database).gaps(RUN)):  # noqa: ASYNC110 - the drain finds that nobody writes
@@ -234,10 +231,8 @@ async def test_a_large_exchange_whose_worker_died_is_stored_as_cut_off(
     assert [gap.reason for gap in gaps] == [DOOR_DIED]
 
 
-async def test_a_job_that_takes_too_long_is_ended_and_the_next_one_done(
-    tmp_path: Path, database: Database, database_url: str
-) -> None:
-    assert database
+@pytest.mark.usefixtures("database")
+async def test_a_job_that_takes_too_long_is_ended_and_the_next_one_done(tmp_path: Path, database_url: str) -> None:
     config = WorkerConfig(database_url=database_url, redaction_key=b"k" * 32, memory_limit=512 << 20)
     helper = Helper(config, time_limit=0.01)
     job = Job(store=StoringJob(file=str(tmp_path / "none"), source="here"))
