@@ -60,7 +60,7 @@ def ask(told: Mapping[str, Any]) -> dict[str, Any]:
 
 def _enter(stack: ExitStack, cassette: str, mode: str) -> None:
     # Only where it is measured: it patches what it finds.
-    import vcr  # type: ignore[import-untyped]
+    import vcr
 
     matched = ("method", "scheme", "host", "port", "path", "query", "body")
     stack.enter_context(vcr.use_cassette(cassette, record_mode=mode, match_on=matched))

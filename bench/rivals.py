@@ -21,8 +21,8 @@ from pathlib import Path
 from shutil import which
 from typing import Any
 
-from vcr.persisters.filesystem import FilesystemPersister  # type: ignore[import-untyped]
-from vcr.serializers import yamlserializer  # type: ignore[import-untyped]
+from vcr.persisters.filesystem import FilesystemPersister
+from vcr.serializers import yamlserializer
 
 from bench import peers
 from bench.figures import Row, Spread, cpu, finish, machine, print_json, rss

@@ -174,7 +174,8 @@ def test_no_two_public_classes_of_a_package_have_one_name() -> None:
     places: dict[tuple[str, str], list[str]] = {}
     for name, file in _modules().items():
         for node in ast.parse(file.read_text()).body:
-            public = isinstance(node, ast.ClassDef) and not node.name.startswith("_")
-            if public and INTERFACE.get(name.rpartition(".")[0]) != node.name:
+            if not isinstance(node, ast.ClassDef) or node.name.startswith("_"):
+                continue
+            if INTERFACE.get(name.rpartition(".")[0]) != node.name:
                 places.setdefault((name.partition(".")[0], node.name), []).append(name)
     assert {key: names for key, names in places.items() if len(names) > 1} == {}

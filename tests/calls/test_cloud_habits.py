@@ -113,7 +113,8 @@ def says_it_all_again(recorded: Recorded, call: Call) -> bool:
     """Cohere's first API brings the whole answer at the end of the stream: that is the answer."""
     if call.dialect != "cohere_v1" or not call.streamed:
         return False
-    return json.loads(opened(recorded).splitlines()[-1])["response"]["text"] == call.text
+    said: object = json.loads(opened(recorded).splitlines()[-1])["response"]["text"]
+    return said == call.text
 
 
 def is_done_and_says_done(recorded: Recorded, call: Call) -> bool:

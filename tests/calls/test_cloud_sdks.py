@@ -156,6 +156,7 @@ def by_cohere_v1(data: bytes) -> Any:
     """The SDK's last event has the answer."""
     client = http(data, "application/stream+json")
     *_, last = cohere.Client(api_key="none", httpx_client=client).chat_stream(message="any")
+    assert isinstance(last, cohere.StreamEndStreamedChatResponse)
     return json.loads(last.response.json(exclude_none=True))
 
 

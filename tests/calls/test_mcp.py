@@ -65,7 +65,7 @@ async def session(*, whole: bool) -> AsyncIterator[tuple[ClientSession, Tap]]:
         yield client, tap
 
 
-async def nothing(*_: Any) -> None:
+async def nothing(progress: float, total: float | None, message: str | None) -> None:
     """Take progress, and do nothing with it."""
 
 

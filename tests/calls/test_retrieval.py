@@ -13,7 +13,7 @@ from calls.derive import derive
 from calls.dialects.table import BY_NAME
 from calls.keys.graphql import normal
 from calls.keys.key import keyed
-from calls.model import Headers, Kind
+from calls.model import Headers, Json, Kind
 from calls.route import route
 from tests.calls.asking import PROFILES, TICKETS, asking, how, key, request
 from tests.calls.test_derive import CAPTURES, answered
@@ -76,7 +76,8 @@ def test_a_search_is_a_call_that_says_what_was_found() -> None:
 def test_a_search_counts_by_everything_that_is_asked() -> None:
     plain = {"vector": [0.1, 0.25], "topK": 2, "filter": {"a": {"$eq": 1}}}
     assert key(PINECONE, plain) == key(PINECONE, {**plain, "namespace": None})
-    for other in ({"topK": 3}, {"vector": [0.1, 0.26]}, {"filter": {}}, {"newField": 1}):
+    others: list[dict[str, object]] = [{"topK": 3}, {"vector": [0.1, 0.26]}, {"filter": {}}, {"newField": 1}]
+    for other in others:
         assert key(PINECONE, plain) != key(PINECONE, {**plain, **other})
     assert key(PINECONE, plain) != key(PINECONE.replace("books", "films"), plain)
 
@@ -95,7 +96,8 @@ def lines(*values: Any, indent: str = "", end: str = "\n") -> bytes:
     "media", ["application/x-ndjson", "application/json", "application/vnd.elasticsearch+x-ndjson"]
 )
 def test_json_by_lines_counts_by_its_values(media: str) -> None:
-    head, body = {"index": "i"}, {"query": {"match_all": {}}}
+    head: dict[str, Json] = {"index": "i"}
+    body: dict[str, Json] = {"query": {"match_all": {}}}
     sent = [
         lines(head, body),
         lines(dict(head), body, indent=" ", end="\r\n\r\n"),

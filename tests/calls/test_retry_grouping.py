@@ -167,8 +167,10 @@ def recorded_parts(name: str, recorded: Sequence[Any]) -> list[tuple[Part, Call]
     found = []
     for number, one in enumerate(recorded):
         made = derive(exchange(one, name), PROFILES)
-        known = {"complete": made.complete, "polls": made.polls, "pending": made.pending}
-        found.append((part(number, status=one.status, key=made.key, **known), made))
+        of = part(
+            number, status=one.status, key=made.key, complete=made.complete, polls=made.polls, pending=made.pending
+        )
+        found.append((of, made))
     return found
 
 

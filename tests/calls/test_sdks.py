@@ -82,7 +82,7 @@ def by_deltas(data: bytes) -> Any:
     with openai.OpenAI(api_key="none", max_retries=0, http_client=client(data)) as sdk:
         for chunk in sdk.chat.completions.create(model="any", messages=[], stream=True):
             for choice in chunk.choices:
-                accumulate_delta(message, choice.delta.to_dict(mode="json", warnings=False))
+                accumulate_delta(message, dict(choice.delta.to_dict(mode="json", warnings=False).items()))
     return message
 
 

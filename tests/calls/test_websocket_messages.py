@@ -79,7 +79,7 @@ def test_google_takes_sound_in_four_spellings(message: Json) -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        appended(b"a") | {"audio": "no base64!"},  # type: ignore[operator]
+        appended(b"a") | {"audio": "no base64!"},
         {"realtimeInput": {"audio": {"mimeType": "audio/pcm", "data": "AA=="}, "text": "x"}},
         {"realtimeInput": {"mediaChunks": [{"mimeType": "image/png", "data": "AA=="}]}},
         {"realtimeInput": {"audioStreamEnd": True}},
@@ -123,7 +123,7 @@ def test_a_goodbye_is_nothing_that_was_asked() -> None:
 
 def test_ids_that_a_client_mints_are_no_part_of_the_key() -> None:
     def session(mark: str) -> list[Json]:
-        item = {
+        item: Json = {
             "id": f"item_{mark}",
             "type": "message",
             "role": "user",
@@ -159,8 +159,8 @@ def test_a_lane_may_be_called_as_one_likes() -> None:
     ],
 )
 def test_what_a_session_is_told_counts_but_for_how_it_is_watched(change: dict[str, Any], matters: bool) -> None:
-    plain = {"type": "session.update", "session": {"type": "realtime", "instructions": "Be brief."}}
-    changed = {"type": "session.update", "session": {"type": "realtime", "instructions": "Be brief.", **change}}
+    plain: Json = {"type": "session.update", "session": {"type": "realtime", "instructions": "Be brief."}}
+    changed: Json = {"type": "session.update", "session": {"type": "realtime", "instructions": "Be brief.", **change}}
     assert (key(REALTIME, plain) != key(REALTIME, changed)) is matters
 
 
@@ -204,19 +204,25 @@ def test_a_websocket_is_routed_by_its_opening(url: str, dialect: str, provider: 
 
 def test_a_session_of_several_turns_is_one_call_with_all_of_them() -> None:
     def turn(number: int, text: str) -> list[Json]:
-        answer = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
-        usage = {"input_tokens": 10 * number, "output_tokens": number, "input_token_details": {"cached_tokens": 1}}
-        done = {"id": f"r{number}", "status": "completed", "output": [answer], "usage": usage}
+        answer: Json = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
+        usage: Json = {
+            "input_tokens": 10 * number,
+            "output_tokens": number,
+            "input_token_details": {"cached_tokens": 1},
+        }
+        done: Json = {"id": f"r{number}", "status": "completed", "output": [answer], "usage": usage}
         return [
             {"type": "response.created", "response": {"id": f"r{number}", "status": "in_progress", "output": []}},
             {"type": "response.done", "response": done},
         ]
 
-    item = {"type": "function_call_output", "call_id": "c1", "output": "5"}
+    begun: Json = {"type": "session.update", "session": {"type": "realtime", "model": "gpt-realtime-mini"}}
+    item: Json = {"type": "function_call_output", "call_id": "c1", "output": "5"}
+    created: Json = {"type": "conversation.item.create", "item": item}
     session = socket(
-        ("request", {"type": "session.update", "session": {"type": "realtime", "model": "gpt-realtime-mini"}}),
+        ("request", begun),
         *(("response", message) for message in turn(1, "One.")),
-        ("request", {"type": "conversation.item.create", "item": item}),
+        ("request", created),
         *(("response", message) for message in turn(2, "Two.")),
         url=REALTIME,
     )

@@ -177,7 +177,7 @@ async def test_a_block_decorates_functions_of_both_kinds() -> None:
         return playhead.current_run()
 
     assert work(more=1) == ("sync", 1)
-    assert await asyncio.gather(work_async(), work_async()) == ["async", "async"]
+    assert list(await asyncio.gather(work_async(), work_async())) == ["async", "async"]
     with pytest.raises(TypeError, match="is a generator"):
 
         @playhead.run("generator")
@@ -208,7 +208,8 @@ def test_programs_with_an_environment_that_does_not_lead_to_playhead_keep_it() -
     show = [sys.executable, "-c", "import os; print(os.environ.get('PLAYHEAD_RUN'), os.environ.get('HTTPS_PROXY'))"]
 
     def shown(**more: Any) -> str:
-        return subprocess.run(show, capture_output=True, text=True, check=True, **more).stdout.strip()
+        ran: subprocess.CompletedProcess[str] = subprocess.run(show, capture_output=True, text=True, check=True, **more)
+        return ran.stdout.strip()
 
     with playhead.run("a"):
         assert shown() == "a http://a:tok%3An@127.0.0.1:9"

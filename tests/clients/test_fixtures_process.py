@@ -19,11 +19,11 @@ from pytest_playhead.places import legal
 
 from calls.model import Body, Exchange, Request, Response
 from calls.redaction.redactor import Redactor
+from calls.request_identifiers import RUN
 from proxy.errors import Failure
 from proxy.fixtures.answerer import SuiteAnswerer, TestStart
 from proxy.fixtures.messages import Place, replayed
 from proxy.fixtures.write_recording import Press, new_run, run_id
-from proxy.recording.run_identity import RUN
 from store.active_profiles import shipped
 from store.bundle.bundle import load
 from tests.clients.stage import PLAYHEAD

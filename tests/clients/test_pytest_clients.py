@@ -342,9 +342,11 @@ def test_tests_that_share_a_file_add_to_it_and_no_advice_takes_from_another(stag
             assert requests.get(f"https://tickets.example.com/v2/{n}", timeout=10).json()["path"] == f"/v2/{n}"
         """,
     )
+    ran = None
     for mode in ("once", "all", "rewrite"):
         assert (ran := stage.pytest(f"--record-mode={mode}")).counts == {"passed": 2}, ran.out
         assert len(stage.recording("recordings/shared.jsonl")) == 2
+    assert ran
     assert "holds 1 call, recorded just now in place of 2: any other test that uses it must be" in ran
     assert (ran := stage.pytest()).counts == {"passed": 2}, ran.out
     assert len(stage.asked) == 6

@@ -44,10 +44,11 @@ def test_the_page_in_an_environment_that_holds_nothing_of_playhead_s_but_the_plu
 
 def installed(interpreter: Path, place: Path) -> Path:
     """The distribution, built and unpacked as an installer does it: packages, and what tells pytest of them."""
-    build = [interpreter, "-m", "hatchling", "build", "-t", "wheel", "-d", place / "wheels"]
+    build: list[str | Path] = [interpreter, "-m", "hatchling", "build", "-t", "wheel", "-d", place / "wheels"]
     subprocess.run(build, cwd=SOURCES.parent, check=True, capture_output=True, timeout=60)
-    with zipfile.ZipFile(*(place / "wheels").iterdir()) as wheel:
-        wheel.extractall(place / "installed")
+    [wheel] = (place / "wheels").iterdir()
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(place / "installed")
     return place / "installed"
 
 

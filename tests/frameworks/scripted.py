@@ -111,7 +111,7 @@ def response(asked: dict[str, Json]) -> dict[str, Json]:
     usage |= {"output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": 25}
     settings = {"parallel_tool_calls": True, "tool_choice": "auto", "tools": asked.get("tools", []), "error": None}
     head = {"id": f"resp_{secrets.token_hex(8)}", "object": "response", "created_at": int(time.time()), "model": MODEL}
-    more = {
+    more: dict[str, Json] = {
         "instructions": asked.get("instructions"),
         "metadata": {},
         "temperature": 1.0,
@@ -134,7 +134,7 @@ def response_events(asked: dict[str, Json]) -> Iterator[bytes]:
 
 def _item_events(index: int, item: dict[str, Json]) -> Iterator[dict[str, Json]]:
     where = {"item_id": item["id"], "output_index": index}
-    empty = {"content": []} if item["type"] == "message" else {"arguments": ""}
+    empty: dict[str, Json] = {"content": []} if item["type"] == "message" else {"arguments": ""}
     yield {
         "type": "response.output_item.added",
         "output_index": index,

@@ -99,7 +99,7 @@ def test_03_a_body_that_differs_only_in_cch_uuid_date_and_key_order(stage: Stage
         }
 
     url = f"https://{ANTHROPIC}/v1/messages"
-    told = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-opus-4-1"}
+    told: dict[str, object] = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-opus-4-1"}
     told |= {"content": [{"type": "text", "text": "hello"}], "stop_reason": "end_turn"}
     stage.answers("/v1/messages", whole(json.dumps(told).encode()))
     with stage.recording() as agent:
@@ -157,7 +157,7 @@ def test_09_a_429_and_then_a_200(stage: Stage) -> None:
 
 def test_14_two_claude_sessions_in_parallel_and_one_resumed(stage: Stage) -> None:
     """Without our credentials: the sessions are told apart by what Claude Code sends, and a resumed one goes on in its run."""
-    told = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-opus-4-1"}
+    told: dict[str, object] = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-opus-4-1"}
     told |= {"content": [{"type": "text", "text": "hello"}], "stop_reason": "end_turn"}
     stage.answers("/v1/messages", whole(json.dumps(told).encode()))
     one, other = str(uuid.uuid4()), str(uuid.uuid4())

@@ -313,8 +313,8 @@ def side_by_side(
     def add(seconds: int, url: str, asked: Any, told: Any) -> None:
         number = offset * 1000 + len(made) + 1
         at = NOON + (offset + seconds) * SECOND
-        bodies = {"request": json.dumps(asked).encode(), "response": json.dumps(told).encode()}
-        made.append(exchange(number, run=name, at=at, url=url, **bodies))
+        request, response = json.dumps(asked).encode(), json.dumps(told).encode()
+        made.append(exchange(number, run=name, at=at, url=url, request=request, response=response))
 
     for turn in range(3):
         calls = [

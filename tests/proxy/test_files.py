@@ -39,7 +39,7 @@ print(httpx.get("https://tools.example.com/v1/time?zone=utc").json())
 
 def cassette(place: Path, secret: str = "DUMMY") -> Path:
     """As VCR.py left it: one answer, one stream, one call of a tool that it unpacked, and one that nobody can read."""
-    whole = {
+    whole: dict[str, dict[str, object]] = {
         "request": {
             "method": "POST",
             "uri": CHAT,
@@ -224,7 +224,7 @@ async def test_headers_that_a_recorder_left_out_can_be_given(tmp_path: Path, des
         'import httpx; print(httpx.post("https://api.anthropic.com/v1/messages", json={"model": "m", "messages": []},'
     )
     agent += ' headers={"anthropic-version": "2023-06-01"}).status_code)'
-    told = {
+    told: dict[str, dict[str, object]] = {
         "request": {"method": "POST", "uri": "https://api.anthropic.com/v1/messages", "headers": {}},
         "response": {"status": {"code": 200, "message": "OK"}, "headers": {}, "body": {"string": "{}"}},
     }

@@ -66,7 +66,13 @@ def said(text: str) -> Response:
     message: Json = {"role": "assistant", "content": text}
     choice: Json = {"index": 0, "message": message, "finish_reason": "stop"}
     usage: Json = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
-    answer = {"id": "c1", "object": "chat.completion", "created": 1, "model": "gpt-test", "choices": [choice]}
+    answer: dict[str, Json] = {
+        "id": "c1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "gpt-test",
+        "choices": [choice],
+    }
     return ok(dumps({**answer, "usage": usage}))
 
 

@@ -23,12 +23,12 @@ def with_headers(*headers: tuple[str, str]) -> Headers:
     return given_for(ok(b"12345", headers=headers)).headers
 
 
-def test_headers_come_in_their_order_and_case_and_the_mark_last():
+def test_headers_come_in_their_order_and_case_and_the_mark_last() -> None:
     recorded = (("X-B", "1"), ("x-a", "2"), ("X-B", "3"))
     assert with_headers(*recorded) == (*recorded, MARK)
 
 
-def test_what_belonged_to_the_recorded_connection_is_left_out():
+def test_what_belonged_to_the_recorded_connection_is_left_out() -> None:
     hops = [
         ("Connection", "keep-alive, X-Mine"),
         ("X-Mine", "1"),
@@ -39,15 +39,15 @@ def test_what_belonged_to_the_recorded_connection_is_left_out():
     assert with_headers(*hops, ("X-Kept", "1")) == (("X-Kept", "1"), MARK)
 
 
-def test_a_recorded_replay_does_not_speak_twice():
+def test_a_recorded_replay_does_not_speak_twice() -> None:
     assert with_headers(("playhead", 'replayed; run="old"; step=9')) == (MARK,)
 
 
-def test_a_length_that_redaction_made_wrong_is_mended():
+def test_a_length_that_redaction_made_wrong_is_mended() -> None:
     assert with_headers(("content-length", "9")) == (("content-length", "5"), MARK)
 
 
-def test_a_broken_off_body_keeps_the_length_that_it_never_reached():
+def test_a_broken_off_body_keeps_the_length_that_it_never_reached() -> None:
     told = exchange(chat("a"), ok(b"12345", headers=(("Content-Length", "9"),)), outcome="server_closed")
     assert answer(told, INSTANT, MARK).headers == (("Content-Length", "9"), MARK)
 
@@ -59,25 +59,25 @@ def test_a_broken_off_body_keeps_the_length_that_it_never_reached():
 @pytest.mark.parametrize("outcome", ["refused", "server_closed", "timed_out"])
 def test_a_problem_of_ours_is_whole_and_an_answer_that_was_broken_off_is_not(
     headers: Headers, end: str, outcome: Outcome
-):
+) -> None:
     told = exchange(chat("a"), ok(b"12345", headers=headers), outcome=outcome)
     assert answer(told, INSTANT, MARK).end == end
 
 
 @pytest.mark.parametrize(("method", "status"), [("HEAD", 200), ("GET", 304), ("GET", 204)])
-def test_who_has_no_body_keeps_the_length_of_the_one_it_would_have(method: str, status: int):
+def test_who_has_no_body_keeps_the_length_of_the_one_it_would_have(method: str, status: int) -> None:
     given = given_for(Response(status=status, headers=(("Content-Length", "9"),)), method)
     assert (given.headers, given.pieces) == ((("Content-Length", "9"), MARK), ())
 
 
-def test_trailers_and_reason_are_given_again():
+def test_trailers_and_reason_are_given_again() -> None:
     response = Response(status=418, reason="Short and stout", body=body(b"x"), trailers=(("X-Sum", "1"),))
     given = given_for(response)
     assert (given.status, given.reason, given.trailers) == (418, "Short and stout", (("X-Sum", "1"),))
 
 
 @given(st.lists(st.binary(min_size=1)), st.integers(200, 599).filter(lambda status: status not in (204, 304)))
-def test_every_byte_and_every_boundary_is_given_again(pieces: list[bytes], status: int):
+def test_every_byte_and_every_boundary_is_given_again(pieces: list[bytes], status: int) -> None:
     given = given_for(Response(status=status, body=body(*pieces)))
     assert [piece.data for piece in given.pieces] == pieces
 
@@ -91,5 +91,5 @@ def test_every_byte_and_every_boundary_is_given_again(pieces: list[bytes], statu
         (mark("miss", run='a"b\\ü'), r'miss; run="a\"b\\?"'),
     ],
 )
-def test_an_answer_says_what_it_is(made: tuple[str, str], text: str):
+def test_an_answer_says_what_it_is(made: tuple[str, str], text: str) -> None:
     assert made == ("Playhead", text)

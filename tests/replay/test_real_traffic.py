@@ -51,7 +51,7 @@ def runs() -> list[Cassette]:
     return cassettes()
 
 
-async def test_every_recorded_request_gets_its_answer_and_every_replay_is_right(runs: list[Cassette]):
+async def test_every_recorded_request_gets_its_answer_and_every_replay_is_right(runs: list[Cassette]) -> None:
     for cassette in runs:
         replays = await replays_of(cassette)
         for one in cassette.exchanges:
@@ -61,7 +61,7 @@ async def test_every_recorded_request_gets_its_answer_and_every_replay_is_right(
         assert (report["verdict"], report["drift"]) == ("right", []), cassette.name
 
 
-async def test_in_another_order_the_same_answers_are_given(runs: list[Cassette]):
+async def test_in_another_order_the_same_answers_are_given(runs: list[Cassette]) -> None:
     for cassette in (cassette for cassette in runs if len(cassette.exchanges) > 1):
         requests = [request_of(one) for one in cassette.exchanges]
         random.shuffle(requests)
@@ -88,7 +88,7 @@ def in_another_spelling(one: Recorded) -> Request | None:
     return Request(method=one.method, url=one.url, headers=one.request_headers, body=Body(data=data, size=len(data)))
 
 
-async def test_in_another_spelling_the_same_answers_are_given(runs: list[Cassette]):
+async def test_in_another_spelling_the_same_answers_are_given(runs: list[Cassette]) -> None:
     asked = 0
     for cassette in runs:
         spelled = [in_another_spelling(one) for one in cassette.exchanges]

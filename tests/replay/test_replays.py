@@ -53,30 +53,30 @@ def store(*bundles: Bundle) -> tuple[Load, list[str]]:
 
 
 @pytest.mark.parametrize("run", [None, "run-1", "something else"])
-async def test_one_recording_answers_everything_whatever_run_is_named(run: str | None):
+async def test_one_recording_answers_everything_whatever_run_is_named(run: str | None) -> None:
     assert (await asked(await replays_of(bundle("run-1")), run)).status == 200
 
 
-async def test_of_several_recordings_the_named_one_answers():
+async def test_of_several_recordings_the_named_one_answers() -> None:
     replays = await replays_of(bundle("run-1", "one"), bundle("run-2", "two"))
     assert b"two" in (await asked(replays, "run-2")).body
     assert b"one" in (await asked(replays, "replay-1")).body
 
 
-async def test_of_several_recordings_none_answers_a_request_that_names_none():
+async def test_of_several_recordings_none_answers_a_request_that_names_none() -> None:
     replays = await replays_of(bundle("run-1"), bundle("run-2"))
     answer = await asked(replays, None)
     assert reason(answer) == "unknown_run"
     assert "run-1, run-2" in json.loads(answer.body)["detail"]
 
 
-async def test_a_run_and_its_replay_share_one_position():
+async def test_a_run_and_its_replay_share_one_position() -> None:
     replays = await replays_of(bundle("run-1"), bundle("run-2"))
     assert (await asked(replays, "run-1")).status == 200
     assert reason(await asked(replays, "replay-1")) == "consumed"
 
 
-async def test_without_recordings_of_its_own_the_named_run_comes_from_the_store():
+async def test_without_recordings_of_its_own_the_named_run_comes_from_the_store() -> None:
     load, loaded = store(bundle("run-1"))
     replays = await replays_of(load=load)
     assert (await asked(replays, "run-1")).status == 200
@@ -84,7 +84,7 @@ async def test_without_recordings_of_its_own_the_named_run_comes_from_the_store(
     assert loaded == ["run-1"]
 
 
-async def test_a_run_that_the_store_does_not_have_is_a_miss_and_may_come_later():
+async def test_a_run_that_the_store_does_not_have_is_a_miss_and_may_come_later() -> None:
     bundles: list[Bundle] = []
 
     async def load(name: str) -> Source | None:
@@ -96,13 +96,13 @@ async def test_a_run_that_the_store_does_not_have_is_a_miss_and_may_come_later()
     assert (await asked(replays, "run-1")).status == 200
 
 
-async def test_without_a_name_the_store_is_not_asked():
+async def test_without_a_name_the_store_is_not_asked() -> None:
     load, loaded = store(bundle("run-1"))
     assert reason(await asked(await replays_of(load=load), None)) == "unknown_run"
     assert loaded == []
 
 
-async def test_a_run_is_loaded_once_however_many_ask_at_the_same_time():
+async def test_a_run_is_loaded_once_however_many_ask_at_the_same_time() -> None:
     load, loaded = store(
         run_of(*(exchange(chat(prompt), said(prompt), number=n) for n, prompt in enumerate("abcd", 1)))
     )
@@ -112,7 +112,7 @@ async def test_a_run_is_loaded_once_however_many_ask_at_the_same_time():
     assert loaded == ["run-1"]
 
 
-async def test_a_client_that_leaves_while_its_run_is_loaded_takes_nobody_with_it():
+async def test_a_client_that_leaves_while_its_run_is_loaded_takes_nobody_with_it() -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async def load(name: str) -> Source | None:
@@ -131,7 +131,7 @@ async def test_a_client_that_leaves_while_its_run_is_loaded_takes_nobody_with_it
     assert second.result().status == 200
 
 
-async def test_a_store_that_fails_says_so_to_each_who_asks():
+async def test_a_store_that_fails_says_so_to_each_who_asks() -> None:
     async def load(name: str) -> Source | None:
         raise OSError("the store server is gone")
 
@@ -141,18 +141,18 @@ async def test_a_store_that_fails_says_so_to_each_who_asks():
             await asked(replays, "run-1")
 
 
-async def test_on_miss_live_lets_an_unknown_run_go():
+async def test_on_miss_live_lets_an_unknown_run_go() -> None:
     replays = await replays_of(bundle("run-1"), bundle("run-2"), on_miss="live")
     assert await replays.answer(chat("a"), run="new", owner="x") is None
 
 
-async def test_two_recordings_of_one_replay_are_refused():
+async def test_two_recordings_of_one_replay_are_refused() -> None:
     replays = await replays_of()
     with pytest.raises(ValueError, match="two recordings were given for same"):
         await replays.start([Source(replay="same", bundle=bundle(run)) for run in ("run-1", "run-2")])
 
 
-async def test_reports_are_kept_apart():
+async def test_reports_are_kept_apart() -> None:
     replays = await replays_of(bundle("run-1"), bundle("run-2"))
     await asked(replays, "run-1")
     assert [report["verdict"] for report in replays.reports()] == ["right", "diverged"]
@@ -163,7 +163,7 @@ def over(version: str, host: str) -> Exchange:
     return exchange(Request(method="GET", url=f"https://{host}/", http_version=version), said("A"))
 
 
-async def test_a_host_is_offered_the_protocol_that_was_recorded():
+async def test_a_host_is_offered_the_protocol_that_was_recorded() -> None:
     replays = await replays_of(run_of(over("HTTP/2.0", "two.test"), over("HTTP/1.1", "one.test:8443")))
     assert replays.alpn("two.test") == replays.alpn("two.test:443") == ("h2", "http/1.1")
     assert replays.alpn("one.test:8443") == ("http/1.1",)
@@ -178,7 +178,7 @@ def with_secret(secret: str) -> Request:
     return post(CHAT, chat(f"use {secret} please").body.data, headers)
 
 
-async def test_a_request_with_secrets_finds_its_redacted_recording():
+async def test_a_request_with_secrets_finds_its_redacted_recording() -> None:
     recorded = redacted(with_secret(SECRET), Redactor(key=KEY))
     assert SECRET not in str(recorded)
     replays = await replays_of(run_of(exchange(recorded, said("A"))))
@@ -186,7 +186,7 @@ async def test_a_request_with_secrets_finds_its_redacted_recording():
     assert replays.report("replay-1")["drift"] == []
 
 
-async def test_a_machine_with_other_keys_finds_it_as_well():
+async def test_a_machine_with_other_keys_finds_it_as_well() -> None:
     recorded = redacted(with_secret(SECRET), Redactor(key=KEY))
     replays = await replays_of(run_of(exchange(recorded, said("A"))), key=b"z" * 32)
     other = "sk-proj-" + "zY8xW5vU2t" * 5
@@ -194,7 +194,7 @@ async def test_a_machine_with_other_keys_finds_it_as_well():
     assert replays.report("replay-1")["drift"] == []
 
 
-async def test_a_miss_shows_no_secret():
+async def test_a_miss_shows_no_secret() -> None:
     replays = await replays_of(bundle("run-1"))
     answer = await asked(replays, None, with_secret(SECRET))
     assert reason(answer) == "no_match"
@@ -202,7 +202,7 @@ async def test_a_miss_shows_no_secret():
     assert SECRET not in json.dumps(replays.report("replay-1"))
 
 
-async def test_a_large_request_is_answered_like_a_small_one():
+async def test_a_large_request_is_answered_like_a_small_one() -> None:
     large = chat("x" * 600_000)
     replays = await replays_of(run_of(exchange(large, said("A"))))
     assert (await asked(replays, None, large)).status == 200
@@ -210,7 +210,7 @@ async def test_a_large_request_is_answered_like_a_small_one():
     assert reason(await asked(replays, None, respelled)) == "consumed"
 
 
-async def test_a_replay_that_another_worker_had_begun_answers_nothing_and_is_not_right():
+async def test_a_replay_that_another_worker_had_begun_answers_nothing_and_is_not_right() -> None:
     begun: list[str] = []
 
     def begin(replay: str, report: dict[str, Json]) -> bool:
@@ -226,7 +226,7 @@ async def test_a_replay_that_another_worker_had_begun_answers_nothing_and_is_not
     assert begun == ["replay-1"]
 
 
-async def test_a_replay_that_rested_goes_on_where_it_was():
+async def test_a_replay_that_rested_goes_on_where_it_was() -> None:
     twice = run_of(exchange(chat("a"), said("1"), number=1), exchange(chat("a"), said("2"), number=2), run="run-1")
     load, loaded = store(twice)
     replays = await replays_of(load=load)
@@ -244,7 +244,7 @@ async def test_a_replay_that_rested_goes_on_where_it_was():
     assert (replays.report("run-1")["served"], replays.report("run-1")["verdict"]) == (2, "right")
 
 
-async def test_a_replay_whose_run_changed_while_it_rested_does_not_guess():
+async def test_a_replay_whose_run_changed_while_it_rested_does_not_guess() -> None:
     bundles = [bundle("run-1")]
 
     async def load(name: str) -> Source | None:
@@ -258,14 +258,14 @@ async def test_a_replay_whose_run_changed_while_it_rested_does_not_guess():
     assert reason(await asked(replays, "run-1", chat("b"))) == "interrupted"
 
 
-async def test_what_the_process_was_started_with_does_not_rest():
+async def test_what_the_process_was_started_with_does_not_rest() -> None:
     replays = await replays_of(bundle("run-1"))
     replays.now = lambda: RESTS_AFTER
     replays.rest()
     assert (await asked(replays, None)).status == 200
 
 
-async def test_a_replay_that_cannot_be_as_it_was_wished_for_says_why():
+async def test_a_replay_that_cannot_be_as_it_was_wished_for_says_why() -> None:
     async def load(name: str) -> Source | None:
         raise Unusable("override 1: there is no step 9")
 
@@ -274,7 +274,7 @@ async def test_a_replay_that_cannot_be_as_it_was_wished_for_says_why():
     assert "override 1: there is no step 9" in json.loads(answer.body)["detail"]
 
 
-async def test_a_replay_may_have_options_of_its_own():
+async def test_a_replay_may_have_options_of_its_own() -> None:
     own = Source(replay="fork-1", bundle=bundle("run-1"), options=Options(recorded=True))
 
     async def load(name: str) -> Source | None:

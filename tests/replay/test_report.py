@@ -31,7 +31,7 @@ async def report_of(*prompts: str, **options: Any) -> dict[str, Any]:
     return report
 
 
-async def test_a_report_has_every_member_of_the_contract():
+async def test_a_report_has_every_member_of_the_contract() -> None:
     members = [
         "id",
         "run",
@@ -48,7 +48,7 @@ async def test_a_report_has_every_member_of_the_contract():
     assert set(members) <= (await report_of()).keys()
 
 
-async def test_a_right_replay_is_said_in_two_lines_and_its_drift_in_one():
+async def test_a_right_replay_is_said_in_two_lines_and_its_drift_in_one() -> None:
     assert text(await report_of("a", "b")).splitlines() == [
         "playhead: replay of run-1 was right: every call was answered from the recording",
         "          2 served, 0 missed, 0 live, 0 unused; the recording has 2",
@@ -56,7 +56,7 @@ async def test_a_right_replay_is_said_in_two_lines_and_its_drift_in_one():
     ]
 
 
-async def test_a_miss_is_shown_with_both_sides_and_what_to_do():
+async def test_a_miss_is_shown_with_both_sides_and_what_to_do() -> None:
     shown = text(await report_of("a", "c"))
     assert "DIVERGED" in shown
     assert "first: request 2, no_match: POST https://api.openai.com/v1/chat/completions, nearest is step 2:" in shown
@@ -70,7 +70,7 @@ async def test_a_miss_is_shown_with_both_sides_and_what_to_do():
     ]
 
 
-async def test_what_was_left_over_is_named_unless_it_may_be():
+async def test_what_was_left_over_is_named_unless_it_may_be() -> None:
     report = await report_of("a")
     assert "left over: step 2" in text(report)
     assert "left over" not in text({**report, "allow_unused": True})
@@ -78,12 +78,12 @@ async def test_what_was_left_over_is_named_unless_it_may_be():
     assert "--allow-unused" in shown
 
 
-async def test_a_replay_that_nothing_reached_points_to_the_doctor():
+async def test_a_replay_that_nothing_reached_points_to_the_doctor() -> None:
     for options in ({}, {"allow_unused": True}):
         assert "playhead doctor" in text(await report_of(**options))
 
 
-async def test_a_long_report_stays_short():
+async def test_a_long_report_stays_short() -> None:
     run = run_of(*(exchange(chat(f"recorded {n}"), said("A"), number=n) for n in range(1, 200)))
     session = Session("replay-1", recording(run, PROFILES), Options(), lambda _: None)
     for n in range(100):
@@ -94,7 +94,7 @@ async def test_a_long_report_stays_short():
     assert len(text(report).splitlines()) < 40
 
 
-async def test_a_long_name_makes_neither_a_long_report_nor_a_long_answer():
+async def test_a_long_name_makes_neither_a_long_report_nor_a_long_answer() -> None:
     name, path = "n" * 100_000, "p" * 10_000
     sent = post(f"https://tickets.example.com/{path}", b'{"%s recorded":1}' % name.encode())
     other = post(f"https://tickets.example.com/{path}", b'{"%s\\n now":1}' % name.encode())
@@ -122,7 +122,7 @@ def commands_in(words: str) -> list[tuple[str, list[str]]]:
     return [(name, re.findall(r"--[a-z][a-z-]+", rest)) for name, rest in found]
 
 
-async def test_every_command_that_is_proposed_exists():
+async def test_every_command_that_is_proposed_exists() -> None:
     tickets = post("https://tickets.example.com/", b'{"a":1}')
     run = run_of(exchange(chat("a"), said("A")), exchange(tickets, said("B"), number=2))
     session = Session("replay-1", recording(run, PROFILES), Options(), lambda _: None)
@@ -144,7 +144,7 @@ def exists(name: str, flags: list[str]) -> None:
     assert set(flags) <= known, f"playhead {name} has no {set(flags) - known}"
 
 
-async def test_what_a_proxy_that_died_was_not_asked_for_says_nothing():
+async def test_what_a_proxy_that_died_was_not_asked_for_says_nothing() -> None:
     report = interrupted(await report_of("a"))
     assert report["verdict"] == "unknown"
     assert "was interrupted" in text(report)
@@ -196,7 +196,9 @@ async def test_refused_connections_are_named_up_to_a_bound() -> None:
         session.refuse_connection(f"host-{number}.test:1", "why")
     report = session.report()
     assert report["refused"] == 1000
-    assert len(report["refusals"]) == LISTED
+    refusals = report["refusals"]
+    assert isinstance(refusals, list)
+    assert len(refusals) == LISTED
 
 
 def test_a_replay_that_went_past_the_proxy_is_not_right() -> None:

@@ -39,42 +39,42 @@ def branches(*said: tuple[str | None, str], policy: Policy = "miss") -> Script:
 
 def step_of(script: Script, key: str, raw: str, actor: str | None = None) -> int | None:
     taken = script.take(key, raw, actor)
-    return taken and taken.recorded.step
+    return taken.recorded.step if taken else None
 
 
-def test_equal_requests_are_answered_in_recorded_order_and_then_not_at_all():
+def test_equal_requests_are_answered_in_recorded_order_and_then_not_at_all() -> None:
     script = script_of(("k", "r"), ("k", "r"), ("k", "r"))
     assert [step_of(script, "k", "r") for _ in range(4)] == [1, 2, 3, None]
 
 
-def test_different_requests_may_come_in_any_order():
+def test_different_requests_may_come_in_any_order() -> None:
     script = script_of(("a", "ra"), ("b", "rb"), ("a", "ra"))
     assert [step_of(script, "b", "rb"), step_of(script, "a", "ra"), step_of(script, "a", "ra")] == [2, 1, 3]
 
 
-def test_requests_that_differ_outside_their_key_do_not_trade_answers():
+def test_requests_that_differ_outside_their_key_do_not_trade_answers() -> None:
     script = script_of(("k", "as user 1"), ("k", "as user 2"))
     assert [step_of(script, "k", "as user 2"), step_of(script, "k", "as user 1")] == [2, 1]
 
 
-def test_a_request_that_changed_outside_its_key_takes_the_next_in_recorded_order():
+def test_a_request_that_changed_outside_its_key_takes_the_next_in_recorded_order() -> None:
     script = script_of(("k", "old 1"), ("k", "old 2"))
     taken = script.take("k", "new")
     assert taken
     assert (taken.recorded.step, taken.exact) == (1, False)
 
 
-def test_repeat_last_gives_the_last_for_ever():
+def test_repeat_last_gives_the_last_for_ever() -> None:
     script = script_of(("k", "r"), ("k", "r"), policy="repeat-last")
     assert [step_of(script, "k", "r") for _ in range(4)] == [1, 2, 2, 2]
 
 
-def test_cycle_begins_again():
+def test_cycle_begins_again() -> None:
     script = script_of(("k", "r"), ("k", "r"), policy="cycle")
     assert [step_of(script, "k", "r") for _ in range(5)] == [1, 2, 1, 2, 1]
 
 
-def test_an_answer_that_was_given_before_says_so_and_is_not_left_over_again():
+def test_an_answer_that_was_given_before_says_so_and_is_not_left_over_again() -> None:
     script = script_of(("k", "r"), policy="cycle")
     first, second = script.take("k", "r"), script.take("k", "r")
     assert first
@@ -82,12 +82,12 @@ def test_an_answer_that_was_given_before_says_so_and_is_not_left_over_again():
     assert (first.again, second.again, script.left) == (False, True, 0)
 
 
-def test_no_policy_invents_an_answer_for_an_unknown_request():
+def test_no_policy_invents_an_answer_for_an_unknown_request() -> None:
     for policy in ("miss", "repeat-last", "cycle"):
         assert script_of(("k", "r"), policy=policy).take("other", "other") is None
 
 
-def test_two_scripts_of_one_recording_do_not_share_a_position():
+def test_two_scripts_of_one_recording_do_not_share_a_position() -> None:
     shared = index([recorded(1, "k", "r"), recorded(2, "k", "r")])
     one, other = Script(shared), Script(shared)
     assert [step_of(one, "k", "r"), step_of(other, "k", "r"), step_of(one, "k", "r")] == [1, 1, 2]
@@ -102,64 +102,64 @@ def test_two_scripts_of_one_recording_do_not_share_a_position():
         ([(0, 5), (6, 50), (7, 8)], {1, 2}),
     ],
 )
-def test_equal_keys_that_overlapped_in_time_are_ambiguous(spans: list[tuple[int, int]], ambiguous: set[int]):
+def test_equal_keys_that_overlapped_in_time_are_ambiguous(spans: list[tuple[int, int]], ambiguous: set[int]) -> None:
     entries = [recorded(n, "k", "r", started_at=a, ended_at=b - a) for n, (a, b) in enumerate(spans, 1)]
     assert index(entries).overlapping == ambiguous
 
 
-def test_different_keys_that_overlapped_are_not_ambiguous():
+def test_different_keys_that_overlapped_are_not_ambiguous() -> None:
     entries = [recorded(1, "a", "ra", started_at=0, ended_at=9), recorded(2, "b", "rb", started_at=5, ended_at=9)]
     assert not index(entries).overlapping
 
 
-def test_an_exchange_without_an_end_lasted_until_its_last_sign_of_life():
+def test_an_exchange_without_an_end_lasted_until_its_last_sign_of_life() -> None:
     entries = [recorded(1, "k", "r", started_at=0, ended_at=None), recorded(2, "k", "r", started_at=SECOND)]
     assert not index(entries).overlapping
 
 
-def test_branches_with_names_do_not_trade_answers_however_they_race():
+def test_branches_with_names_do_not_trade_answers_however_they_race() -> None:
     script = branches(("a", "k"), ("b", "k"), ("a", "k"), ("b", "k"))
     assert [step_of(script, "k", "rk", who) for who in ("b", "b", "a", "a")] == [2, 4, 1, 3]
 
 
-def test_a_branch_that_asks_once_too_often_does_not_take_the_answer_of_another():
+def test_a_branch_that_asks_once_too_often_does_not_take_the_answer_of_another() -> None:
     script = branches(("a", "k"), ("b", "k"))
     assert [step_of(script, "k", "rk", who) for who in ("a", "a", "b")] == [1, None, 2]
     assert [entry.step for entry in script.recorded("k", "a")] == [1]
 
 
-def test_a_branch_repeats_its_own_last_answer():
+def test_a_branch_repeats_its_own_last_answer() -> None:
     script = branches(("a", "k"), ("b", "k"), policy="repeat-last")
     assert [step_of(script, "k", "rk", who) for who in ("a", "a", "a", "b")] == [1, 1, 1, 2]
 
 
-def test_a_branch_begins_its_own_cycle_again():
+def test_a_branch_begins_its_own_cycle_again() -> None:
     script = branches(("a", "k"), ("a", "k"), ("b", "k"), policy="cycle")
     assert [step_of(script, "k", "rk", who) for who in ("a", "a", "a", "b", "b", "a")] == [1, 2, 1, 3, 3, 2]
 
 
-def test_branches_under_new_names_are_paired_by_their_first_request():
+def test_branches_under_new_names_are_paired_by_their_first_request() -> None:
     script = branches(("a", "k"), ("b", "other"), ("a", "same"), ("b", "same"))
     asked = [("y", "other"), ("x", "k"), ("y", "same"), ("x", "same")]
     assert [step_of(script, key, f"r{key}", who) for who, key in asked] == [2, 1, 4, 3]
 
 
-def test_a_branch_under_a_new_name_is_not_kept_from_what_another_one_recorded():
+def test_a_branch_under_a_new_name_is_not_kept_from_what_another_one_recorded() -> None:
     script = branches(("a", "k"), ("b", "other"))
     assert [step_of(script, key, f"r{key}", "x") for key in ("k", "other")] == [1, 2]
 
 
-def test_who_has_no_name_gets_first_what_was_nobodys():
+def test_who_has_no_name_gets_first_what_was_nobodys() -> None:
     script = branches(("a", "k"), (None, "k"))
     assert [step_of(script, "k", "rk") for _ in range(3)] == [2, 1, None]
 
 
-def test_names_that_the_recording_does_not_have_change_nothing():
+def test_names_that_the_recording_does_not_have_change_nothing() -> None:
     script = script_of(("k", "r"), ("k", "r"))
     assert [step_of(script, "k", "r", who) for who in ("x", "y", "x")] == [1, 2, None]
 
 
-def test_branches_that_overlapped_are_not_ambiguous():
+def test_branches_that_overlapped_are_not_ambiguous() -> None:
     entries = [recorded(n, "k", "r", who, started_at=0, ended_at=9) for n, who in enumerate("ab", 1)]
     assert not index(entries).overlapping
 
@@ -237,11 +237,11 @@ class ScriptAgainstModel(RuleBasedStateMachine):
 TestScriptAgainstModel = ScriptAgainstModel.TestCase
 
 
-def test_an_index_of_nothing_is_no_trouble():
+def test_an_index_of_nothing_is_no_trouble() -> None:
     assert Script(Index((), {}, {}, frozenset(), frozenset())).take("k", "r") is None
 
 
-def test_what_is_only_told_is_answered_as_often_as_it_is_told_and_lacks_nobody():
+def test_what_is_only_told_is_answered_as_often_as_it_is_told_and_lacks_nobody() -> None:
     entries = [
         recorded(1, "k", "r"),
         replace(recorded(2, "told", "t1"), told=True),

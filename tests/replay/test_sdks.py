@@ -59,7 +59,7 @@ def asked(prompt: str) -> list[openai.types.chat.ChatCompletionMessageParam]:
     return [{"role": "user", "content": prompt}]
 
 
-def test_openai_gets_the_recorded_answer_and_then_one_readable_miss(openai_worker: Worker):
+def test_openai_gets_the_recorded_answer_and_then_one_readable_miss(openai_worker: Worker) -> None:
     with openai.OpenAI(api_key="sk-test", base_url=f"{openai_worker.url}/v1", max_retries=5) as client:
         answer = client.chat.completions.create(model="gpt-test", messages=asked("Is Paris nice?"))
         assert answer.choices[0].message.content == "Yes."
@@ -70,7 +70,7 @@ def test_openai_gets_the_recorded_answer_and_then_one_readable_miss(openai_worke
     assert len(openai_worker.asked) == 2
 
 
-def test_openai_streaming_a_miss_is_an_exception_too(openai_worker: Worker):
+def test_openai_streaming_a_miss_is_an_exception_too(openai_worker: Worker) -> None:
     client = openai.OpenAI(api_key="sk-test", base_url=f"{openai_worker.url}/v1", max_retries=5)
     with client, pytest.raises(openai.APIStatusError) as caught:
         client.chat.completions.create(model="gpt-test", messages=asked("Is Rome nice?"), stream=True)
@@ -78,7 +78,7 @@ def test_openai_streaming_a_miss_is_an_exception_too(openai_worker: Worker):
     assert len(openai_worker.asked) == 1
 
 
-async def test_openai_async_a_miss_is_one_request(openai_worker: Worker):
+async def test_openai_async_a_miss_is_one_request(openai_worker: Worker) -> None:
     async with openai.AsyncOpenAI(api_key="sk-test", base_url=f"{openai_worker.url}/v1", max_retries=5) as client:
         with pytest.raises(openai.APIStatusError) as caught:
             await client.chat.completions.create(model="gpt-test", messages=asked("Is Rome nice?"))
@@ -86,7 +86,7 @@ async def test_openai_async_a_miss_is_one_request(openai_worker: Worker):
     assert len(openai_worker.asked) == 1
 
 
-def test_openai_asks_for_a_stream_of_an_answer_that_was_recorded_whole(openai_worker: Worker):
+def test_openai_asks_for_a_stream_of_an_answer_that_was_recorded_whole(openai_worker: Worker) -> None:
     with openai.OpenAI(api_key="sk-test", base_url=f"{openai_worker.url}/v1") as client:
         stream = client.chat.completions.create(model="gpt-test", messages=asked("Is Paris nice?"), stream=True)
         text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
@@ -97,7 +97,7 @@ def told(prompt: str) -> list[anthropic.types.MessageParam]:
     return [{"role": "user", "content": prompt}]
 
 
-def test_anthropic_gets_the_recorded_answer_and_then_one_readable_miss(anthropic_worker: Worker):
+def test_anthropic_gets_the_recorded_answer_and_then_one_readable_miss(anthropic_worker: Worker) -> None:
     with anthropic.Anthropic(
         api_key="sk-ant-test", base_url=anthropic_worker.url, default_headers=PINNED, max_retries=5
     ) as client:
@@ -110,7 +110,7 @@ def test_anthropic_gets_the_recorded_answer_and_then_one_readable_miss(anthropic
     assert len(anthropic_worker.asked) == 2
 
 
-async def test_anthropic_async_a_miss_is_one_request(anthropic_worker: Worker):
+async def test_anthropic_async_a_miss_is_one_request(anthropic_worker: Worker) -> None:
     async with anthropic.AsyncAnthropic(
         api_key="sk-ant-test", base_url=anthropic_worker.url, default_headers=PINNED, max_retries=5
     ) as client:
@@ -120,7 +120,7 @@ async def test_anthropic_async_a_miss_is_one_request(anthropic_worker: Worker):
     assert len(anthropic_worker.asked) == 1
 
 
-def test_anthropic_asks_for_a_stream_of_an_answer_that_was_recorded_whole(anthropic_worker: Worker):
+def test_anthropic_asks_for_a_stream_of_an_answer_that_was_recorded_whole(anthropic_worker: Worker) -> None:
     client = anthropic.Anthropic(api_key="sk-ant-test", base_url=anthropic_worker.url, default_headers=PINNED)
     asking = client.messages.stream(model="claude-test", max_tokens=16, messages=told("Is Paris nice?"))
     with client, asking as stream:

@@ -71,7 +71,7 @@ def mark_of(answer: Answer) -> str:
     return value
 
 
-async def test_an_unchanged_request_gets_the_recorded_bytes_in_the_recorded_pieces():
+async def test_an_unchanged_request_gets_the_recorded_bytes_in_the_recorded_pieces() -> None:
     session = session_of(exchange(chat("Paris?"), ok(b'{"a"', b":1", b"}")))
     answer = await answered(session, chat("Paris?"))
     assert [piece.data for piece in answer.pieces] == [b'{"a"', b":1", b"}"]
@@ -82,7 +82,7 @@ async def test_an_unchanged_request_gets_the_recorded_bytes_in_the_recorded_piec
     )
 
 
-async def test_a_right_replay_is_reported_as_right():
+async def test_a_right_replay_is_reported_as_right() -> None:
     session = session_of(exchange(chat("a"), said("A")), exchange(chat("b"), said("B"), number=2))
     for prompt in ("b", "a"):
         await answered(session, chat(prompt))
@@ -92,7 +92,7 @@ async def test_a_right_replay_is_reported_as_right():
     assert report["first_divergence"] is None
 
 
-async def test_a_changed_prompt_misses_and_says_where():
+async def test_a_changed_prompt_misses_and_says_where() -> None:
     session = session_of(exchange(chat("Paris?"), said("Yes")))
     problem = await missed(session, chat("Rome?"))
     told = problem["playhead"]
@@ -106,20 +106,20 @@ async def test_a_changed_prompt_misses_and_says_where():
     assert session.report()["verdict"] == "diverged"
 
 
-async def test_one_request_too_many_is_a_miss_of_its_own_kind():
+async def test_one_request_too_many_is_a_miss_of_its_own_kind() -> None:
     session = session_of(exchange(chat("a"), said("A")))
     await answered(session, chat("a"))
     assert (await missed(session, chat("a")))["playhead"]["reason"] == "consumed"
 
 
-async def test_repeat_last_goes_on_and_is_counted():
+async def test_repeat_last_goes_on_and_is_counted() -> None:
     session = session_of(exchange(chat("a"), said("A")), after_last="repeat-last")
     answers = [await answered(session, chat("a")) for _ in range(3)]
     assert {answer.body for answer in answers} == {said("A").body.data}
     assert session.report()["again"] == 2
 
 
-async def test_a_recording_left_over_is_a_divergence_unless_it_is_allowed():
+async def test_a_recording_left_over_is_a_divergence_unless_it_is_allowed() -> None:
     both = exchange(chat("a"), said("A")), exchange(chat("b"), said("B"), number=2)
     strict, lenient = session_of(*both), session_of(*both, allow_unused=True)
     for session in (strict, lenient):
@@ -129,19 +129,19 @@ async def test_a_recording_left_over_is_a_divergence_unless_it_is_allowed():
     assert (first["reason"], first["step"]) == ("unused", 2)
 
 
-async def test_of_a_replay_that_nobody_asked_nothing_can_be_said():
+async def test_of_a_replay_that_nobody_asked_nothing_can_be_said() -> None:
     assert session_of(exchange(chat("a"), said("A")), allow_unused=True).report()["verdict"] == "unknown"
     assert session_of().report()["verdict"] == "unknown"
 
 
-async def test_on_miss_live_lets_it_go_and_says_so():
+async def test_on_miss_live_lets_it_go_and_says_so() -> None:
     session = session_of(exchange(chat("a"), said("A")), on_miss="live")
     assert await session.answer(chat("b")) is None
     report = session.report()
     assert (report["live"], report["missed"], report["verdict"]) == (1, 0, "diverged")
 
 
-async def test_a_field_outside_the_key_may_change_and_is_shown_as_drift():
+async def test_a_field_outside_the_key_may_change_and_is_shown_as_drift() -> None:
     session = session_of(exchange(chat("a", user="ann"), said("A")))
     answer = await answered(session, chat("a", user="bob"))
     assert answer.status == 200
@@ -150,14 +150,14 @@ async def test_a_field_outside_the_key_may_change_and_is_shown_as_drift():
     assert report["verdict"] == "right"
 
 
-async def test_a_header_outside_the_key_may_change_and_is_shown_as_drift():
+async def test_a_header_outside_the_key_may_change_and_is_shown_as_drift() -> None:
     recorded, now = (post(TICKETS, b"{}", (*JSON, ("X-Tenant", tenant))) for tenant in ("5", "6"))
     session = session_of(exchange(recorded, ok(b"{}")))
     await answered(session, now)
     assert session.report()["drift"] == [{"call": exchange(now, None).id, "pointers": ["/headers/x-tenant"]}]
 
 
-async def test_of_recordings_with_one_key_each_request_gets_its_own_form():
+async def test_of_recordings_with_one_key_each_request_gets_its_own_form() -> None:
     whole, stream = said("whole"), said_in_a_stream("streamed")
     session = session_of(exchange(chat("a"), whole), exchange(chat("a", stream=True), stream, number=2))
     asked = chat("a", stream=True, user="ann"), chat("a", user="ann")
@@ -171,7 +171,7 @@ async def test_of_recordings_with_one_key_each_request_gets_its_own_form():
     assert (report["verdict"], report["unused"], report["reframed"]) == ("right", 0, 0)
 
 
-async def test_of_recordings_with_one_key_the_one_that_says_the_same_answers():
+async def test_of_recordings_with_one_key_the_one_that_says_the_same_answers() -> None:
     recorded = [exchange(chat("a", user=name), said(name), number=n) for n, name in enumerate(("ann", "bob", "cy"), 1)]
     session = session_of(*recorded)
     # Spelled otherwise, so that no raw request is the recorded one.
@@ -184,7 +184,7 @@ async def test_of_recordings_with_one_key_the_one_that_says_the_same_answers():
     assert session.report()["unused"] == 0
 
 
-async def test_what_changes_with_every_sending_is_no_drift():
+async def test_what_changes_with_every_sending_is_no_drift() -> None:
     recorded = post(TICKETS, b"{}", (*JSON, ("traceparent", "00-1"), ("x-stainless-retry-count", "0")))
     now = post(TICKETS, b"{}", (*JSON, ("traceparent", "00-2"), ("x-stainless-retry-count", "1")))
     session = session_of(exchange(recorded, ok(b"{}")))
@@ -192,26 +192,26 @@ async def test_what_changes_with_every_sending_is_no_drift():
     assert session.report()["drift"] == []
 
 
-async def test_spelling_is_no_drift_and_no_miss():
+async def test_spelling_is_no_drift_and_no_miss() -> None:
     spaced = post(CHAT, b'{ "messages": [{"content": "a", "role": "user"}], "model": "gpt-test" }')
     session = session_of(exchange(chat("a"), said("A")))
     assert (await answered(session, spaced)).status == 200
     assert session.report()["drift"] == []
 
 
-async def test_an_upstream_that_broke_off_breaks_off_again_at_the_same_byte():
+async def test_an_upstream_that_broke_off_breaks_off_again_at_the_same_byte() -> None:
     session = session_of(exchange(chat("a"), ok(b"abc", b"de"), outcome="server_closed"))
     answer = await answered(session, chat("a"))
     assert (answer.body, answer.end) == (b"abcde", "cut")
 
 
-async def test_an_upstream_that_never_answered_does_not_answer():
+async def test_an_upstream_that_never_answered_does_not_answer() -> None:
     session = session_of(exchange(chat("a"), None, outcome="server_closed"))
     answer = await answered(session, chat("a"))
     assert (answer.status, answer.pieces, answer.end) == (0, (), "cut")
 
 
-async def test_where_the_client_left_we_wait_for_it_to_leave():
+async def test_where_the_client_left_we_wait_for_it_to_leave() -> None:
     session = session_of(exchange(chat("a"), ok(b"abc"), outcome="client_closed"))
     answer = await answered(session, chat("a"))
     assert (answer.body, answer.end) == (b"abc", "hold")
@@ -219,7 +219,7 @@ async def test_where_the_client_left_we_wait_for_it_to_leave():
     assert session.report()["verdict"] == "right"
 
 
-async def test_a_client_that_stays_where_the_recorded_one_left_is_a_miss():
+async def test_a_client_that_stays_where_the_recorded_one_left_is_a_miss() -> None:
     session = session_of(exchange(chat("a"), ok(b"abc"), outcome="client_closed"))
     answer = await answered(session, chat("a"))
     assert answer.stayed
@@ -231,7 +231,7 @@ async def test_a_client_that_stays_where_the_recorded_one_left_is_a_miss():
 
 
 @pytest.mark.parametrize("now", [chat("a", stream=True), chat("a", stream=True, user="another")])
-async def test_where_the_client_left_at_the_end_of_the_stream_itself_others_may_wait_for_http_s(now: Request):
+async def test_where_the_client_left_at_the_end_of_the_stream_itself_others_may_wait_for_http_s(now: Request) -> None:
     stream = said_in_a_stream("A")
     session = session_of(exchange(chat("a", stream=True), stream, outcome="client_closed"))
     answer = await answered(session, now)
@@ -239,7 +239,9 @@ async def test_where_the_client_left_at_the_end_of_the_stream_itself_others_may_
 
 
 @pytest.mark.parametrize(("had", "verdict"), [(2, "right"), (1, "diverged")])
-async def test_a_client_may_leave_at_the_end_of_the_stream_itself_where_the_recorded_one_waited(had: int, verdict: str):
+async def test_a_client_may_leave_at_the_end_of_the_stream_itself_where_the_recorded_one_waited(
+    had: int, verdict: str
+) -> None:
     stream = said_in_a_stream("A")
     more = replace(stream, body=body(stream.body.data, b": bye\n\n"))
     session = session_of(exchange(chat("a", stream=True), more))
@@ -249,7 +251,7 @@ async def test_a_client_may_leave_at_the_end_of_the_stream_itself_where_the_reco
     assert session.report()["verdict"] == verdict
 
 
-async def test_a_request_that_was_answered_before_all_of_it_was_sent_is_named_as_such():
+async def test_a_request_that_was_answered_before_all_of_it_was_sent_is_named_as_such() -> None:
     sent = chat("a")
     told = replace(sent, headers=(*JSON, ("Content-Length", str(sent.body.size))), body=body(sent.body.data[:-3]))
     problem = await missed(session_of(exchange(told, ok(b"too large", status=413))), sent)
@@ -258,14 +260,14 @@ async def test_a_request_that_was_answered_before_all_of_it_was_sent_is_named_as
     assert (await missed(session_of(exchange(told, ok(b"x"))), chat("b")))["playhead"]["reason"] == "no_match"
 
 
-async def test_an_exchange_with_a_gap_is_refused_with_the_reason_of_the_gap():
+async def test_an_exchange_with_a_gap_is_refused_with_the_reason_of_the_gap() -> None:
     run = run_of(told := exchange(chat("a"), said("A")))
     run = replace(run, gaps=(Gap("run-1", SECOND, "the disk was full", told.id),))
     assert "the disk was full" in (await missed(session_of(bundle=run), chat("a")))["detail"]
 
 
 @pytest.mark.parametrize("side", ["request", "response"])
-async def test_a_body_that_is_lacking_for_another_reason_than_its_size_is_not_said_to_be_too_large(side: str):
+async def test_a_body_that_is_lacking_for_another_reason_than_its_size_is_not_said_to_be_too_large(side: str) -> None:
     asked = chat("a")
     cut = replace(asked, body=replace(asked.body, data=asked.body.data[:9], truncated=True))
     told = exchange(cut, ok(b"{}")) if side == "request" else exchange(asked, truncated(ok(b"abc")))
@@ -280,7 +282,7 @@ async def test_a_body_that_is_lacking_for_another_reason_than_its_size_is_not_sa
 
 
 @pytest.mark.parametrize("lacking", ["truncated", "no end", "websocket", "refused"])
-async def test_an_answer_that_is_not_there_whole_is_refused(lacking: str):
+async def test_an_answer_that_is_not_there_whole_is_refused(lacking: str) -> None:
     told = {
         "truncated": exchange(chat("a"), truncated(ok(b"abc"))),
         "no end": exchange(chat("a"), ok(b"abc"), outcome="server_closed", ended_at=None),
@@ -292,7 +294,7 @@ async def test_an_answer_that_is_not_there_whole_is_refused(lacking: str):
     assert session.report()["unused"] == 0
 
 
-async def test_one_that_cannot_be_read_any_more_is_refused_and_the_others_answer():
+async def test_one_that_cannot_be_read_any_more_is_refused_and_the_others_answer() -> None:
     session = session_of(exchange(chat("a"), said("A")), exchange(chat("b"), said("B"), number=2))
     entry = session.recording.index.entries[0]
     entry.brief = entry.brief._replace(exchange=_corrupt)
@@ -303,13 +305,13 @@ async def test_one_that_cannot_be_read_any_more_is_refused_and_the_others_answer
     await missed(session, chat("c"))
 
 
-def test_whatever_is_asked_first_of_a_damaged_one_it_cannot_answer():
+def test_whatever_is_asked_first_of_a_damaged_one_it_cannot_answer() -> None:
     entry = session_of(exchange(chat("a"), said("A"))).recording.index.entries[0]
     entry.brief = entry.brief._replace(exchange=_corrupt)
     assert entry.lacking == "a stored body does not match its digest"
 
 
-async def test_a_heavy_one_is_unpacked_beside_the_loop():
+async def test_a_heavy_one_is_unpacked_beside_the_loop() -> None:
     session = session_of(exchange(chat("a"), said("A")))
     entry = session.recording.index.entries[0]
     whole = entry.brief.exchange
@@ -325,7 +327,7 @@ async def test_a_heavy_one_is_unpacked_beside_the_loop():
     assert threads[0] != threading.get_ident()
 
 
-async def test_an_answer_that_we_fail_to_make_is_a_miss():
+async def test_an_answer_that_we_fail_to_make_is_a_miss() -> None:
     session = session_of(exchange(chat("a"), said("A")), exchange(chat("b"), said("B"), number=2))
     session.recording.index.entries[0].brief = session.recording.index.entries[0].brief._replace(exchange=_broken)
     with pytest.raises(ZeroDivisionError):
@@ -346,7 +348,7 @@ def truncated(response: Response) -> Response:
     return replace(response, body=replace(response.body, truncated=True))
 
 
-async def test_errors_of_the_provider_are_answers_like_others():
+async def test_errors_of_the_provider_are_answers_like_others() -> None:
     session = session_of(
         exchange(chat("a"), ok(b"{}", status=429)), exchange(chat("a"), said("A"), number=2, started_at=2 * SECOND)
     )
@@ -354,7 +356,7 @@ async def test_errors_of_the_provider_are_answers_like_others():
     assert statuses == [429, 200]
 
 
-async def test_hedged_requests_are_called_ambiguous():
+async def test_hedged_requests_are_called_ambiguous() -> None:
     session = session_of(
         exchange(chat("a"), said("A"), started_at=0, ended_at=10),
         exchange(chat("a"), said("B"), number=2, started_at=5),
@@ -364,7 +366,7 @@ async def test_hedged_requests_are_called_ambiguous():
     assert session.report()["ambiguous"] == 2
 
 
-async def test_a_recorded_pace_keeps_the_times_of_head_and_pieces():
+async def test_a_recorded_pace_keeps_the_times_of_head_and_pieces() -> None:
     session = session_of(exchange(chat("a"), ok(b"x", b"y")), pace=RECORDED)
     answer = await answered(session, chat("a"))
     assert answer.at == SECOND // 1000
@@ -372,13 +374,13 @@ async def test_a_recorded_pace_keeps_the_times_of_head_and_pieces():
     assert answer.end_at == SECOND // 2
 
 
-async def test_what_came_before_a_step_can_be_left_out():
+async def test_what_came_before_a_step_can_be_left_out() -> None:
     session = session_of(exchange(chat("a"), said("A")), exchange(chat("b"), said("B"), number=2), from_step=2)
     assert mark_of(await answered(session, chat("b"))) == 'replayed; run="run-1"; step=2; match=strict'
     assert session.report()["verdict"] == "right"
 
 
-async def test_a_recording_under_other_rules_is_keyed_again():
+async def test_a_recording_under_other_rules_is_keyed_again() -> None:
     rule = '[[profile]]\nname = "tickets/1"\nmatch = { host = "tickets.example.com" }\ntransient = ["$.sent_at"]\n'
     tickets = Profiles((*parse(rule), *PROFILES.profiles))
     recorded = exchange(post(TICKETS, b'{"query":"x","sent_at":1}'), ok(b"{}"))
@@ -387,7 +389,7 @@ async def test_a_recording_under_other_rules_is_keyed_again():
     assert (await answered(session_of(bundle=run_of(recorded), profiles=tickets), now)).status == 200
 
 
-async def test_a_miss_that_a_change_of_rules_explains_says_so():
+async def test_a_miss_that_a_change_of_rules_explains_says_so() -> None:
     rule = '[[profile]]\nname = "tickets/1"\nmatch = { host = "tickets.example.com" }\ntransient = ["$.sent_at"]\n'
     tickets = Profiles((*parse(rule), *PROFILES.profiles))
     recorded = exchange(post(TICKETS, b'{"query":"x","sent_at":1}'), ok(b"{}"))
@@ -397,7 +399,7 @@ async def test_a_miss_that_a_change_of_rules_explains_says_so():
     assert "[[profile]]" in problem["playhead"]["fix"]
 
 
-async def test_a_true_difference_is_no_matter_of_rules_that_changed_since():
+async def test_a_true_difference_is_no_matter_of_rules_that_changed_since() -> None:
     """Recorded under our rules, to which one that leaves something out was added: what differs now did then."""
     rule = '[[profile]]\nname = "tickets/1"\nmatch = { host = "tickets.example.com" }\ntransient = ["$.sent_at"]\n'
     tickets = Profiles((*parse(rule), *PROFILES.profiles))
@@ -408,7 +410,7 @@ async def test_a_true_difference_is_no_matter_of_rules_that_changed_since():
     assert "take back" not in problem["playhead"]["fix"]
 
 
-async def test_a_first_recording_has_nothing_that_it_could_diverge_from():
+async def test_a_first_recording_has_nothing_that_it_could_diverge_from() -> None:
     session = session_of(on_miss="live", candidate="run-1")
     assert await session.answer(chat("a")) is None
     report: Any = session.report()
@@ -416,7 +418,7 @@ async def test_a_first_recording_has_nothing_that_it_could_diverge_from():
     assert next(lines(report)) == "playhead: run-1 had no recording: its calls went out, to be recorded"
 
 
-async def test_a_miss_in_an_api_that_nobody_described_proposes_the_rule():
+async def test_a_miss_in_an_api_that_nobody_described_proposes_the_rule() -> None:
     session = session_of(exchange(post(TICKETS, b'{"query":"x","sent at":1}'), ok(b"{}")))
     fix = (await missed(session, post(TICKETS, b'{"query":"x","sent at":2}')))["playhead"]["fix"]
     proposed = fix.partition("playhead.toml: ")[2]
@@ -426,21 +428,21 @@ async def test_a_miss_in_an_api_that_nobody_described_proposes_the_rule():
     )
 
 
-async def test_a_secret_that_redaction_no_longer_finds_is_named_as_the_cause():
+async def test_a_secret_that_redaction_no_longer_finds_is_named_as_the_cause() -> None:
     session = session_of(exchange(chat("my key is PLAYHEAD_KABCDEFGH, ok?"), said("A")))
     problem = await missed(session, chat("my key is sk-live-0123456789, ok?"))
     assert problem["playhead"]["reason"] == "redaction_changed"
 
 
 @pytest.mark.parametrize("then", ["PLAYHEAD_KABCDEFGH", "*******"])
-async def test_a_dummy_key_that_is_too_short_is_named_with_what_to_do(then: str):
+async def test_a_dummy_key_that_is_too_short_is_named_with_what_to_do(then: str) -> None:
     session = session_of(exchange(post(TICKETS, dumps({"api_key": then, "query": "x"})), ok(b"{}")))
     problem = await missed(session, post(TICKETS, b'{"api_key":"***","query":"x"}'))
     assert problem["playhead"]["reason"] == "redaction_changed"
     assert "12 characters or more" in problem["playhead"]["fix"]
 
 
-async def test_a_request_that_was_too_large_to_be_kept_is_told_from_one_that_was_not_recorded():
+async def test_a_request_that_was_too_large_to_be_kept_is_told_from_one_that_was_not_recorded() -> None:
     upload = post(TICKETS, b"x" * 1000)
     kept = replace(upload, body=replace(upload.body, data=b"x" * 100, truncated=True))
     session = session_of(exchange(chat("a"), said("A")), exchange(kept, ok(b"{}"), number=2))
@@ -451,20 +453,20 @@ async def test_a_request_that_was_too_large_to_be_kept_is_told_from_one_that_was
     assert other["playhead"]["reason"] == "no_match"
 
 
-async def test_a_head_request_gets_a_miss_without_a_body():
+async def test_a_head_request_gets_a_miss_without_a_body() -> None:
     session = session_of(exchange(chat("a"), said("A")))
     answer = await answered(session, Request(method="HEAD", url=TICKETS))
     assert (answer.status, answer.body) == (424, b"")
 
 
-async def test_two_replays_of_one_recording_do_not_share_a_position():
+async def test_two_replays_of_one_recording_do_not_share_a_position() -> None:
     ready = recording(run_of(exchange(chat("a"), said("A"))), PROFILES)
     sessions = [Session(f"replay-{n}", ready, Options(), lambda _: None) for n in range(2)]
     for session in sessions:
         assert (await answered(session, chat("a"))).status == 200
 
 
-async def test_a_hit_says_whether_the_whole_request_is_the_recorded_one():
+async def test_a_hit_says_whether_the_whole_request_is_the_recorded_one() -> None:
     run = [exchange(chat(name, user="ann"), said(name), number=number) for number, name in enumerate("abc", 1)]
     session = session_of(*run)
     respelled = post(CHAT, b" " + chat("b", user="ann").body.data)
@@ -478,7 +480,7 @@ async def test_a_hit_says_whether_the_whole_request_is_the_recorded_one():
     assert (report["strict"], report["semantic"]) == (2, 1)
 
 
-async def test_branches_get_their_own_answers():
+async def test_branches_get_their_own_answers() -> None:
     run = [
         replace(exchange(chat("a"), said(who), number=number), actor=who) for number, who in enumerate(("x", "y"), 1)
     ]
@@ -490,7 +492,7 @@ async def test_branches_get_their_own_answers():
     assert session.report()["verdict"] == "right"
 
 
-async def test_a_request_that_another_branch_recorded_misses_and_says_whose_it_was():
+async def test_a_request_that_another_branch_recorded_misses_and_says_whose_it_was() -> None:
     run = [
         replace(exchange(chat(what), said(what), number=number), actor=who)
         for number, (who, what) in enumerate((("x", "a"), ("y", "b")), 1)
@@ -503,7 +505,7 @@ async def test_a_request_that_another_branch_recorded_misses_and_says_whose_it_w
     assert "X-Playhead-Actor" in problem["playhead"]["fix"]
 
 
-async def test_a_client_that_leaves_before_the_end_is_no_hit():
+async def test_a_client_that_leaves_before_the_end_is_no_hit() -> None:
     session = session_of(exchange(chat("a"), said("A")))
     answer = await answered(session, chat("a"))
     assert answer.left
@@ -514,7 +516,7 @@ async def test_a_client_that_leaves_before_the_end_is_no_hit():
     assert (first["reason"], first["nearest"]["step"]) == ("client_left", 1)
 
 
-async def test_a_client_that_leaves_while_its_large_request_is_keyed_makes_no_right_replay():
+async def test_a_client_that_leaves_while_its_large_request_is_keyed_makes_no_right_replay() -> None:
     large = chat("x" * 300_000)
     session = session_of(exchange(large, said("A")))
     asking = asyncio.ensure_future(session.answer(post(CHAT, b" " + large.body.data)))  # noqa: TID251 # as below
@@ -525,7 +527,7 @@ async def test_a_client_that_leaves_while_its_large_request_is_keyed_makes_no_ri
     assert session.report()["verdict"] == "diverged"
 
 
-async def test_a_recording_that_does_not_tell_its_keys_does_not_blame_the_rules():
+async def test_a_recording_that_does_not_tell_its_keys_does_not_blame_the_rules() -> None:
     run = run_of(exchange(chat("a"), said("A")), exchange(chat("b"), said("B"), number=2))
     foreign = replace(run, profiles="none", entries=tuple(replace(entry, call=None) for entry in run.entries))
     session = session_of(bundle=foreign)
@@ -534,7 +536,7 @@ async def test_a_recording_that_does_not_tell_its_keys_does_not_blame_the_rules(
     assert (await missed(session, chat("a")))["playhead"]["reason"] == "consumed"
 
 
-async def test_a_client_that_leaves_while_we_look_has_missed_all_the_same():
+async def test_a_client_that_leaves_while_we_look_has_missed_all_the_same() -> None:
     session = session_of(exchange(chat("a"), said("A")))
     asking = asyncio.ensure_future(session.answer(chat("b")))  # noqa: TID251 # it is cancelled at once
     await asyncio.sleep(0)
@@ -548,7 +550,7 @@ async def test_a_client_that_leaves_while_we_look_has_missed_all_the_same():
 
 
 @pytest.mark.parametrize(("large", "reason"), [(False, "client_left"), (True, "incomplete")])
-async def test_a_request_that_never_came_whole_is_missed(large: bool, reason: str):
+async def test_a_request_that_never_came_whole_is_missed(large: bool, reason: str) -> None:
     session = session_of(exchange(chat("a"), said("A")))
     await answered(session, chat("a"))
     session.unseen(large=large)
@@ -558,7 +560,7 @@ async def test_a_request_that_never_came_whole_is_missed(large: bool, reason: st
     assert first["reason"] == reason
 
 
-async def test_every_change_is_announced():
+async def test_every_change_is_announced() -> None:
     seen: list[str] = []
     session = Session("replay-1", recording(run_of(exchange(chat("a"), said("A"))), PROFILES), Options(), seen.append)
     await session.answer(chat("a"))
@@ -583,7 +585,7 @@ class Fork:
         return report | {"hooked": True}
 
 
-async def test_an_edit_answers_in_place_of_the_record():
+async def test_an_edit_answers_in_place_of_the_record() -> None:
     session = session_of(exchange(chat("a"), said("A")), exchange(chat("b"), None, number=2), edits=Fork())
     answers = [await answered(session, chat(prompt)) for prompt in "ab"]
     assert [mark_of(answer).partition(";")[0] for answer in answers] == ["replayed", "edited"]
@@ -591,7 +593,7 @@ async def test_an_edit_answers_in_place_of_the_record():
     assert (report["served"], report["edited"], report["unused"]) == (1, 1, 0)
 
 
-async def test_after_the_last_step_of_a_prefix_somebody_else_decides():
+async def test_after_the_last_step_of_a_prefix_somebody_else_decides() -> None:
     run = exchange(chat("a"), said("A")), exchange(chat("b"), said("B"), number=2)
     session = session_of(*run, until_step=1, beyond=Fork())
     assert (await answered(session, chat("a"))).status == 200
@@ -602,7 +604,7 @@ async def test_after_the_last_step_of_a_prefix_somebody_else_decides():
     assert [report[name] for name in ("served", "missed", "live", "unused", "hooked")] == [1, 1, 1, 0, True]
 
 
-async def test_what_is_put_back_answers_once_more_and_is_not_left_over():
+async def test_what_is_put_back_answers_once_more_and_is_not_left_over() -> None:
     class Faulty(Fork):
         times = 1
 

@@ -49,13 +49,22 @@ class Agent:
             # The name is of another length in each run of a test: so are the places of the ids in time.
             at = NOON + (len(made) * 10 + self.offset) * SECOND + len(name) * 1_000_000
             number = self.offset * 100_000 + len(made) * 100 + sum(map(ord, name)) * 10_000_000
-            more = {"actor": self.actor, "run": name, "at": at, "url": url, "status": status}
+            request, response = json.dumps(asked).encode(), json.dumps(told).encode()
             made.append(
-                exchange(number, request=json.dumps(asked).encode(), response=json.dumps(told).encode(), **more)
+                exchange(
+                    number,
+                    actor=self.actor,
+                    run=name,
+                    at=at,
+                    url=url,
+                    status=status,
+                    request=request,
+                    response=response,
+                )
             )
 
         for turn in range(self.turns):
-            call = {"id": f"call_{name}_{turn}", "type": "function"}
+            call: dict[str, object] = {"id": f"call_{name}_{turn}", "type": "function"}
             call |= {"function": {"name": "search", "arguments": json.dumps({"q": self.asks(turn)})}}
             message = {"role": "assistant", "content": None, "tool_calls": [call]}
             request = {"model": "gpt-5", "messages": messages, **self.extra}

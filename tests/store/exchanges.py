@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 
 from calls.events import Gap
-from calls.model import Body, Chunk, Exchange, Request, Response
+from calls.model import Body, Chunk, ChunkKind, Exchange, Request, Response
 from store.bundle.bundle import Bundle, Entry
 
 RUN = "night-run"
 STARTED = 1_795_300_000_123_456_789
-CHUNK_KINDS = st.sampled_from(["data", "text", "binary", "close"])
+CHUNK_KINDS: st.SearchStrategy[ChunkKind] = st.sampled_from(["data", "text", "binary", "close"])
 OUTCOMES = st.sampled_from(["completed", "client_closed", "server_closed", "timed_out", "refused"])
 
 latin_1 = st.text(st.characters(max_codepoint=0xFF), max_size=20)

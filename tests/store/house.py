@@ -20,7 +20,7 @@ from store.api.deps import Deps, Unfit
 from store.api.server import serving
 from store.database.connection import Database
 from store.ingest.batch_writer import Ingest
-from store.ingest.ingester import StoreServer
+from store.ingest.ingester import Ingester
 from store.large.helper import Helper
 
 PROFILES = shipped(None)
@@ -34,18 +34,18 @@ class House:
     """A running store server and a client of its API."""
 
     api: httpx2.AsyncClient
-    store_server: StoreServer
+    store_server: Ingester
     spools: Path
 
 
-def kept(spools: Path, database: Database, derived: Callable[[Exchange], Call] | None = None) -> StoreServer:
+def kept(spools: Path, database: Database, derived: Callable[[Exchange], Call] | None = None) -> Ingester:
     """A store server that is not running yet."""
     ingest = Ingest(database, profile=PROFILES.digest)
-    return StoreServer(spools, ingest, derived or partial(derive, profiles=PROFILES))
+    return Ingester(spools, ingest, derived or partial(derive, profiles=PROFILES))
 
 
 @asynccontextmanager
-async def running(store_server: StoreServer) -> AsyncIterator[StoreServer]:
+async def running(store_server: Ingester) -> AsyncIterator[Ingester]:
     """Let it run inside of the block."""
     async with asyncio.TaskGroup() as group:
         task = group.create_task(store_server.run())
@@ -58,7 +58,7 @@ async def running(store_server: StoreServer) -> AsyncIterator[StoreServer]:
 
 @asynccontextmanager
 async def serving_api(
-    store_server: StoreServer,
+    store_server: Ingester,
     database: Database,
     *,
     tokens: Sequence[str] = (),

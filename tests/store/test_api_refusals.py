@@ -33,7 +33,7 @@ def routes(database: Database, spools: Path) -> list[tuple[str, str]]:
         (method, prefix + re.sub(r"\{\w+\}", "x", route.path))
         for prefix, route in found
         if isinstance(route, APIRoute)
-        for method in route.methods
+        for method in route.methods or ()
     ]
 
 
@@ -189,7 +189,7 @@ async def test_a_bad_request_is_a_problem_that_says_so(tmp_path: Path, database:
 
 BAD_BODIES = (b"", b"{", b"[]", b'{"labels":{"a":1}}', b'{"name":"\\u0000"}', b'{"unknown":1}', b"\xff")
 
-BAD_WORDS = (
+BAD_WORDS: tuple[tuple[str, object, str], ...] = (
     ("/v1/runs/a/forks", {"id": "x/y"}, "body.id: no run can be called so"),
     ("/v1/replays", {"run": "x/y"}, "body.run: no run can be called so"),
     ("/v1/rekey", {"runs": ["x/y"]}, "body.runs.0: no run can be called so"),

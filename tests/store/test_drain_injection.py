@@ -19,7 +19,7 @@ from store.attribution.grouping import Grouping
 from store.ingest import drain, ingester
 from store.ingest.batch_writer import BatchResult, DerivedExchange, Ingest
 from store.ingest.drain import Drain
-from store.ingest.ingester import StoreServer
+from store.ingest.ingester import Ingester
 from store.ingest.open_exchange_files import OpenExchangeFiles
 from store.spool import Reader, Spool
 from tests.calls.secrets import KEY
@@ -100,7 +100,7 @@ async def write(directory: Path) -> None:
         await early.kept()
 
 
-def is_drained(spools: Path, one: StoreServer) -> bool:
+def is_drained(spools: Path, one: Ingester) -> bool:
     # By lstat, which no test lets fail.
     return not (os.path.lexists(spools / "worker-a") or one.troubles)
 
@@ -108,7 +108,7 @@ def is_drained(spools: Path, one: StoreServer) -> bool:
 async def drained(spools: Path, *, seconds: float = 15) -> MemoryIngest:
     """All that a store server stores of these spools, until none is left."""
     ingest = MemoryIngest()
-    one = StoreServer(spools, ingest, lambda exchange: derive(exchange, PROFILES))
+    one = Ingester(spools, ingest, lambda exchange: derive(exchange, PROFILES))
     async with asyncio.TaskGroup() as group:
         group.create_task(one.run())
         try:
@@ -161,7 +161,7 @@ async def test_a_call_that_fails_for_ever_is_tried_seldom_and_said(
     spools = tmp_path / "spool"
     shutil.copytree(written, spools / "worker-a")
     ingest = MemoryIngest()
-    one = StoreServer(spools, ingest, lambda exchange: derive(exchange, PROFILES))
+    one = Ingester(spools, ingest, lambda exchange: derive(exchange, PROFILES))
     failing = FailingCalls(call, error, spools, first=1, times=1 << 40)
     with failing.injected_into(monkeypatch):
         async with asyncio.TaskGroup() as group:

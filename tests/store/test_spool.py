@@ -33,7 +33,7 @@ def everything(reader: Reader, limit: int = 1 << 20) -> list[bytes]:
     found = []
     while frames := reader.read(limit):
         assert [position for position, _ in frames] == sorted({position for position, _ in frames})
-        found += [payload for _, payload in frames]
+        found += [bytes(payload) for _, payload in frames]
     return found
 
 
@@ -135,7 +135,11 @@ async def test_what_is_to_be_done_soon_is_kept_with_the_present_group(directory:
 
 async def test_what_was_to_be_done_soon_is_done_before_the_spool_is_closed(directory: Path) -> None:
     with Spool(directory) as spool:
-        spool.soon(lambda: spool.append(b"later") and None)
+
+        def late() -> None:
+            spool.append(b"later")
+
+        spool.soon(late)
     assert everything(Reader(directory)) == [b"later"]
 
 
@@ -189,7 +193,7 @@ def test_what_is_committed_is_never_read_again(directory: Path) -> None:
         frames = reader.read(100)
         if not frames:
             break
-        seen += [payload for _, payload in frames]
+        seen += [bytes(payload) for _, payload in frames]
         reader.commit(frames[-1][0])
         assert min(numbers(directory)) >= frames[-1][0].segment
         reader.close()

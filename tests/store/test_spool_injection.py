@@ -52,7 +52,7 @@ class Drained:
 
     def drain(self) -> None:
         while frames := self.reader.read():
-            self.payloads += [payload for _, payload in frames]
+            self.payloads += [bytes(payload) for _, payload in frames]
         self.reader.commit(self.reader.position)
 
     def accounted(self) -> set[str]:

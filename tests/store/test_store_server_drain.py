@@ -137,6 +137,7 @@ async def test_open_exchanges_take_no_more_memory_than_they_may(tmp_path: Path) 
         one = drain(tmp_path)
         for n in range(20):
             head = next(iter(events_of(replace(turns(1)[0], id=uuid7(NOON, n)))))
+            assert isinstance(head, RequestStarted)
             await spooled(spool, [head, *(Data(head.id, at, "request", b"x" * 4000) for at in range(5))])
             assert one.gather(budget).exchanges == []
             assert one.held <= budget

@@ -77,6 +77,7 @@ def told(call: Call) -> dict[str, Any]:
 
 def test_the_schema_refuses_what_is_no_line() -> None:
     head = json.loads(EXAMPLE.read_bytes().splitlines()[0])
+    broken: dict[str, Any]
     for broken in ({}, head | {"format": FORMAT + 1}, head | {"check": "sha256:1"}, head | {"run": {}}):
         with pytest.raises(jsonschema.ValidationError):
             validator("bundle").validate(broken)

@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import zlib
+from collections.abc import Callable
 
 import brotli
 import pytest
@@ -25,7 +26,7 @@ def raw_deflate(data: bytes) -> bytes:
     return stream.compress(data) + stream.flush()
 
 
-FOREIGN = {
+FOREIGN: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
     "deflate": zlib.compress,
     "br": lambda data: brotli.compress(data, quality=3),

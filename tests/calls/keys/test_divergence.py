@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calls.keys.divergence import ABSENT, Difference, differences, distance, same
+from calls.keys.divergence import ABSENT, AbsentValue, Difference, differences, distance, same
 from calls.model import Json
 
 SCALARS = (
@@ -23,34 +23,34 @@ def pointers(recorded: Json, now: Json) -> list[str]:
     return [difference.pointer for difference in differences(recorded, now)]
 
 
-def test_a_changed_message_is_one_pointer():
-    recorded = {"model": "m", "messages": [{"role": "user", "content": "Paris"}]}
-    now = {"model": "m", "messages": [{"role": "user", "content": "Rome"}]}
+def test_a_changed_message_is_one_pointer() -> None:
+    recorded: Json = {"model": "m", "messages": [{"role": "user", "content": "Paris"}]}
+    now: Json = {"model": "m", "messages": [{"role": "user", "content": "Rome"}]}
     assert [d.told() for d in differences(recorded, now)] == [
         {"pointer": "/messages/0/content", "recorded": "Paris", "now": "Rome"}
     ]
 
 
-def test_one_message_more_at_the_front_is_one_difference():
+def test_one_message_more_at_the_front_is_one_difference() -> None:
     assert pointers([1, 2, 3], [0, 1, 2, 3]) == ["/0"]
 
 
-def test_one_message_less_at_the_end_is_one_difference():
+def test_one_message_less_at_the_end_is_one_difference() -> None:
     (found,) = differences([1, 2, 3], [1, 2])
     assert (found.pointer, found.only) == ("/2", "recorded")
 
 
-def test_null_and_absent_are_told_apart():
+def test_null_and_absent_are_told_apart() -> None:
     (found,) = differences({"seed": None}, {})
     assert found.told() == {"pointer": "/seed", "recorded": None, "now": None, "only": "recorded"}
 
 
-def test_names_are_escaped_as_rfc_6901_says():
+def test_names_are_escaped_as_rfc_6901_says() -> None:
     assert pointers({"a/b~c": 1}, {"a/b~c": 2}) == ["/a~1b~0c"]
 
 
 @given(st.text(max_size=1000))
-def test_a_long_pointer_is_told_by_its_beginning_and_its_end(name: str):
+def test_a_long_pointer_is_told_by_its_beginning_and_its_end(name: str) -> None:
     (found,) = differences({name: 1}, {})
     whole, told = found.pointer, found.told()["pointer"]
     assert told == (whole if len(whole) <= 300 else f"{whole[:200]}…{whole[-99:]}")
@@ -68,11 +68,11 @@ def test_a_long_pointer_is_told_by_its_beginning_and_its_end(name: str):
         (None, ABSENT, False),
     ],
 )
-def test_sameness_is_that_of_json(one: Json, other: Json, equal: bool):
+def test_sameness_is_that_of_json(one: Json, other: Json, equal: bool) -> None:
     assert same(one, other) is equal
 
 
-def test_a_long_text_is_shown_where_it_parts():
+def test_a_long_text_is_shown_where_it_parts() -> None:
     recorded, now = "x" * 5000 + "Paris" + "y" * 5000, "x" * 5000 + "Rome" + "y" * 5000
     (found,) = differences([recorded], [now])
     told = found.told()
@@ -81,34 +81,34 @@ def test_a_long_text_is_shown_where_it_parts():
     assert len(str(told["recorded"])) < 200
 
 
-def test_a_large_value_that_came_or_went_is_cut():
+def test_a_large_value_that_came_or_went_is_cut() -> None:
     (found,) = differences({}, {"tools": [{"name": f"tool {n}"} for n in range(1000)]})
     assert len(str(found.told()["now"])) < 200
 
 
-def test_a_text_with_one_word_changed_is_nearer_than_another_text():
+def test_a_text_with_one_word_changed_is_nearer_than_another_text() -> None:
     wanted = {"prompt": "On 2026-11-21 say hello to the world"}
     nearly = {"prompt": "On 2026-11-20 say hello to the world"}
     assert distance(nearly, wanted) < distance({"prompt": "Summarise this page"}, wanted)
 
 
-def test_counting_stops_at_the_limit():
+def test_counting_stops_at_the_limit() -> None:
     assert distance([0] * 1000, [1] * 1000, limit=3) == 3
 
 
 @given(VALUES)
-def test_nothing_differs_from_itself(value: Json):
+def test_nothing_differs_from_itself(value: Json) -> None:
     assert not list(differences(value, value))
     assert distance(value, value) == 0
 
 
 @given(VALUES, VALUES)
-def test_values_without_differences_are_the_same(one: Json, other: Json):
+def test_values_without_differences_are_the_same(one: Json, other: Json) -> None:
     assert same(one, other) == (not list(differences(one, other)))
 
 
 @given(VALUES, VALUES)
-def test_differences_turn_round_with_their_sides(one: Json, other: Json):
+def test_differences_turn_round_with_their_sides(one: Json, other: Json) -> None:
     turned = {(d.pointer, d.only) for d in differences(other, one)}
     mirror = {"now": "recorded", "recorded": "now", None: None}
     assert {(d.pointer, mirror[d.only]) for d in differences(one, other)} == turned
@@ -117,7 +117,7 @@ def test_differences_turn_round_with_their_sides(one: Json, other: Json):
 def patched(value: Json, difference: Difference, tokens: tuple[str | int, ...]) -> Json:
     """The value with one difference mended at its place, for objects only."""
     if not tokens:
-        assert not isinstance(difference.now, type(ABSENT))
+        assert not isinstance(difference.now, AbsentValue)
         return difference.now
     assert isinstance(value, dict)
     name, *rest = tokens
@@ -132,7 +132,7 @@ OBJECTS: st.SearchStrategy[Json] = st.recursive(
 
 
 @given(OBJECTS, OBJECTS)
-def test_mending_every_difference_gives_the_other_value(recorded: Json, now: Json):
+def test_mending_every_difference_gives_the_other_value(recorded: Json, now: Json) -> None:
     value = recorded
     for difference in list(differences(recorded, now)):
         value = patched(value, difference, difference.path)

@@ -63,4 +63,4 @@ def test_every_rule_has_words() -> None:
 
 def test_the_same_as_json() -> None:
     shown = explain(how(OPENAI, chat())).as_json()
-    assert set(shown) == {"key", "strict", "profile", "dialect", "operation", "rows", "warnings"}  # type: ignore[arg-type] # object
+    assert set(shown) == {"key", "strict", "profile", "dialect", "operation", "rows", "warnings"}

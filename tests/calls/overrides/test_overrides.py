@@ -50,7 +50,7 @@ answer = { status = 503, headers = { "X-Why" = ["a", "b"] }, body = { error = "a
 """
 
 
-def test_a_file_of_toml_is_read_whole():
+def test_a_file_of_toml_is_read_whole() -> None:
     result, arguments, text, fault, answer = parse(FILE, is_json=False)
     assert (result.step, result.change, result.line) == (3, ToolResult(value={"tickets": []}), 2)
     assert arguments.match == OverrideMatch(host="api.openai.com", operation="chat", nth=2)
@@ -62,18 +62,15 @@ def test_a_file_of_toml_is_read_whole():
     )
 
 
-def test_json_says_the_same_as_toml():
+def test_json_says_the_same_as_toml() -> None:
     entries = [{"step": 1, "text": "no"}, {"step": 2, "patch": [{"op": "remove", "path": "/x"}]}]
+    changes = [TextOverride(text="no"), Patch(patch=({"op": "remove", "path": "/x"},))]
     for content in ({"override": entries}, entries):
-        first, second = parse(json.dumps(content, indent=1), is_json=True)
-        assert (first.change, second.change) == (
-            TextOverride(text="no"),
-            Patch(patch=({"op": "remove", "path": "/x"},)),
-        )
-    assert [one.change for one in listed(entries)] == [first.change, second.change]
+        assert [one.change for one in parse(json.dumps(content, indent=1), is_json=True)] == changes
+    assert [one.change for one in listed(entries)] == changes
 
 
-def test_no_text_of_an_entry_keeps_its_secrets():
+def test_no_text_of_an_entry_keeps_its_secrets() -> None:
     entries = [{"step": 1, "answer": {"headers": {"x": "hunter2"}, "body": [{"deep": "hunter2!"}, 7]}}]
     without = cleaned(entries, lambda text: text.replace("hunter2", "*"))
     assert without == [{"step": 1, "answer": {"headers": {"x": "*"}, "body": [{"deep": "*!"}, 7]}}]
@@ -102,14 +99,14 @@ def test_no_text_of_an_entry_keeps_its_secrets():
         ("step = 1\ntool_result = 2026-01-01", "tool_result is a date, which JSON does not have"),
     ],
 )
-def test_a_mistake_is_told_with_its_line_and_what_is_known(entry: str, words: str):
+def test_a_mistake_is_told_with_its_line_and_what_is_known(entry: str, words: str) -> None:
     with pytest.raises(BadOverride) as caught:
         parse(f"# first line\n[[override]]\nstep = 1\ntext = 'x'\n[[override]]\n{entry}\n", is_json=False)
     assert "line 5: override 2: " in str(caught.value)
     assert words in str(caught.value)
 
 
-def test_json_names_the_line_too():
+def test_json_names_the_line_too() -> None:
     with pytest.raises(BadOverride, match="line 3: override 2: it changes nothing"):
         parse('{"override": [\n  {"step": 1, "text": "a, ]"},\n  {"step": 2}\n]}', is_json=True)
 
@@ -124,7 +121,7 @@ def test_json_names_the_line_too():
         ("3", True, "holds no overrides"),
     ],
 )
-def test_a_file_that_is_none_is_refused(text: str, is_json: bool, words: str):
+def test_a_file_that_is_none_is_refused(text: str, is_json: bool, words: str) -> None:
     with pytest.raises(BadOverride, match=words):
         parse(text, is_json=is_json)
 
@@ -138,7 +135,7 @@ WORDS = st.sampled_from(["step", "match", "answer", "text", "arguments", "patch"
 
 
 @given(st.lists(JSON | st.dictionaries(WORDS, JSON | st.dictionaries(WORDS, JSON), max_size=3), max_size=3))
-def test_no_list_of_json_breaks_the_reader(entries: list[object]):
+def test_no_list_of_json_breaks_the_reader(entries: list[object]) -> None:
     try:
         found = listed(entries)
     except BadOverride:
@@ -147,7 +144,7 @@ def test_no_list_of_json_breaks_the_reader(entries: list[object]):
 
 
 @given(st.text())
-def test_no_text_breaks_the_reader(text: str):
+def test_no_text_breaks_the_reader(text: str) -> None:
     for is_json in (True, False):
         try:
             found = parse(text, is_json=is_json)
@@ -195,7 +192,7 @@ MEMBERS: st.SearchStrategy[Any] = st.fixed_dictionaries(
 
 
 @given(st.lists(MEMBERS, max_size=2))
-def test_the_schema_takes_what_the_reader_takes(entries: list[Any]):
+def test_the_schema_takes_what_the_reader_takes(entries: list[Any]) -> None:
     try:
         listed(entries)
     except BadOverride:
@@ -205,7 +202,7 @@ def test_the_schema_takes_what_the_reader_takes(entries: list[Any]):
     assert validator().is_valid(entries) == understood
 
 
-def test_every_example_of_the_page_is_understood():
+def test_every_example_of_the_page_is_understood() -> None:
     page = (DOCS / "forks.md").read_text("utf-8")
     files = re.findall(r"^```toml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     inline = re.findall(r"`((?:answer|text|arguments|patch|tool_result|fault) = [^`]+)`", page)

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def receiving(directory: Path) -> Iterator[Receiver]:
 def _serve_all(control: socket.socket, receiver: Receiver) -> None:
     while True:
         launcher, _ = control.accept()
-        _start(lambda launcher=launcher: _serve(launcher, receiver))
+        _start(partial(_serve, launcher, receiver))
 
 
 def _serve(launcher: socket.socket, receiver: Receiver) -> None:
@@ -64,9 +65,9 @@ def _serve(launcher: socket.socket, receiver: Receiver) -> None:
         passed.settimeout(None)
         receiver.held.callback(_shut, passed)
         if description["kind"] == "tcp":
-            _start(lambda passed=passed, kind=description["destination"]: _accept(passed, kind, receiver))
+            _start(partial(_accept, passed, description["destination"], receiver))
         else:
-            _start(lambda passed=passed: _name(passed))
+            _start(partial(_name, passed))
     launcher.send(json.dumps(receiver.answer).encode())
     receiver.connected.append(launcher)
     receiver.launchers.release()

@@ -33,7 +33,6 @@ class Station:
         *arguments: str,
         around: Mapping[str, str] | None = None,
         timeout: float = 150,
-        **options: object,
     ) -> "subprocess.CompletedProcess[str]":
         """`playhead VERB --data … ARGUMENTS`."""
         flags = ["--data", str(self.data), "--config", str(self.config)]
@@ -46,7 +45,6 @@ class Station:
             text=True,
             check=False,
             timeout=timeout,
-            **options,  # type: ignore[call-overload]
         )
 
 

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ from calls.redaction.redactor import Redactor, Rules
 from calls.redaction.rules.credentials import RULES
 from proxy.commands import export
 from proxy.commands.export import SecretSearch, exported
+from proxy.errors import Failure
 from proxy.processes.store_client import Api
 from store.bundle.bundle import write
 from tests.replay.strategies import exchange, ok, run_of
@@ -43,7 +45,7 @@ def terminal(form: str, monkeypatch: pytest.MonkeyPatch) -> bytes:
     shown = io.TextIOWrapper(written)
     monkeypatch.setattr(shown, "isatty", lambda: True)
     with monkeypatch.context() as patch:
-        patch.setattr(export.sys, "stdout", shown)
+        patch.setattr(sys, "stdout", shown)
         exports(form, None)
     return written.getvalue()
 
@@ -84,7 +86,7 @@ def test_a_secret_in_pieces_that_the_rules_of_its_day_did_not_know_is_not_export
 
     exports_it(older)
     file.unlink()
-    with pytest.raises(export.Failure, match=r"looks like a secret is in 10 places") as refusal:
+    with pytest.raises(Failure, match=r"looks like a secret is in 10 places") as refusal:
         exports_it(Redactor(key=key))
 
     assert not file.exists()
@@ -95,7 +97,7 @@ def test_two_exports_do_not_mix_in_one_file(tmp_path: Path) -> None:
     file = tmp_path / "run.jsonl"
     with export._place(file) as part:
         part.write(b"half")
-        with pytest.raises(export.Failure, match="another command is writing the recording"):
+        with pytest.raises(Failure, match="another command is writing the recording"):
             exports("bundle", file)
     assert file.read_bytes() == b"half"
     assert os.listdir(tmp_path) == ["run.jsonl"]

@@ -113,7 +113,7 @@ async def test_a_name_that_found_no_file_is_looked_up_again(monkeypatch: pytest.
     look_up = loop.getaddrinfo
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     os.close(free := os.open(os.devnull, os.O_RDONLY))
-    failed = []
+    failed: list[tuple[Any, ...]] = []
 
     async def short(*name: Any, **options: Any) -> Any:
         if not failed:

@@ -42,7 +42,7 @@ async def given(session: Session, request: Request) -> Answer:
     return answer
 
 
-async def test_the_prefix_comes_from_the_record_and_becomes_part_of_the_child():
+async def test_the_prefix_comes_from_the_record_and_becomes_part_of_the_child() -> None:
     child = fork(base(), 1)
     answer = await given(child, chat("a"))
     assert (dict(answer.headers)["Playhead"].partition(";")[0], answer.recorded) == ("replayed", "completed")
@@ -84,7 +84,7 @@ async def test_a_resumed_command_that_skips_a_step_in_the_middle_has_diverged() 
     assert (report["unused"], report["verdict"], report["fork"]["from_checkpoint"]) == (1, "diverged", False)
 
 
-async def test_what_may_change_something_is_refused_and_not_counted_as_a_miss():
+async def test_what_may_change_something_is_refused_and_not_counted_as_a_miss() -> None:
     child = fork(base(), 1)
     await given(child, chat("a"))
     refused = await given(child, post(TOOL, b'{"n":1}'))
@@ -96,12 +96,12 @@ async def test_what_may_change_something_is_refused_and_not_counted_as_a_miss():
     assert report["fork"]["blocked_calls"][0]["asked"] == f"POST {TOOL}"
 
 
-async def test_what_is_allowed_goes_live():
+async def test_what_is_allowed_goes_live() -> None:
     child = fork(base(), 1, allow=["POST tickets.example.com"])
     assert await child.answer(post(TOOL, b'{"n":1}')) is None
 
 
-async def test_a_tool_is_answered_by_what_came_later_once():
+async def test_a_tool_is_answered_by_what_came_later_once() -> None:
     child = fork(base(), 1, effects=["serve-recorded"])
     assert (await given(child, post(TOOL, b'{"n":1}'))).body == b'{"id":1}'
     assert (await given(child, post(TOOL, b'{"n":1}'))).status == 403
@@ -110,38 +110,38 @@ async def test_a_tool_is_answered_by_what_came_later_once():
     assert (report["fork"]["later"], report["fork"]["blocked"]) == (1, 2)
 
 
-async def test_a_prefix_that_nobody_followed_is_told():
+async def test_a_prefix_that_nobody_followed_is_told() -> None:
     child = fork(base(), 3)
     await given(child, chat("a"))
     report: Any = child.report()
     assert (report["unused"], report["verdict"]) == (2, "diverged")
 
 
-async def test_after_an_edit_the_rest_of_the_prefix_may_be_left():
+async def test_after_an_edit_the_rest_of_the_prefix_may_be_left() -> None:
     child = fork(base(), 3, {"step": 1, "text": "C"})
     await given(child, chat("a"))
     assert await child.answer(chat("something else")) is None
     assert child.report()["verdict"] == "right"
 
 
-async def test_an_override_that_was_not_met_makes_a_fork_not_right():
+async def test_an_override_that_was_not_met_makes_a_fork_not_right() -> None:
     child = fork(base(), 3, {"step": 3, "text": "C"})
     await given(child, chat("a"))
     assert child.report()["verdict"] == "diverged"
 
 
-async def test_what_the_prefix_lacks_never_slips_out():
+async def test_what_the_prefix_lacks_never_slips_out() -> None:
     child = fork(run_of(exchange(chat("a"), None, outcome="server_closed", ended_at=None)), 1)
     assert (await given(child, chat("a"))).status == 424
 
 
-async def test_an_invented_answer_serves_the_live_part():
+async def test_an_invented_answer_serves_the_live_part() -> None:
     child = fork(base(), 1, {"match": {"host": "tickets.example.com"}, "answer": {"body": {"id": 7}}})
     answer = await given(child, post(TOOL, b'{"n":1}'))
     assert (answer.body, answer.recorded) == (b'{"id":7}', "completed")
 
 
-async def test_a_resume_asks_again_for_what_was_under_way():
+async def test_a_resume_asks_again_for_what_was_under_way() -> None:
     cut = exchange(chat("b"), ok(b'{"id":'), number=2, outcome="client_closed")
     child = fork(run_of(exchange(chat("a"), said("A")), cut), None)
     assert (await given(child, chat("a"))).status == 200
@@ -150,23 +150,23 @@ async def test_a_resume_asks_again_for_what_was_under_way():
     assert report["fork"]["forked_at"] == 1
 
 
-async def test_a_report_tells_what_was_wished_for():
+async def test_a_report_tells_what_was_wished_for() -> None:
     wishes: Any = fork(base(), 2, {"step": 1, "text": "C"}, allow=["x"]).report()["wishes"]
     assert wishes == {"overrides": [{"step": 1, "text": "C"}], "fork": {"at": 2, "allow": ["x"]}}
 
 
-def test_there_is_no_fork_beyond_the_end():
+def test_there_is_no_fork_beyond_the_end() -> None:
     with pytest.raises(Unusable, match="run run-1 ends at step 3, so it cannot be forked at step 4") as caught:
         fork(base(), 4)
     assert isinstance(caught.value.__cause__, BadFork)
 
 
-def test_an_override_beyond_the_prefix_is_refused():
+def test_an_override_beyond_the_prefix_is_refused() -> None:
     with pytest.raises(Unusable, match="override 1: there is no step 3: 2 steps are answered from the record"):
         fork(base(), 2, {"step": 3, "text": "x"})
 
 
-async def test_a_fork_that_rested_goes_on_where_it_was_with_its_edits_and_its_policy():
+async def test_a_fork_that_rested_goes_on_where_it_was_with_its_edits_and_its_policy() -> None:
     notes = (exchange(post(TOOL, b'{"n":1}'), ok(b'{"id":%d}' % n), number=n) for n in (2, 3))
     noted = run_of(exchange(chat("a"), said("A")), *notes)
 
@@ -184,8 +184,8 @@ async def test_a_fork_that_rested_goes_on_where_it_was_with_its_edits_and_its_po
     assert (report["served"], report["edited"], report["fork"]["later"]) == (3, 1, 2)
 
 
-def test_a_fork_behind_a_websocket_is_refused_when_it_is_made():
+def test_a_fork_behind_a_websocket_is_refused_when_it_is_made() -> None:
     spoken = run_of(exchange(chat("a"), said("A")), socket(("response", {"hello": "you"}), started_at=9 * SECOND))
-    assert fork(spoken, 1)
+    fork(spoken, 1)
     with pytest.raises(Unusable, match=r"step 2 of run run-1 is a WebSocket.*fork it at step 1 or before"):
         fork(spoken, 2)

@@ -29,7 +29,7 @@ async def report_of(*prompts: str, **options: Any) -> dict[str, Any]:
     return report
 
 
-async def test_each_miss_is_told_with_both_sides_and_every_way_to_mend_it():
+async def test_each_miss_is_told_with_both_sides_and_every_way_to_mend_it() -> None:
     lines = list(why(await report_of("a", "c")))
     assert lines[0] == "replay replay-1 of run-1: diverged, 1 missed, 0 live, 1 left over"
     told = "\n".join(lines)
@@ -39,19 +39,19 @@ async def test_each_miss_is_told_with_both_sides_and_every_way_to_mend_it():
     assert "left over: 1 of the recorded calls not asked for\n  step 2, POST" in told
 
 
-async def test_one_request_can_be_asked_for():
+async def test_one_request_can_be_asked_for() -> None:
     report = await report_of("a", "c", "d")
     assert next(why(report, 3)).startswith("request 3, no_match")
     assert "was answered from the recording" in next(why(report, 1))
 
 
-async def test_a_right_replay_has_nothing_to_explain_but_its_drift():
+async def test_a_right_replay_has_nothing_to_explain_but_its_drift() -> None:
     lines = list(why(await report_of("a", "b")))
     assert lines[0] == "replay replay-1 of run-1: right: 2 answered from the recording, none missed"
     assert "drift: 2 answered requests" in "".join(lines[1:])
 
 
-async def test_what_nobody_can_know_is_not_explained_away():
+async def test_what_nobody_can_know_is_not_explained_away() -> None:
     assert "nothing was asked" in next(why(await report_of(allow_unused=True)))
     report = interrupted(await report_of("a", "b"))
     assert report["verdict"] == "unknown"
@@ -62,7 +62,7 @@ def asked(*arguments: str) -> Result:
     return CliRunner().invoke(playhead, ["why", *arguments])
 
 
-async def test_the_command_reads_the_newest_report(tmp_path: Path):
+async def test_the_command_reads_the_newest_report(tmp_path: Path) -> None:
     replays = tmp_path / "data/replays"
     asked("--data", str(tmp_path / "data"))
     (replays / "replay-1.json").write_text(json.dumps(await report_of("a", "b")))
@@ -75,17 +75,17 @@ async def test_the_command_reads_the_newest_report(tmp_path: Path):
     assert [miss["number"] for miss in json.loads(one.output)] == [1]
 
 
-async def test_the_command_reads_a_report_that_was_written_for_it(tmp_path: Path):
+async def test_the_command_reads_a_report_that_was_written_for_it(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     report.write_text(json.dumps(await report_of("x")))
     assert "request 1, no_match" in asked("--data", str(tmp_path / "data"), str(report)).output
 
 
-def test_without_a_replay_there_is_nothing_to_explain(tmp_path: Path):
+def test_without_a_replay_there_is_nothing_to_explain(tmp_path: Path) -> None:
     assert "nothing was replayed here yet" in str(asked("--data", str(tmp_path)).exception)
 
 
-def test_what_is_no_report_is_refused(tmp_path: Path):
+def test_what_is_no_report_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("[]")
     assert "is no report" in str(asked("--data", str(tmp_path / "d"), str(tmp_path / "x.json")).exception)
 
@@ -97,12 +97,12 @@ def live(*exchanges: Exchange) -> str | None:
     return flaw(run_of(*exchanges), deriver(PROFILES, str))
 
 
-def test_a_whole_recording_has_no_flaw():
+def test_a_whole_recording_has_no_flaw() -> None:
     assert live(exchange(chat("a"), said("A")), exchange(chat("b"), ok(b"{}", status=404), number=2)) is None
 
 
 @pytest.mark.parametrize("status", sorted({401, 429, 500, 503} & FAILED))
-def test_an_error_of_the_moment_is_a_flaw_unless_the_next_try_went_well(status: int):
+def test_an_error_of_the_moment_is_a_flaw_unless_the_next_try_went_well(status: int) -> None:
     failed = exchange(chat("a"), ok(b"{}", status=status))
     assert f"status {status}" in str(live(failed))
     assert live(failed, exchange(chat("a"), said("A"), number=2)) is None
@@ -110,11 +110,11 @@ def test_an_error_of_the_moment_is_a_flaw_unless_the_next_try_went_well(status: 
 
 
 @pytest.mark.parametrize("outcome", ["client_closed", "server_closed", "timed_out", "refused"])
-def test_what_did_not_come_to_its_end_is_a_flaw(outcome: Any):
+def test_what_did_not_come_to_its_end_is_a_flaw(outcome: Any) -> None:
     assert "did not end well" in str(live(exchange(chat("a"), ok(b"abc"), outcome=outcome)))
 
 
-def test_to_leave_a_stream_at_its_own_end_is_no_flaw():
+def test_to_leave_a_stream_at_its_own_end_is_no_flaw() -> None:
     asked = chat("a", stream=True)
     assert live(exchange(asked, said_in_a_stream("A"), outcome="client_closed")) is None
     cut = said_in_a_stream("A", ended=False)
@@ -122,13 +122,13 @@ def test_to_leave_a_stream_at_its_own_end_is_no_flaw():
 
 
 @pytest.mark.parametrize("outcome", ["completed", "client_closed"])
-def test_a_stream_that_failed_in_its_midst_is_a_flaw_whoever_ended_it_and_may_be_tried_again(outcome: Any):
+def test_a_stream_that_failed_in_its_midst_is_a_flaw_whoever_ended_it_and_may_be_tried_again(outcome: Any) -> None:
     failed = exchange(chat("a", stream=True), failed_in_a_stream("A"), outcome=outcome)
     assert "an error in the midst" in str(live(failed))
     assert live(failed, exchange(chat("a", stream=True), said_in_a_stream("A"), number=2)) is None
 
 
-def test_a_generation_holds_what_answered_and_what_is_new_and_reads_like_any_bundle():
+def test_a_generation_holds_what_answered_and_what_is_new_and_reads_like_any_bundle() -> None:
     old = run_of(*(exchange(chat(name), said(name), number=number) for number, name in enumerate("abc", 1)))
     new = exchange(chat("d"), said("d"), number=9)
     answered = {old.exchanges[0].id, old.exchanges[2].id}
@@ -143,7 +143,7 @@ def chat_of(each: Exchange) -> bytes:
     return each.request.body.data
 
 
-def test_what_nobody_asked_for_stays_only_where_it_may_be_unused():
+def test_what_nobody_asked_for_stays_only_where_it_may_be_unused() -> None:
     old = run_of(exchange(chat("a"), said("A")), exchange(chat("b"), said("B"), number=2))
     assert len(kept(old, {old.exchanges[0].id}, unused=False)) == 1
     assert len(kept(old, set(), unused=True)) == 2

@@ -16,7 +16,7 @@ from replay.overrides.apply import Edit, Unfit
 from replay.reframing import reframe
 from tests.replay.strategies import JSON, PROFILES, chat, exchange, ok, post, said
 
-FUNCTION: Json = {"name": "refund", "arguments": '{"order":7,"amount":250.10}'}
+FUNCTION: dict[str, Json] = {"name": "refund", "arguments": '{"order":7,"amount":250.10}'}
 CALLS: Json = [{"id": "call_1", "type": "function", "function": FUNCTION}]
 MCP = (("content-type", "application/json"), ("accept", "application/json, text/event-stream"))
 
@@ -53,7 +53,7 @@ ANSWERS: dict[str, tuple[str, dict[str, Json], dict[str, Json]]] = {
                     "role": "assistant",
                     "content": [{"type": "output_text", "text": "I will refund it.", "annotations": []}],
                 },
-                {"type": "function_call", "id": "f1", "call_id": "call_1", **dict(FUNCTION)},  # type: ignore[dict-item]
+                {"type": "function_call", "id": "f1", "call_id": "call_1", **FUNCTION},
             ],
         },
     ),
@@ -163,7 +163,7 @@ def edited(recorded: Exchange, entry: dict[str, Any]) -> Exchange:
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("dialect", ANSWERS)
-def test_another_text_is_what_the_dialect_reads(dialect: str, streamed: bool):
+def test_another_text_is_what_the_dialect_reads(dialect: str, streamed: bool) -> None:
     call = derive(edited(recorded(dialect, streamed=streamed), {"text": "No “refund” ✂"}), PROFILES)
     assert (call.text, call.complete, call.streamed) == ("No “refund” ✂", True, streamed)
     assert [tool.name for tool in call.tool_calls] == ["refund"]
@@ -171,7 +171,7 @@ def test_another_text_is_what_the_dialect_reads(dialect: str, streamed: bool):
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("dialect", ANSWERS)
-def test_one_argument_of_a_tool_call_is_patched(dialect: str, streamed: bool):
+def test_one_argument_of_a_tool_call_is_patched(dialect: str, streamed: bool) -> None:
     patch = [{"op": "replace", "path": "/amount", "value": 5}]
     made = edited(recorded(dialect, streamed=streamed), {"arguments": {"tool": "refund", "patch": patch}})
     call = derive(made, PROFILES)
@@ -179,25 +179,25 @@ def test_one_argument_of_a_tool_call_is_patched(dialect: str, streamed: bool):
     assert call.text == "I will refund it."
 
 
-def test_a_client_that_left_at_the_end_mark_has_had_all_of_the_answer():
+def test_a_client_that_left_at_the_end_mark_has_had_all_of_the_answer() -> None:
     left = replace(recorded("openai_chat", streamed=True), outcome="client_closed")
     made = edited(left, {"text": "edited"})
     assert (derive(made, PROFILES).text, made.outcome) == ("edited", "completed")
 
 
-def test_a_piece_of_the_text_is_replaced_wherever_it_stands():
+def test_a_piece_of_the_text_is_replaced_wherever_it_stands() -> None:
     made = edited(exchange(chat("?"), said("a b a")), {"text": {"find": "a", "replace": "c"}})
     assert derive(made, PROFILES).text == "c b c"
 
 
-def test_a_text_is_said_where_there_was_none():
+def test_a_text_is_said_where_there_was_none() -> None:
     url, asked, answer = ANSWERS["openai_chat"]
     silent: Any = {**answer, "choices": [{"index": 0, "message": {"role": "assistant", "content": None}}]}
     made = edited(exchange(post(url, dumps({**asked, "stream": False})), ok(dumps(silent))), {"text": "now I speak"})
     assert derive(made, PROFILES).text == "now I speak"
 
 
-def test_a_patch_reaches_everything_and_keeps_every_digit():
+def test_a_patch_reaches_everything_and_keeps_every_digit() -> None:
     body = b'{"big":123456789012345678901234567890,"price":0.10,"tags":["a"]}'
     tool = exchange(post("https://tools.example.com/x", b"{}"), ok(body))
     made = edited(tool, {"patch": [{"op": "add", "path": "/tags/-", "value": {"b": 1}}]})
@@ -205,7 +205,7 @@ def test_a_patch_reaches_everything_and_keeps_every_digit():
     assert made.response.body.data == (b'{"big":123456789012345678901234567890,"price":0.10,"tags":["a",{"b":1}]}')
 
 
-def test_a_whole_answer_takes_the_place_of_the_recorded_one():
+def test_a_whole_answer_takes_the_place_of_the_recorded_one() -> None:
     made = edited(
         exchange(chat("?"), None, outcome="server_closed"),
         {"answer": {"status": 503, "headers": {"X-Why": "away"}, "body": {"error": {"message": "away"}}}},
@@ -219,14 +219,14 @@ def test_a_whole_answer_takes_the_place_of_the_recorded_one():
     assert dict(made.response.headers)["X-Why"] == "away"
 
 
-def test_a_status_alone_keeps_the_body():
+def test_a_status_alone_keeps_the_body() -> None:
     made = edited(exchange(chat("?"), said("a")), {"answer": {"status": 500}})
     assert made.response is not None
     assert made.response.status == 500
     assert b'"a"' in made.response.body.data
 
 
-def test_a_value_becomes_a_stream_where_a_stream_was_asked_for():
+def test_a_value_becomes_a_stream_where_a_stream_was_asked_for() -> None:
     answer = ANSWERS["anthropic"][2]
     made = edited(recorded("anthropic", streamed=True), {"answer": {"body": {**answer, "stop_reason": "end_turn"}}})
     call = derive(made, PROFILES)
@@ -247,7 +247,7 @@ RESULT = b'{"jsonrpc":"2.0","id":4,"result":{"content":[{"type":"text","text":"t
 @pytest.mark.parametrize(
     ("value", "text"), [("none", "none"), ({"found": 0}, '{"found":0}'), ({"content": []}, None)], ids=str
 )
-def test_an_mcp_tool_answers_something_else(streamed: bool, value: Any, text: str | None):
+def test_an_mcp_tool_answers_something_else(streamed: bool, value: Any, text: str | None) -> None:
     was = (
         mcp(b"event: message\ndata: " + RESULT + b"\n\n", "text/event-stream")
         if streamed
@@ -257,7 +257,7 @@ def test_an_mcp_tool_answers_something_else(streamed: bool, value: Any, text: st
     assert (call.text, call.streamed, call.complete) == (text, streamed, True)
 
 
-def test_an_http_tool_answers_something_else():
+def test_an_http_tool_answers_something_else() -> None:
     made = edited(exchange(post("https://tools.example.com/x", b"{}"), ok(b'{"a":1}')), {"tool_result": {"a": 2}})
     assert made.response is not None
     assert made.response.body.data == b'{"a":2}'
@@ -292,7 +292,7 @@ STREAM = (("Content-Type", "text/event-stream"),)
         (exchange(post("https://tools.example.com/x", b"{}"), ok(b"hi")), {"patch": [{"op": "remove", "path": ""}]}, "no JSON"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_done_is_said(was: Exchange, entry: dict[str, Any], words: str):
+def test_what_cannot_be_done_is_said(was: Exchange, entry: dict[str, Any], words: str) -> None:
     with pytest.raises(Unfit) as caught:
         edited(was, entry)
     assert words in str(caught.value)
@@ -312,7 +312,7 @@ def failed(was: Exchange, fault: dict[str, Any]) -> Exchange:
         ("ollama", b'{"error":"'),
     ],
 )
-def test_a_refusal_has_the_providers_own_shape(dialect: str, words: bytes):
+def test_a_refusal_has_the_providers_own_shape(dialect: str, words: bytes) -> None:
     response = failed(recorded(dialect, streamed=True), {"status": 429, "retry_after": 0.25}).response
     assert response is not None
     assert response.status == 429
@@ -320,7 +320,7 @@ def test_a_refusal_has_the_providers_own_shape(dialect: str, words: bytes):
     assert {"Retry-After": "1", "retry-after-ms": "250"}.items() <= dict(response.headers).items()
 
 
-def test_a_cut_ends_at_the_byte():
+def test_a_cut_ends_at_the_byte() -> None:
     made = failed(recorded("openai_chat", streamed=True), {"cut": 100})
     assert made.response is not None
     assert (len(made.response.body.data), made.outcome) == (100, "server_closed")
@@ -330,7 +330,7 @@ def test_a_cut_ends_at_the_byte():
 
 @pytest.mark.parametrize("dialect", [name for name in ANSWERS if name != "bedrock_converse"])
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-def test_malformed_json_is_no_json_in_a_message_that_is_whole(dialect: str, streamed: bool):
+def test_malformed_json_is_no_json_in_a_message_that_is_whole(dialect: str, streamed: bool) -> None:
     was = recorded(dialect, streamed=streamed)
     made = failed(was, {"malformed": True})
     assert made.outcome == "completed"
@@ -340,12 +340,12 @@ def test_malformed_json_is_no_json_in_a_message_that_is_whole(dialect: str, stre
     assert derive(made, PROFILES).answer != derive(was, PROFILES).answer
 
 
-def test_frames_with_checksums_are_not_broken_by_halves():
+def test_frames_with_checksums_are_not_broken_by_halves() -> None:
     with pytest.raises(Unfit, match="checksums"):
         failed(recorded("bedrock_converse", streamed=True), {"malformed": True})
 
 
-def test_json_tools_are_cut_in_the_middle_of_their_json():
+def test_json_tools_are_cut_in_the_middle_of_their_json() -> None:
     made = failed(
         exchange(post("https://tools.example.com/x", b"{}"), ok(b'{"a":1}', headers=JSON)), {"malformed": True}
     )

@@ -40,7 +40,7 @@ def two(first: Exchange | None = None) -> Bundle:
     return run_of(first or exchange(chat("a"), said("A")), exchange(chat("b"), said("B"), number=2))
 
 
-async def test_an_edited_answer_says_so_and_is_counted():
+async def test_an_edited_answer_says_so_and_is_counted() -> None:
     replay = session(two(), {"step": 2, "text": "C"})
     untouched, edited = await answered(replay, chat("a")), await answered(replay, chat("b"))
     assert mark_of(untouched).startswith("replayed")
@@ -51,7 +51,7 @@ async def test_an_edited_answer_says_so_and_is_counted():
     assert report["overrides"] == [{"override": 1, "where": "step 2", "what": "text", "steps": [2], "answered": 1}]
 
 
-async def test_what_follows_from_an_edit_is_a_fork_s():
+async def test_what_follows_from_an_edit_is_a_fork_s() -> None:
     replay = session(two(), {"step": 1, "text": "C"}, called="bad.jsonl")
     assert "record the run again" in json.loads((await answered(replay, chat("x"))).body)["playhead"]["fix"]
     await answered(replay, chat("a"))
@@ -77,14 +77,14 @@ async def test_the_fork_that_is_proposed_cuts_off_no_tool_beside_the_edited_step
     assert "playhead fork bad.jsonl --from 3 --override FILE -- CMD" in fix
 
 
-async def test_an_override_that_nothing_was_answered_by_makes_the_replay_not_right():
+async def test_an_override_that_nothing_was_answered_by_makes_the_replay_not_right() -> None:
     replay = session(two(), {"step": 2, "text": "C"}, allow_unused=True)
     await answered(replay, chat("a"))
     report: Any = replay.report()
     assert (report["overrides"][0]["answered"], report["overrides_idle"], report["verdict"]) == (0, 1, "diverged")
 
 
-async def test_an_edited_answer_is_streamed_to_whoever_asks_for_a_stream():
+async def test_an_edited_answer_is_streamed_to_whoever_asks_for_a_stream() -> None:
     replay = session(two(), {"step": 1, "text": "C"})
     edited = await answered(replay, chat("a", stream=True))
     assert mark_of(edited).startswith("edited")
@@ -92,7 +92,7 @@ async def test_an_edited_answer_is_streamed_to_whoever_asks_for_a_stream():
     assert edited.body.endswith(b"data: [DONE]\n\n")
 
 
-async def test_a_refusal_comes_first_and_the_answer_stays_for_who_asks_again():
+async def test_a_refusal_comes_first_and_the_answer_stays_for_who_asks_again() -> None:
     replay = session(two(), {"match": {"nth": 2}, "fault": {"status": 429, "times": 2, "retry_after": 3}})
     answers = [await answered(replay, chat(prompt)) for prompt in ("a", "b", "b", "b")]
     assert [answer.status for answer in answers] == [200, 429, 429, 200]
@@ -101,14 +101,14 @@ async def test_a_refusal_comes_first_and_the_answer_stays_for_who_asks_again():
     assert (report["served"], report["edited"], report["unused"], report["verdict"]) == (2, 2, 0, "right")
 
 
-async def test_a_fault_nobody_asks_again_after_leaves_nothing_over():
+async def test_a_fault_nobody_asks_again_after_leaves_nothing_over() -> None:
     replay = session(run_of(exchange(chat("a"), said("A"))), {"step": 1, "fault": {"cut": 10}})
     cut = await answered(replay, chat("a"))
     assert (cut.end, len(cut.body)) == ("cut", 10)
     assert replay.report()["verdict"] == "right"
 
 
-async def test_equal_requests_keep_their_order_through_a_fault():
+async def test_equal_requests_keep_their_order_through_a_fault() -> None:
     run = run_of(exchange(chat("a"), said("first")), exchange(chat("a"), said("second"), number=2))
     replay = session(run, {"step": 1, "fault": {"status": 500}})
     answers = [await answered(replay, chat("a")) for _ in range(3)]
@@ -116,14 +116,14 @@ async def test_equal_requests_keep_their_order_through_a_fault():
     assert [b"first" in answers[1].body, b"second" in answers[2].body] == [True, True]
 
 
-async def test_a_timeout_says_nothing_until_its_time_is_over():
+async def test_a_timeout_says_nothing_until_its_time_is_over() -> None:
     replay = session(two(), {"step": 1, "fault": {"timeout": 1.5}})
     silence = await answered(replay, chat("a"))
     assert (silence.status, silence.end, silence.patience) == (0, "hold", SECOND * 3 // 2)
     assert (await answered(replay, chat("a"))).status == 200
 
 
-async def test_a_slow_answer_comes_in_pieces_with_pauses():
+async def test_a_slow_answer_comes_in_pieces_with_pauses() -> None:
     replay = session(two(), {"step": 1, "fault": {"slow": 0.5, "piece": 40}})
     slow = await answered(replay, chat("a"))
     assert [piece.at for piece in slow.pieces] == [SECOND // 2 * place for place in range(1, len(slow.pieces) + 1)]
@@ -132,7 +132,7 @@ async def test_a_slow_answer_comes_in_pieces_with_pauses():
     assert json.loads(slow.body)["choices"][0]["message"]["content"] == "A"
 
 
-async def test_edits_of_one_step_follow_one_another():
+async def test_edits_of_one_step_follow_one_another() -> None:
     replay = session(
         two(),
         {"step": 1, "text": "one two"},
@@ -144,7 +144,7 @@ async def test_edits_of_one_step_follow_one_another():
     assert [one["answered"] for one in replay.report()["overrides"]] == [1, 1, 1]  # type: ignore[union-attr, index, call-overload]
 
 
-async def test_what_was_never_recorded_is_answered_by_a_match_of_its_own():
+async def test_what_was_never_recorded_is_answered_by_a_match_of_its_own() -> None:
     replay = session(
         two(),
         {"match": {"host": "*.example.com", "path": "/v2/*"}, "answer": {"body": {"tickets": []}}},
@@ -159,7 +159,7 @@ async def test_what_was_never_recorded_is_answered_by_a_match_of_its_own():
     assert (report["edited"], report["missed"]) == (2, 1)
 
 
-async def test_a_model_is_answered_in_its_own_stream_also_where_nothing_was_recorded():
+async def test_a_model_is_answered_in_its_own_stream_also_where_nothing_was_recorded() -> None:
     answer = json.loads(said("invented").body.data)
     replay = session(two(), {"match": {"model": "gpt-*", "operation": "chat"}, "answer": {"body": answer}})
     invented = await answered(replay, chat("never asked", stream=True))
@@ -167,7 +167,7 @@ async def test_a_model_is_answered_in_its_own_stream_also_where_nothing_was_reco
     assert invented.body.endswith(b"data: [DONE]\n\n")
 
 
-async def test_a_whole_answer_mends_what_the_recording_lacks():
+async def test_a_whole_answer_mends_what_the_recording_lacks() -> None:
     run = run_of(exchange(chat("a"), None, outcome="server_closed"))
     gap = Gap("run-1", 1, "the disk was full", run.entries[0].exchange.id)
     lacking = Bundle(run=run.run, profiles=run.profiles, entries=run.entries, gaps=(gap,))
@@ -186,18 +186,18 @@ async def test_a_whole_answer_mends_what_the_recording_lacks():
         ({"step": 1, "patch": [{"op": "remove", "path": "/x"}]}, "step 1 (POST api.openai.com/v1/chat/completions, chat)"),
     ],
 )  # fmt: skip
-def test_what_can_never_be_is_refused_before_the_replay_begins(entry: dict[str, Any], words: str):
+def test_what_can_never_be_is_refused_before_the_replay_begins(entry: dict[str, Any], words: str) -> None:
     with pytest.raises(BadOverride) as caught:
         session(two(), entry)
     assert words in str(caught.value)
 
 
-def test_an_edit_after_a_fault_of_its_step_is_refused():
+def test_an_edit_after_a_fault_of_its_step_is_refused() -> None:
     with pytest.raises(BadOverride, match="put the edit first"):
         session(two(), {"step": 1, "fault": {"status": 500}}, {"step": 1, "text": "x"})
 
 
-async def test_a_tool_is_named_by_who_calls_it_and_by_who_asks_for_it():
+async def test_a_tool_is_named_by_who_calls_it_and_by_who_asks_for_it() -> None:
     function = {"name": "refund", "arguments": "{}"}
     message = {
         "role": "assistant",
@@ -216,6 +216,6 @@ async def test_a_tool_is_named_by_who_calls_it_and_by_who_asks_for_it():
 
 
 @pytest.mark.parametrize("change", [{"answer": {"status": 500}}, {"fault": {"status": 429}}])
-def test_a_websocket_is_neither_edited_nor_made_to_fail(change: dict[str, Any]):
+def test_a_websocket_is_neither_edited_nor_made_to_fail(change: dict[str, Any]) -> None:
     with pytest.raises(BadOverride, match=r"step 1 .*it is a WebSocket"):
         session(run_of(socket(("response", {"hello": "you"}))), {"step": 1, **change})

@@ -12,7 +12,7 @@ from calls.codec.json import dumps
 from calls.derive import derive
 from calls.dialects.table import BY_NAME
 from calls.keys.key import keyed
-from calls.model import Exchange, Request, Response
+from calls.model import Exchange, Json, Request, Response
 from replay.reframing.adapt_answer import fitted
 from tests.calls.judging import differences, said
 from tests.calls.test_cloud_sdks import (
@@ -123,7 +123,7 @@ def test_the_official_sdk_reads_the_stream_that_we_make(dialect: str) -> None:
 
 
 GEMINI = "https://generativelanguage.googleapis.com/v1beta/models/g:"
-ANSWER = {"candidates": [{"content": {"parts": [{"text": "Hi"}], "role": "model"}, "finishReason": "STOP"}]}
+ANSWER: Json = {"candidates": [{"content": {"parts": [{"text": "Hi"}], "role": "model"}, "finishReason": "STOP"}]}
 
 
 @pytest.mark.parametrize(

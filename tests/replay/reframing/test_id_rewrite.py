@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calls.codec.json import dumps
+from calls.model import Json
 from replay.reframing.id_rewrite import renamed, unnamed
 from tests.calls.strategies import json_values
 
@@ -32,7 +33,7 @@ def test_without_names_a_message_stays_to_the_byte(message: object) -> None:
 
 
 def test_a_message_without_ids_and_times_is_what_it_says() -> None:
-    said = {
+    said: Json = {
         "type": "x",
         "event_id": "e",
         "response": {"id": "r", "created_at": 1, "output": [{"id": "i", "text": "t"}]},

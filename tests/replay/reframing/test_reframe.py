@@ -65,7 +65,7 @@ def asking(url: str, *, stream: bool) -> Request:
 
 
 @pytest.mark.parametrize(("url", "answer"), [(CHAT, OPENAI), (MESSAGES, ANTHROPIC)], ids=["openai_chat", "anthropic"])
-def test_a_whole_answer_asked_as_a_stream_means_the_same(url: str, answer: dict[str, Json]):
+def test_a_whole_answer_asked_as_a_stream_means_the_same(url: str, answer: dict[str, Json]) -> None:
     recorded = exchange(asking(url, stream=False), ok(dumps(answer)))
     fit = fitted(recorded, asking(url, stream=True), PROFILES)
     assert fit.reframed
@@ -77,7 +77,7 @@ def test_a_whole_answer_asked_as_a_stream_means_the_same(url: str, answer: dict[
 
 
 @pytest.mark.parametrize(("url", "answer"), [(CHAT, OPENAI), (MESSAGES, ANTHROPIC)], ids=["openai_chat", "anthropic"])
-def test_there_and_back_is_the_answer_again(url: str, answer: dict[str, Json]):
+def test_there_and_back_is_the_answer_again(url: str, answer: dict[str, Json]) -> None:
     asked = asking(url, stream=True)
     there = fitted(exchange(asking(url, stream=False), ok(dumps(answer))), asked, PROFILES).exchange
     assert there.response
@@ -87,7 +87,7 @@ def test_there_and_back_is_the_answer_again(url: str, answer: dict[str, Json]):
     assert ("Content-Length", str(len(back.exchange.response.body.data))) in back.exchange.response.headers
 
 
-def test_usage_is_sent_only_to_who_asked_for_it():
+def test_usage_is_sent_only_to_who_asked_for_it() -> None:
     recorded = exchange(asking(CHAT, stream=False), ok(dumps(OPENAI)))
     plain = post(CHAT, dumps({"model": "m", "messages": [{"role": "user", "content": "a"}], "stream": True}))
     response = fitted(recorded, plain, PROFILES).exchange.response
@@ -95,13 +95,13 @@ def test_usage_is_sent_only_to_who_asked_for_it():
     assert b"usage" not in response.body.data
 
 
-def test_each_message_is_a_piece():
+def test_each_message_is_a_piece() -> None:
     response = fitted(exchange(chat("a"), said("A")), chat("a", stream=True), PROFILES).exchange.response
     assert response
     assert len(response.body.chunks) == response.body.data.count(b"\n\n")
 
 
-def test_a_compressed_answer_is_opened_first():
+def test_a_compressed_answer_is_opened_first() -> None:
     data = gzip.compress(said("A").body.data)
     recorded = exchange(chat("a"), Response(status=200, headers=(*JSON, ("content-encoding", "gzip")), body=body(data)))
     response = fitted(recorded, chat("a", stream=True), PROFILES).exchange.response
@@ -110,19 +110,19 @@ def test_a_compressed_answer_is_opened_first():
     assert {name.lower() for name, _ in response.headers} == {"content-type"}
 
 
-def test_an_error_is_given_as_it_is():
+def test_an_error_is_given_as_it_is() -> None:
     recorded = exchange(chat("a"), ok(b'{"error":{"message":"slow down"}}', status=429))
     fit = fitted(recorded, chat("a", stream=True), PROFILES)
     assert (fit.exchange, fit.reframed, fit.misfit) == (recorded, False, None)
 
 
-def test_a_server_that_answered_otherwise_than_asked_does_so_again():
+def test_a_server_that_answered_otherwise_than_asked_does_so_again() -> None:
     recorded = exchange(chat("a", stream=True), said("A"))
     fit = fitted(recorded, chat("a", stream=True, user="ann"), PROFILES)
     assert (fit.reframed, fit.misfit) == (False, None)
 
 
-def test_a_stream_whose_headers_were_not_kept_is_one_all_the_same():
+def test_a_stream_whose_headers_were_not_kept_is_one_all_the_same() -> None:
     recorded = exchange(chat("a", stream=True), replace(said_in_a_stream("A"), headers=()))
     fit = fitted(recorded, chat("a"), PROFILES)
     assert (fit.reframed, derive(fit.exchange, PROFILES).text) == (True, "A")
@@ -158,7 +158,7 @@ def converse_stream() -> bytes:
     ],
     ids=["ndjson", "eventstream"],
 )
-def test_a_stream_that_nothing_labels_is_made_whole(then: Request, now: Request, data: bytes, headers: Headers):
+def test_a_stream_that_nothing_labels_is_made_whole(then: Request, now: Request, data: bytes, headers: Headers) -> None:
     recorded = exchange(then, ok(data, headers=headers))
     fit = fitted(recorded, now, PROFILES)
     assert (fit.reframed, fit.misfit, derive(fit.exchange, PROFILES).text) == (True, None, "Hello")
@@ -167,7 +167,7 @@ def test_a_stream_that_nothing_labels_is_made_whole(then: Request, now: Request,
     assert not fitted(recorded, then, PROFILES).reframed
 
 
-def test_the_older_completions_of_anthropic_stream_as_they_do():
+def test_the_older_completions_of_anthropic_stream_as_they_do() -> None:
     url = "https://api.anthropic.com/v1/complete"
     answer: dict[str, Json] = {
         "type": "completion",
@@ -189,7 +189,7 @@ def test_the_older_completions_of_anthropic_stream_as_they_do():
 
 
 @pytest.mark.parametrize("data", [b"", b"\n\n", b": ping\n\n"])
-def test_a_stream_without_an_event_is_no_answer(data: bytes):
+def test_a_stream_without_an_event_is_no_answer(data: bytes) -> None:
     call = derive(exchange(chat("a", stream=True), ok(data, headers=EVENTS)), PROFILES)
     assert (call.streamed, call.complete, call.answer) == (True, False, None)
 
@@ -198,14 +198,14 @@ def test_a_stream_without_an_event_is_no_answer(data: bytes):
     "cut",
     [b'data: {"choices":[{"index":0,"delta":{"content":"A"}}]}\n\n', b'data: {"error":{"message":"overloaded"}}\n\n'],
 )
-def test_a_stream_that_did_not_end_is_not_made_whole(cut: bytes):
+def test_a_stream_that_did_not_end_is_not_made_whole(cut: bytes) -> None:
     recorded = exchange(chat("a", stream=True), ok(cut, headers=EVENTS))
     fit = fitted(recorded, chat("a"), PROFILES)
     assert fit.misfit
     assert "did not come to its end" in fit.misfit
 
 
-def test_an_api_of_which_we_know_no_stream_is_left_alone():
+def test_an_api_of_which_we_know_no_stream_is_left_alone() -> None:
     url = "https://tickets.example.com/v2/search"
     recorded = exchange(post(url, b'{"stream": false}'), ok(b"{}"))
     fit = fitted(recorded, post(url, b'{"stream": true}'), PROFILES)
@@ -224,7 +224,7 @@ def whole_answers_of_the_corpus() -> Iterator[tuple[Exchange, Any]]:
                 yield recorded, call.answer
 
 
-def test_whole_answers_of_real_providers_mean_the_same_as_a_stream():
+def test_whole_answers_of_real_providers_mean_the_same_as_a_stream() -> None:
     checked = 0
     for recorded, answer in whole_answers_of_the_corpus():
         asked = members(parse(recorded.request.body.data))

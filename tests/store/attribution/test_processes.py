@@ -32,7 +32,7 @@ class Clock:
 
 def made(clock: Clock, url: str, request: Any, answer: Any, *evidence: tuple[str, str]) -> Exchange:
     number = next(clock.at)
-    body = {} if request is None else {"request": json.dumps(request).encode()}
+    body: dict[str, Any] = {} if request is None else {"request": json.dumps(request).encode()}
     run = next((value for source, value in evidence if source != "link"), PROCESS)
     return exchange(
         number,

@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from calls.events import Gap
-from calls.model import Body, UnknownFormat
+from calls.model import Body, Exchange, UnknownFormat
 from store.bundle.bundle import BadBundle, Bundle, Entry, FiledRequests, NoRoom, load, parts, read, seal, write
 from store.bundle.trace import digest
 from tests.store.exchanges import RUN, STARTED, body, bundle, conversation, exchange, exchanges, gaps
@@ -37,7 +37,7 @@ def split(data: bytes) -> list[bytes]:
 
 
 @given(st.lists(exchanges, max_size=3), st.lists(gaps, max_size=2))
-def test_every_exchange_comes_back_exactly(made: list, found: list) -> None:
+def test_every_exchange_comes_back_exactly(made: list[Exchange], found: list[Gap]) -> None:
     given_bundle = bundle(made, found)
     again = read(lines_of(given_bundle))
     assert again == given_bundle
@@ -45,7 +45,9 @@ def test_every_exchange_comes_back_exactly(made: list, found: list) -> None:
 
 
 @given(st.lists(exchanges, max_size=2), st.lists(gaps, max_size=1), st.data())
-def test_a_flipped_byte_is_found_and_its_line_named(made: list, found: list, data: st.DataObject) -> None:
+def test_a_flipped_byte_is_found_and_its_line_named(
+    made: list[Exchange], found: list[Gap], data: st.DataObject
+) -> None:
     whole = b"".join(lines_of(bundle(made, found)))
     place = data.draw(st.integers(0, len(whole) - 1))
     flip = data.draw(st.integers(1, 255))
@@ -147,7 +149,7 @@ def test_an_exchange_of_a_newer_format_is_refused() -> None:
         ({"request": None}, "Expected `object`"),
     ],
 )
-def test_sealed_nonsense_is_refused_with_its_line(change: dict, why: str) -> None:
+def test_sealed_nonsense_is_refused_with_its_line(change: dict[str, object], why: str) -> None:
     assert why in refusal(change)
 
 
@@ -163,7 +165,7 @@ def test_sealed_nonsense_is_refused_with_its_line(change: dict, why: str) -> Non
         ({"body": {"digest": "sha256:0", "size": 1, "suffix": [2, 3]}}, "no earlier exchange"),
     ],
 )
-def test_a_sealed_request_that_cannot_be_is_refused(change: dict, why: str) -> None:
+def test_a_sealed_request_that_cannot_be_is_refused(change: dict[str, object], why: str) -> None:
     request = json.loads(lines_of(bundle([exchange(b"", b"")]))[1])["exchange"]["request"]
     assert why in refusal({"request": request | change})
 
@@ -180,7 +182,7 @@ def test_a_sealed_request_that_cannot_be_is_refused(change: dict, why: str) -> N
         ({"status": 103}, "no response"),
     ],
 )
-def test_a_sealed_response_that_would_be_read_as_another_is_refused(change: dict, why: str) -> None:
+def test_a_sealed_response_that_would_be_read_as_another_is_refused(change: dict[str, object], why: str) -> None:
     response = json.loads(lines_of(bundle([exchange(b"", b"")]))[1])["exchange"]["response"]
     assert why in refusal({"response": response | change})
 
@@ -188,13 +190,13 @@ def test_a_sealed_response_that_would_be_read_as_another_is_refused(change: dict
 @pytest.mark.parametrize(
     "piece", [[1], [1, 2, -3], [1, 2, 2**63], [1, 2, 3, "sound"], [1, 2, 3, "text", 4], ["a", 2, 3]]
 )
-def test_a_chunk_that_cannot_be_is_refused(piece: list) -> None:
+def test_a_chunk_that_cannot_be_is_refused(piece: list[object]) -> None:
     response = json.loads(lines_of(bundle([exchange(b"", b"yes")]))[1])["exchange"]["response"]
     response["body"]["chunks"] = [piece]
     assert "is not a chunk" in refusal({"response": response})
 
 
-def refusal(change: dict) -> str:
+def refusal(change: dict[str, object]) -> str:
     """What `read` says to an exchange with these members changed, sealed as if it were ours."""
     lines = lines_of(bundle([exchange(b"", b"")]))
     line = json.loads(lines[1])

@@ -17,8 +17,8 @@ PROFILES = shipped(None)
 REDACTOR = Redactor(key=b"k" * 32, profiles=PROFILES)
 
 
-def interaction(asked: bytes = b"{}", answered: bytes = b"{}", **differences: object) -> Interaction:
-    made = Interaction(
+def interaction(asked: bytes = b"{}", answered: bytes = b"{}", started_at: int | None = None) -> Interaction:
+    return Interaction(
         place="interaction 1",
         request=Request(
             method="POST",
@@ -28,9 +28,9 @@ def interaction(asked: bytes = b"{}", answered: bytes = b"{}", **differences: ob
             body=body(asked),
         ),
         response=Response(status=200, headers=(("content-type", "application/json"),), body=body(answered)),
+        started_at=started_at,
         notes=(UNTIMED,),
     )
-    return replace(made, **differences)
 
 
 def adopted(*found: Interaction | SkippedEntry, run: str = "a") -> tuple[Adoption, list[Exchange]]:

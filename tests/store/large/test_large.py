@@ -27,7 +27,7 @@ from store.api.spilled_answers import BODY
 from store.database.connection import Database
 from store.ingest.batch_writer import Ingest
 from store.ingest.drain import WORKER_DIED, Drain
-from store.ingest.ingester import StoreServer
+from store.ingest.ingester import Ingester
 from store.large.helper import Helper
 from store.large.jobs import HelperJob, RenderResult, Reply, StoringJob, WorkerConfig
 from store.large.weight import LARGE, is_large
@@ -64,20 +64,19 @@ async def spooled(directory: Path, exchanges: Sequence[Exchange], *, together: b
     with Spool(directory) as spool:
         for one in exchanges:
             events = list(events_of(one))
-            for record in [events] if together else events:
-                last = spool.append(encode(record))
-            await spool.reached(last)
+            taken = [spool.append(encode(record)) for record in ([events] if together else events)]
+            await spool.reached(taken[-1])
 
 
 @asynccontextmanager
 async def serving(
     spools: Path, database: Database, url: str, **limits: float
-) -> AsyncIterator[tuple[StoreServer, httpx2.AsyncClient, Helper]]:
+) -> AsyncIterator[tuple[Ingester, httpx2.AsyncClient, Helper]]:
     """A store server with helper processes, which stores and answers."""
     config = WorkerConfig(database_url=url, redaction_key=b"k" * 32, memory_limit=int(limits.get("memory", 512 << 20)))
     storing, reading = Helper(config, time_limit=limits.get("time", 60)), Helper(config)
     ingest = Ingest(database, profile=PROFILES.digest)
-    store_server = StoreServer(spools, ingest, lambda one: _derived_here(one), large=storing)
+    store_server = Ingester(spools, ingest, lambda one: _derived_here(one), large=storing)
     async with running(store_server), serving_api(store_server, database, helper=reading) as api:
         yield store_server, api, storing
     await reading.close()
@@ -187,7 +186,7 @@ async def test_what_cannot_be_stored_is_a_gap_and_its_events_are_kept(tmp_path: 
 
     sent = exchange(1, LONG)
     await spooled(tmp_path / "spool" / "worker", [sent])
-    store_server = StoreServer(tmp_path / "spool", Ingest(database), lambda one: derive(one, PROFILES), large=Failing())
+    store_server = Ingester(tmp_path / "spool", Ingest(database), lambda one: derive(one, PROFILES), large=Failing())
     async with running(store_server):
         assert await store_server.settled(60)
         (gap,) = await Runs(database).gaps(RUN)
@@ -207,7 +206,7 @@ async def test_an_exchange_that_takes_long_holds_up_no_other(tmp_path: Path, dat
             pass
 
     await spooled(tmp_path / "a", [exchange(1, LONG)])
-    store_server = StoreServer(tmp_path, Ingest(database), lambda one: derive(one, PROFILES), large=Slow())
+    store_server = Ingester(tmp_path, Ingest(database), lambda one: derive(one, PROFILES), large=Slow())
     async with running(store_server), serving_api(store_server, database) as api:
         await spooled(tmp_path / "b", [exchange(2)])
         async with asyncio.timeout(20):
@@ -223,10 +222,8 @@ async def test_a_large_exchange_whose_worker_died_is_stored_as_cut_off(
 ) -> None:
     sent = exchange(1, LONG)
     with Spool(tmp_path / "worker") as spool:
-        for record in events_of(sent):
-            if not isinstance(record, ExchangeClosed):
-                last = spool.append(encode(record))
-        await spool.reached(last)
+        taken = [spool.append(encode(record)) for record in events_of(sent) if not isinstance(record, ExchangeClosed)]
+        await spool.reached(taken[-1])
     async with serving(tmp_path, database, database_url) as (store_server, _, _):
         assert await store_server.settled(60)
         while not (gaps := await Runs(database).gaps(RUN)):  # noqa: ASYNC110 - the drain finds that nobody writes
@@ -234,10 +231,8 @@ async def test_a_large_exchange_whose_worker_died_is_stored_as_cut_off(
     assert [gap.reason for gap in gaps] == [WORKER_DIED]
 
 
-async def test_a_job_that_takes_too_long_is_ended_and_the_next_one_done(
-    tmp_path: Path, database: Database, database_url: str
-) -> None:
-    assert database
+@pytest.mark.usefixtures("database")
+async def test_a_job_that_takes_too_long_is_ended_and_the_next_one_done(tmp_path: Path, database_url: str) -> None:
     config = WorkerConfig(database_url=database_url, redaction_key=b"k" * 32, memory_limit=512 << 20)
     helper = Helper(config, time_limit=0.01)
     job = HelperJob(store=StoringJob(file=str(tmp_path / "none"), source="here"))

@@ -24,7 +24,7 @@ from store.api.server import serving
 from store.bundle.bundle import Bundle, Entry, read, write
 from store.database.connection import Database
 from store.ingest.batch_writer import Ingest
-from store.ingest.ingester import StoreServer
+from store.ingest.ingester import Ingester
 from store.ingest.insert_rows import DerivedExchange
 from store.query.exchanges import ExchangeQueries
 from store.query.rekey import Rekeyer
@@ -73,7 +73,7 @@ def exchange(number: int, asked: Any, told: Any, run: str = "run-1", **headers: 
 async def house(spools: Path, database: Database, profiles: Profiles) -> AsyncIterator[httpx2.AsyncClient]:
     """REST over what is stored, under these rules."""
     derived = partial(derive, profiles=profiles)
-    store_server = StoreServer(spools, Ingest(database, profile=profiles.digest), derived)
+    store_server = Ingester(spools, Ingest(database, profile=profiles.digest), derived)
     desk = Deps(store_server=store_server, database=database, profiles=profiles, clean=str)
     with socket.socket() as port:
         port.bind(("127.0.0.1", 0))

@@ -1,5 +1,7 @@
 """Values that only their name makes secret, in every shape in which a name and its values stand."""
 
+from collections.abc import Callable
+
 import pytest
 
 from calls.redaction.redactor import Redactor
@@ -29,7 +31,9 @@ def _header(text: bytes, short: int, limit: int, long: int) -> bytes:
 @pytest.mark.parametrize("secret", SECRETS)
 @pytest.mark.parametrize("name", ["password", "api_key", "openai_api_key", "clientSecret"])
 @pytest.mark.parametrize("packed", [messagepack, cbor])
-def test_a_string_behind_its_name_in_a_binary_format_is_replaced(packed, name: str, secret: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_string_behind_its_name_in_a_binary_format_is_replaced(
+    packed: Callable[[bytes, bytes], bytes], name: str, secret: str
+) -> None:
     data = packed(name.encode(), secret.encode())
 
     new = redacted(data)
