@@ -38,7 +38,7 @@ class OverrideMatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WholeOverride:
+class Whole:
     """Another answer. What is not given stays as it was recorded."""
 
     status: int | None = None
@@ -48,7 +48,7 @@ class WholeOverride:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextOverride:
+class Text:
     """Another text in a model's answer: instead of all of it, or of each place where `find` stands."""
 
     text: str
@@ -98,7 +98,7 @@ class Fault:
     piece: int | None = None
 
 
-type Change = WholeOverride | TextOverride | Arguments | Patch | ToolResult | Fault
+type Change = Whole | Text | Arguments | Patch | ToolResult | Fault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +131,7 @@ class Override:
         match self.change:
             case Fault(kind=kind, amount=amount):
                 return f"fault {kind} {amount:g}" if amount else f"fault {kind}"
-            case WholeOverride():
+            case Whole():
                 return "answer"
             case ToolResult():
                 return "tool_result"
@@ -206,9 +206,7 @@ def _answer(value: Any) -> Change:
         raise _Wrong("answer is empty; say at least one of status, headers, body")
     status = _status(given["status"], "answer.status") if "status" in given else None
     headers = tuple(_headers(given.get("headers", {})))
-    return WholeOverride(
-        status=status, headers=headers, body=_value(given.get("body"), "body"), has_body="body" in given
-    )
+    return Whole(status=status, headers=headers, body=_value(given.get("body"), "body"), has_body="body" in given)
 
 
 def _headers(value: Any) -> Iterable[tuple[str, str]]:
@@ -224,13 +222,11 @@ def _headers(value: Any) -> Iterable[tuple[str, str]]:
 
 def _text(value: Any) -> Change:
     if isinstance(value, str):
-        return TextOverride(text=value)
+        return Text(text=value)
     given = _table(value, "text", ("find", "replace"))
     if len(given) != 2:
         raise _Wrong('text is the new text, or { find = "…", replace = "…" }')
-    return TextOverride(
-        text=_word(given["replace"], "text.replace", empty=True), find=_word(given["find"], "text.find")
-    )
+    return Text(text=_word(given["replace"], "text.replace", empty=True), find=_word(given["find"], "text.find"))
 
 
 def _arguments(value: Any) -> Change:

@@ -15,13 +15,13 @@ from calls.derive import derived
 from calls.dialects.protocols.jsonrpc import is_answer
 from calls.keys.key import KeyResult
 from calls.model import Body, Call, Chunk, Exchange, Json, Response
-from calls.overrides.overrides import Arguments, Patch, TextOverride, ToolResult, WholeOverride
+from calls.overrides.overrides import Arguments, Patch, Text, ToolResult, Whole
 from replay import playback
 from replay.overrides import dialect_paths as places
 from replay.overrides.dialect_paths import Spot, Thawed, thawed
 from replay.reframing import reframe
 
-type Edit = WholeOverride | TextOverride | Arguments | Patch | ToolResult
+type Edit = Whole | Text | Arguments | Patch | ToolResult
 
 _SHOWN: Final = 120
 
@@ -40,7 +40,7 @@ def edited(exchange: Exchange, key: KeyResult, edit: Edit) -> Exchange:
     if playback.is_websocket(exchange):
         raise Unfit(SOCKET)
     match edit:
-        case WholeOverride():
+        case Whole():
             return _answered(exchange, _replaced(exchange, key, edit))
         case ToolResult(value=value):
             return _answered(exchange, _resulted(exchange, key, value))
@@ -53,7 +53,7 @@ def edited(exchange: Exchange, key: KeyResult, edit: Edit) -> Exchange:
 def fits(edit: Edit, key: KeyResult) -> bool:
     """Whether an edit may mean such a call at all: a text is a model's, a result is a tool's."""
     match edit:
-        case TextOverride() | Arguments():
+        case Text() | Arguments():
             return key.kind == "model"
         case ToolResult():
             return key.kind != "model" and (key.dialect != "mcp" or key.operation == "execute_tool")
@@ -78,7 +78,7 @@ def _answered(exchange: Exchange, response: Response) -> Exchange:
 # -- a whole answer
 
 
-def _replaced(exchange: Exchange, key: KeyResult, edit: WholeOverride) -> Response:
+def _replaced(exchange: Exchange, key: KeyResult, edit: Whole) -> Response:
     old = exchange.response or Response(status=200)
     status = old.status if edit.status is None else edit.status
     made = replace(old, status=status, reason=old.reason if status == old.status else "")
@@ -151,11 +151,11 @@ def _streamed(response: Response, key: KeyResult, form: forms.Form, answer: Json
     return made
 
 
-def _changed(call: Call, answer: Thawed, edit: TextOverride | Arguments | Patch) -> Json:
+def _changed(call: Call, answer: Thawed, edit: Text | Arguments | Patch) -> Json:
     match edit:
-        case TextOverride(text=text, find=None):
+        case Text(text=text, find=None):
             _say(call, answer, text)
-        case TextOverride(text=text, find=str(find)):
+        case Text(text=text, find=str(find)):
             _say_instead(call, answer, find, text)
         case Arguments():
             _argue(call, answer, edit)

@@ -16,7 +16,7 @@ from calls.dialects.table import BY_NAME
 from calls.keys.key import KeyResult, keyed
 from calls.keys.profile import Profiles
 from calls.model import Exchange, Json, Request, Response
-from calls.overrides.overrides import Fault, Override, OverrideMatch, WholeOverride
+from calls.overrides.overrides import Fault, Override, OverrideMatch, Whole
 from replay import playback
 from replay.answer import Answer, mark
 from replay.forks.hooks import HookAnswer
@@ -145,7 +145,7 @@ def prepared(
                 entries[step - 1] = _planned(plan, override, entry, key)
             except Unfit as why:
                 raise override.wrong(f"step {step} ({said[step - 1].words}) cannot be edited: {why}") from None
-            if isinstance(override.change, WholeOverride):
+            if isinstance(override.change, Whole):
                 whole.add(entry.exchange.id)
     gaps = tuple(gap for gap in bundle.gaps if gap.exchange not in whole)
     return replace(bundle, entries=tuple(entries), gaps=gaps), Editor(overrides, plans, profiles)
@@ -202,7 +202,7 @@ def _invented(override: Override, asked: ReplayedRequest, key: KeyResult) -> Ans
     if isinstance(fault, Fault):
         made = faults.refusal(fault, key.dialect)
         return playback.answer(replace(empty, response=made), INSTANT, stands)
-    assert isinstance(fault, WholeOverride)
+    assert isinstance(fault, Whole)
     body = fault if fault.has_body else replace(fault, body="", has_body=True)
     return playback.answer(edits.edited(replace(empty, response=Response(status=200)), key, body), INSTANT, stands)
 
@@ -281,7 +281,7 @@ def _known(said: Sequence[_Said]) -> str:
 
 def _stands(change: object) -> bool:
     """Whether a change can answer what was never recorded."""
-    return isinstance(change, WholeOverride) or (isinstance(change, Fault) and change.kind in ("status", "timeout"))
+    return isinstance(change, Whole) or (isinstance(change, Fault) and change.kind in ("status", "timeout"))
 
 
 def _fits(match: OverrideMatch, said: _Said) -> bool:

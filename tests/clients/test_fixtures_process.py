@@ -21,7 +21,7 @@ from calls.model import Body, Exchange, Request, Response
 from calls.redaction.redactor import Redactor
 from calls.request_identifiers import RUN
 from proxy.errors import Failure
-from proxy.fixtures.answerer import SuiteAnswerer, TestStart
+from proxy.fixtures.answerer import BeginTest, SuiteAnswerer
 from proxy.fixtures.messages import Place, replayed
 from proxy.fixtures.write_recording import Press, new_run, run_id
 from store.active_profiles import shipped
@@ -125,7 +125,7 @@ def test_a_recording_that_another_session_holds_is_waited_for_and_then_refused(
             monkeypatch.setattr("proxy.fixtures.answerer.LONGEST_WAIT", wait)
             other = SuiteAnswerer(press=Press(profiles=shipped(None), redactor=Redactor(key=bytes(32))))
             try:
-                return await other.begin(TestStart(name="t.py::a", file=str(file), mode="once"))
+                return await other.begin(BeginTest(name="t.py::a", file=str(file), mode="once"))
             finally:
                 other.close()
 

@@ -19,9 +19,9 @@ from calls.overrides.overrides import (
     Fault,
     OverrideMatch,
     Patch,
-    TextOverride,
+    Text,
     ToolResult,
-    WholeOverride,
+    Whole,
     cleaned,
     listed,
 )
@@ -55,16 +55,16 @@ def test_a_file_of_toml_is_read_whole() -> None:
     assert (result.step, result.change, result.line) == (3, ToolResult(value={"tickets": []}), 2)
     assert arguments.match == OverrideMatch(host="api.openai.com", operation="chat", nth=2)
     assert isinstance(arguments.change, Arguments)
-    assert text.change == TextOverride(text="voucher", find="refund")
+    assert text.change == Text(text="voucher", find="refund")
     assert fault.change == Fault(kind="status", amount=429, times=2, retry_after=0.5)
-    assert answer.change == WholeOverride(
+    assert answer.change == Whole(
         status=503, headers=(("X-Why", "a"), ("X-Why", "b")), body={"error": "away"}, has_body=True
     )
 
 
 def test_json_says_the_same_as_toml() -> None:
     entries = [{"step": 1, "text": "no"}, {"step": 2, "patch": [{"op": "remove", "path": "/x"}]}]
-    changes = [TextOverride(text="no"), Patch(patch=({"op": "remove", "path": "/x"},))]
+    changes = [Text(text="no"), Patch(patch=({"op": "remove", "path": "/x"},))]
     for content in ({"override": entries}, entries):
         assert [one.change for one in parse(json.dumps(content, indent=1), is_json=True)] == changes
     assert [one.change for one in listed(entries)] == changes
