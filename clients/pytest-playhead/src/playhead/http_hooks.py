@@ -14,7 +14,7 @@ import functools
 from typing import TYPE_CHECKING, Any, Callable
 
 from playhead.binding import current_run
-from playhead.proxied import goes_to_playhead
+from playhead.proxied import goes_to_playhead, has_playhead_certificate
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -148,9 +148,8 @@ def hook_websockets(module: ModuleType) -> None:
         run = current_run()
         if run is None:
             return given
-        tls = self.transport.get_extra_info("ssl_object") if is_async else self.socket
-        tls = tls if hasattr(tls, "getpeercert") else None
-        if tls is None or not goes_to_playhead(tls, None, None):
+        tls = self.transport.get_extra_info("ssl_object") if is_async else None
+        if not (has_playhead_certificate(tls) if is_async else self.ends_at_playhead):
             return given
         fields = list(given.items() if hasattr(given, "items") else given or ())
         return fields if any(name.lower().encode() in _NAMING for name, _ in fields) else [*fields, (HEADER, run)]
@@ -164,6 +163,18 @@ def hook_websockets(module: ModuleType) -> None:
         return handshake(self, headers(self, additional_headers), *args, **kwargs)
 
     connection.handshake = with_run_async if is_async else with_run
+    if is_async:
+        return
+    init = connection.__init__
+
+    @functools.wraps(init)
+    def read_certificate_first(self: Any, socket: Any, *args: Any, **kwargs: Any) -> None:
+        # The original starts a thread that reads from the socket. While that thread takes in the session tickets
+        # of TLS 1.3, OpenSSL says that the handshake is not finished, and the certificate cannot be read.
+        self.ends_at_playhead = has_playhead_certificate(socket)
+        init(self, socket, *args, **kwargs)
+
+    connection.__init__ = read_certificate_first
 
 
 HOOKS: dict[str, Callable[[Any], None]] = {
