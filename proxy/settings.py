@@ -20,7 +20,7 @@ from calls.redaction.rules.personal_names import LONGEST, MOST, SHORTEST, find_u
 from proxy.errors import Failure
 
 type Mode = Literal["record", "replay", "auto", "passthrough"]
-type Engine = Literal["mitmproxy", "lane"]
+type EngineName = Literal["mitmproxy", "lane"]
 type Port = Annotated[int, Field(ge=1, le=65535)]
 
 NO_SUCH = "there is no such setting; `playhead config` lists all"
@@ -79,7 +79,7 @@ class Settings(BaseSettings):
         None,
         description="where workers that run alone find their store server, e.g. http://store:8081; else on `api_port` here",
     )
-    engine: Engine = Field("lane", description="the wire engine; the lane hands to mitmproxy what it does not speak")
+    engine: EngineName = Field("lane", description="the wire engine; the lane hands to mitmproxy what it does not speak")
     reverse: str | None = Field(None, description="serve this one origin in reverse mode, e.g. https://api.openai.com")
     database_url: SecretStr | None = Field(None, description="a PostgreSQL to use instead of the embedded one")
     token: SecretStr | None = Field(

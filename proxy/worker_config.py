@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from proxy.settings import Engine, Mode
+from proxy.settings import EngineName, Mode
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -21,7 +21,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """When the command or `up` that started it began; names runs that have no name of their own."""
 
     mode: Mode
-    engine: Engine
+    engine: EngineName
     listen: str = "127.0.0.1"
     port: int = 0
     reuse_port: bool = False

@@ -115,21 +115,21 @@ class Replays:
             else:
                 request = redacted(request, self.redactor)
         except asyncio.CancelledError:
-            session.unseen()
+            session.note_unseen_request()
             raise
         return redacting(await session.answer(request, actor, strict=strict), request, self.redactor)
 
-    def passed(self, *, run: str | None) -> None:
+    def note_passed_request(self, *, run: str | None) -> None:
         """A request went to its upstream, because the mode of its host wants it so. It is counted where it belongs."""
         if session := self._open_for(run):
-            session.passed()
+            session.note_passed_request()
 
-    def unseen(self, *, run: str | None, large: bool = False) -> None:
+    def note_unseen_request(self, *, run: str | None, large: bool = False) -> None:
         """A request broke off, or was too large to be looked up: no replay is right that forgets it."""
         if session := self._open_for(run):
-            session.unseen(large=large)
+            session.note_unseen_request(large=large)
 
-    def refused(self, destination: str, reason: str, *, run: str | None) -> None:
+    def note_refused_connection(self, destination: str, reason: str, *, run: str | None) -> None:
         """A captured connection was refused: no replay is right that forgets it."""
         if session := self._open_for(run):
             session.refuse_connection(destination, reason)
@@ -183,7 +183,7 @@ class Replays:
         if not session.begun and not self.begin(session.id, session.report()):
             session.interrupted = True
 
-    def alpn(self, authority: str) -> tuple[str, ...] | None:
+    def recorded_protocols(self, authority: str) -> tuple[str, ...] | None:
         """What to offer a client that connects to this host and port: HTTP/2 only where it was spoken when recorded.
         None for a host that was not recorded."""
         name = authority.lower().removesuffix(":443")

@@ -113,7 +113,7 @@ class Session:
         """Answer a redacted request of an actor. None: it was not recorded, and goes live, which it may not where `strict`."""
         own = self.options.own_mode(_host(request.url))
         if own == "passthrough":
-            self.passed()
+            self.note_passed_request()
             return None
         self._number += 1
         edited = self._tally.edited_at
@@ -141,7 +141,7 @@ class Session:
             return replace(given, recorded=given.recorded or "completed")
         return given
 
-    def passed(self) -> None:
+    def note_passed_request(self) -> None:
         """A request went to a host that may be asked for real."""
         self._tally.allowed += 1
         self.changed(self.id)
@@ -151,7 +151,7 @@ class Session:
         self._tally.refuse_connection(destination, reason)
         self.changed(self.id)
 
-    def unseen(self, *, large: bool = False) -> None:
+    def note_unseen_request(self, *, large: bool = False) -> None:
         """A client has left before we could look at its request, or that is too `large` for it."""
         self._number += 1
         self._tally.miss(miss.noted(explain.unseen(self.id, self.recording.run, self._number, large=large)))

@@ -22,7 +22,7 @@ from proxy.capture.dns.tcp_stream import NameStream
 from proxy.capture.report import ConnectionReport, Entry, Kind, Outcome, Transport
 from proxy.wire.config import Origin
 from proxy.wire.destinations import is_of_this_machine
-from proxy.wire.engine import Engine
+from proxy.wire.engine_state import EngineState
 from proxy.wire.listener import Listener
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class UndecidedConnection(Protocol):
 class CaptureContext(Protocol):
     """What the captures of one proxy worker share."""
 
-    engine: Engine
+    engine: EngineState
     enter: Enter
     enter_proxy: EnterProxy
     relays: set[PassedConnection]
@@ -192,19 +192,19 @@ class Capture:
     def is_overridden(self, address: Address, port: int) -> bool:
         """Whether another origin stands in for this one, so that it may not be there at all."""
         host = self._host(address)
-        return any(self.engine.overridden(Origin(scheme, host, port)) for scheme in ("https", "http"))
+        return any(self.engine.is_overridden(Origin(scheme, host, port)) for scheme in ("https", "http"))
 
     def patience(self, address: Address, port: int) -> float:
         """Seconds that a client may be silent whose server may not be asked."""
         host, head = self._host(address), self.engine.config.limits.head
-        alpn = getattr(self.engine.answerer, "alpn", None)
-        is_recorded = alpn is not None and alpn(Origin("https", host, port).authority) is not None
+        answerer = self.engine.answerer
+        is_recorded = answerer is not None and answerer.recorded_protocols(Origin("https", host, port).authority) is not None
         return head if is_recorded or self.is_overridden(address, port) else timing.refuse_after(port, head)
 
     def pinned(self, address: Address, name: str | None) -> str | None:
         """The host where it is on the tunnel list. What a handshake names counts only where the client resolved no name."""
         host = self._names.name(address) or name or str(address)
-        return host if self.engine.tunnelled(host) else None
+        return host if self.engine.is_tunnelled(host) else None
 
     async def connect(self, server: RelayServer, address: Address, port: int) -> None:
         """Connect to the destination. Raises Problem."""
@@ -264,9 +264,9 @@ class Capture:
         """Count a connection that is refused, and say so where it is looked for: a replay with one is not right."""
         kind = self._kind(address, port, protocol, "refused", why)
         self.engine.config.counts["connections/refused"] += 1
-        if (refused := getattr(self.engine.answerer, "refused", None)) is not None:
+        if self.engine.answerer is not None:
             self._report.entry(kind)
-            refused(kind.destination, why, run=self._request.run or None)
+            self.engine.answerer.note_refused_connection(kind.destination, why, run=self._request.run or None)
         else:
             self._count_and_note(kind)
 

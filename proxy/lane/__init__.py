@@ -23,7 +23,8 @@ h2                  HTTP/2
 
 from collections.abc import Callable
 
-from proxy.wire.config import Answerer, EngineConfig
+from proxy.wire.config import EngineConfig
+from proxy.wire.engine import Answerer
 from proxy.wire.recording_guard import RecorderInterface
 
 

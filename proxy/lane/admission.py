@@ -16,7 +16,7 @@ from proxy.lane.heads import Fields, RequestHead, framing, without
 from proxy.lane.upstream import Way
 from proxy.recording.run_identity import OWN_SOURCES, Credentials, Identity, credentials, identify, names_a_run
 from proxy.wire.config import Origin
-from proxy.wire.engine import BegunTunnel, Engine
+from proxy.wire.engine_state import BegunTunnel, EngineState
 from proxy.wire.heads import HEAD_LINES
 
 _PORT: Final = re.compile(r":[0-9]{1,5}\Z")
@@ -97,7 +97,7 @@ class TunnelTarget(NamedTuple):
         )
 
 
-def connected(head: RequestHead, engine: Engine) -> TunnelTarget | None:
+def connected(head: RequestHead, engine: EngineState) -> TunnelTarget | None:
     """The tunnel that this CONNECT asks for."""
     authority = _AUTHORITY.fullmatch(head.target)
     frame = framing(head)
@@ -109,10 +109,10 @@ def connected(head: RequestHead, engine: Engine) -> TunnelTarget | None:
     tunnel = TunnelTarget(authority[1].strip("[]").lower(), int(authority[2]), given)
     target = Origin("https", tunnel.host, tunnel.port)
     barred = engine.answerer is None and engine.refusal(target) is not None
-    return None if barred or engine.tunnelled(tunnel.host) else tunnel
+    return None if barred or engine.is_tunnelled(tunnel.host) else tunnel
 
 
-def names_to_us(head: RequestHead, engine: Engine) -> bool:
+def names_to_us(head: RequestHead, engine: EngineState) -> bool:
     """Whether a request outside of a tunnel names a run to us."""
     prefix = _PREFIX.match(head.target) if engine.reverse is not None else None
     return prefix is not None or names_a_run(
@@ -128,7 +128,7 @@ def in_tunnel(tunnel: TunnelTarget, name: str | None, *, secure: bool) -> Origin
 
 
 def asked(
-    head: RequestHead, engine: Engine, owner: str, tunnel: TunnelTarget | None, within: Origin | None
+    head: RequestHead, engine: EngineState, owner: str, tunnel: TunnelTarget | None, within: Origin | None
 ) -> LaneRequest | None:
     """What a request asks for; `within` is whom its tunnel is for."""
     frame, names = framing(head), head.names
@@ -176,7 +176,7 @@ def by_connection(scheme: str) -> bool:
     return scheme[:9].lower().startswith(("ntlm", "negotiate"))
 
 
-def way_to(engine: Engine, target: Origin, tunnel: TunnelTarget | None) -> Way:
+def way_to(engine: EngineState, target: Origin, tunnel: TunnelTarget | None) -> Way:
     """How whom we contact for the target is reached."""
     contact = engine.contact(target)
     if contact is target and tunnel is not None and (captured := tunnel.captured) is not None:
@@ -189,14 +189,14 @@ def way_to(engine: Engine, target: Origin, tunnel: TunnelTarget | None) -> Way:
     return Way(contact.host, contact.port, name)
 
 
-def not_ours(head: RequestHead | None, engine: Engine) -> str:
+def not_ours(head: RequestHead | None, engine: EngineState) -> str:
     """Why a request is not the lane's, in a word for the counters."""
     if head is None:
         return "malformed"
     if "upgrade" in head.names:
         return "upgrade"
     if head.method == "CONNECT":
-        return "tunnel" if engine.tunnelled(head.target.rpartition(":")[0]) else "refused"
+        return "tunnel" if engine.is_tunnelled(head.target.rpartition(":")[0]) else "refused"
     return "odd"
 
 
@@ -227,7 +227,7 @@ def names(host: str, within: Origin) -> bool:
     return host == within.authority or _PORT.sub("", host).strip("[]").lower().rstrip(".") == within.host.rstrip(".")
 
 
-def _placed(head: RequestHead, engine: Engine) -> _Place | None:
+def _placed(head: RequestHead, engine: EngineState) -> _Place | None:
     """Outside of a tunnel: by the path's prefix in front of one origin, else by the absolute form."""
     given = credentials(_value(head, "proxy-authorization"))
     if engine.reverse is None:
@@ -266,7 +266,7 @@ def _value(head: RequestHead, name: str) -> str:
     return head.fields[head.names.index(name)][1] if name in head.names else ""
 
 
-def _authorized(given: Credentials, engine: Engine) -> bool:
+def _authorized(given: Credentials, engine: EngineState) -> bool:
     access = engine.config.access
     if not access.admits(given):
         return False

@@ -12,7 +12,7 @@ from proxy.lane.h2.routes import RouteTable
 from proxy.lane.receive_queue import ReceiveQueue
 from proxy.lane.tls import Leaves
 from proxy.lane.upstream import Upstreams
-from proxy.wire.engine import BegunTunnel, Engine
+from proxy.wire.engine_state import BegunTunnel, EngineState
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ LINGER: Final = 2.0
 class LaneContext(Protocol):
     """What a client's connection needs of the lane that accepted it."""
 
-    engine: Engine
+    engine: EngineState
     upstreams: Upstreams
     ways: RouteTable
     leaves: Leaves

@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 from calls.model import Headers, Outcome
 from proxy.lane.admission import LaneRequest
 from proxy.lane.heads import Fields
-from proxy.wire.engine import Engine
+from proxy.wire.engine_state import EngineState
 from proxy.wire.problem import Problem
 from proxy.wire.recording_guard import RecorderInterface, RecordingGuard, RecordingInterface
 
@@ -49,7 +49,7 @@ class DownstreamHead:
 class Downstream(Protocol):
     """The client, as one exchange sees it: a connection of HTTP/1.1, or one stream of HTTP/2."""
 
-    engine: Engine
+    engine: EngineState
     version: str
     exchange: "LaneExchange | None"
     """The one that it sees."""

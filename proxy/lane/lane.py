@@ -16,8 +16,9 @@ from proxy.lane.receive_queue import ReceiveQueue
 from proxy.lane.tls import Leaves
 from proxy.lane.tunnel_handshake import TunnelHandshake
 from proxy.lane.upstream import Upstreams
-from proxy.wire.config import Answerer, EngineConfig
-from proxy.wire.engine import BegunTunnel, Engine, trusted
+from proxy.wire.config import EngineConfig
+from proxy.wire.engine import Answerer
+from proxy.wire.engine_state import BegunTunnel, EngineState, write_trusted_roots
 from proxy.wire.listener import Listener
 from proxy.wire.recording_guard import RecorderInterface
 
@@ -39,7 +40,9 @@ class Lane:
         if config.mode in ("replay", "auto") and answerer is None:
             raise ValueError(f"mode {config.mode} needs an answerer")
         self.config = config
-        self.engine = Engine(config=config, recorder=recorder, answerer=answerer, trust=trusted(config))
+        self.engine = EngineState(
+            config=config, recorder=recorder, answerer=answerer, trust=write_trusted_roots(config)
+        )
         self.upstreams = Upstreams(str(self.engine.trust))
         self.engine.make_room = self.upstreams.drop_idle
         self.receive_queue = ReceiveQueue()
@@ -62,7 +65,7 @@ class Lane:
         listener = Listener(self._open_connections, lambda: Http1Connection(self))
         host, port = await listener.listen(config.host, config.port, reuse_port=config.reuse_port)
         try:
-            self.engine.listening(host, port)
+            self.engine.set_listening_address(host, port)
             self.spawn(self._look())
             async with Intake(self.engine, self._enter_captured, self._enter_proxy, self._open_connections).listening():
                 ready(port)

@@ -13,7 +13,7 @@ from proxy.lane.admission import LaneRequest
 from proxy.lane.exchange import Downstream, DownstreamHead, LaneExchange
 from proxy.lane.relay import RelayedExchange
 from proxy.lane.upstream_http1 import Source
-from proxy.wire.config import Answerer
+from proxy.wire.engine import Answerer
 from proxy.wire.problem import Problem
 from proxy.wire.trailers import sendable_trailers
 from replay.answer import Answer, Piece, again
@@ -45,7 +45,7 @@ def exchange_for(desk: Downstream, asked: LaneRequest, owner: str, source: Sourc
     if answerer is None:
         return RelayedExchange(desk, asked, source)
     if engine.config.mode_of(asked.target.host, asked.named) in ("record", "passthrough"):
-        answerer.passed(run=asked.named)
+        answerer.note_passed_request(run=asked.named)
         return RelayedExchange(desk, asked, source)
     return ReplayedExchange(desk, asked, answerer, owner, source)
 
@@ -113,7 +113,7 @@ class ReplayedExchange(LaneExchange):
                 self._chunks.append(Chunk(time.monotonic_ns() - self._began, len(self._data), len(piece)))
                 self._data += piece
         if len(self._data) > self.engine.config.limits.answered_request:
-            self._answerer.unseen(run=self.asked.named, large=True)
+            self._answerer.note_unseen_request(run=self.asked.named, large=True)
             detail = "the request is larger than what can be looked up in a recording"
             self.refuse(Problem(413, "request_too_large", detail))
 
@@ -132,7 +132,7 @@ class ReplayedExchange(LaneExchange):
 
     def abandon(self, outcome: Outcome, why: str) -> None:
         if self.asking and not self.over:
-            self._answerer.unseen(run=self.asked.named)
+            self._answerer.note_unseen_request(run=self.asked.named)
         super().abandon(outcome, why)
 
     def _ask(self, body: bytes) -> None:

@@ -19,7 +19,8 @@ protocol               HTTP and WebSockets
 
 from collections.abc import Callable
 
-from proxy.wire.config import Answerer, EngineConfig
+from proxy.wire.config import EngineConfig
+from proxy.wire.engine import Answerer
 from proxy.wire.recording_guard import RecorderInterface
 
 

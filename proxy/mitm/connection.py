@@ -24,7 +24,7 @@ from proxy.capture.connections.destination import CapturedDestination
 from proxy.mitm.admission import Credentials
 from proxy.mitm.layer_events import Await, SetHeading, SetReading
 from proxy.wire.config import acknowledge
-from proxy.wire.engine import Engine
+from proxy.wire.engine_state import EngineState
 from proxy.wire.problem import Fault, Problem
 
 logger = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class MitmConnection(LiveConnectionHandler):
 
     def __init__(
         self,
-        engine: Engine,
+        engine: EngineState,
         hooks: "Hooks",
         mode: ProxyMode,
         reader: asyncio.StreamReader,

@@ -32,7 +32,7 @@ from proxy.mitm.relay_stream import RelayStream
 from proxy.mitm.replay_stream import ReplayStream
 from proxy.mitm.tunnel import OpaqueTunnel
 from proxy.recording.run_identity import credentials
-from proxy.wire.engine import BegunTunnel, Engine
+from proxy.wire.engine_state import BegunTunnel, EngineState
 from proxy.wire.problem import Fault, Problem
 from proxy.wire.run_access import require_write_access
 
@@ -107,7 +107,7 @@ class Http(http_layers.HttpLayer):
 class Stack:
     """Builds the layers of one engine's connections."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: EngineState) -> None:
         self.engine = engine
 
     def outermost(self, context: Context) -> Layer:
@@ -163,7 +163,7 @@ class Stack:
         context, data = undecided.context, undecided.data_client()  # type: ignore[no-untyped-call]
         if visit.tunnel is None and len(context.layers) == 1:
             return self._first(visit, context, data)
-        if visit.tunnel is not None and self.engine.tunnelled(visit.tunnel):
+        if visit.tunnel is not None and self.engine.is_tunnelled(visit.tunnel):
             return OpaqueTunnel(context, visit, f"{visit.tunnel} is on the tunnel list and passed undecrypted")
         if not context.client.tls and len(data) < 3:
             return None
@@ -210,7 +210,7 @@ class Stack:
 
     def _may_connect(self, host: str, port: int) -> None:
         target = asked_in_tunnel(host, port, None, secure=True)
-        if self.engine.contacts_nobody and self.engine.tunnelled(host):
+        if self.engine.contacts_nobody and self.engine.is_tunnelled(host):
             raise Problem(
                 403, "tunnel_in_replay", f"{host} is on the tunnel list: it cannot be answered from a recording"
             )
@@ -229,7 +229,7 @@ class Stack:
         if host is None or b"h2" not in offered or self.engine.answerer is not None or context.server.address is None:
             return False
         target = asked_in_tunnel(host, context.server.address[1], hello.client_hello.sni, secure=True)
-        if self.engine.overridden(target) or self.engine.offers(target) is not None:
+        if self.engine.is_overridden(target) or self.engine.protocol_for_client(target) is not None:
             return False
         return hello.client_hello.sni in (None, target.host)
 
@@ -244,7 +244,9 @@ class Stack:
             wanted = b"http/1.1"
         else:
             assert server.address is not None
-            wanted = self.engine.offers(asked_in_tunnel(host, server.address[1], context.client.sni, secure=True))
+            wanted = self.engine.protocol_for_client(
+                asked_in_tunnel(host, server.address[1], context.client.sni, secure=True)
+            )
         leaf = self.engine.config.authority.leaf((context.client.sni or host).lower())
         start.ssl_conn = tls.towards_client(leaf, wanted)
 

@@ -91,7 +91,7 @@ class ReplayStream(RelayStream):
         if self._relays:
             answerer = self.visit.engine.answerer
             assert answerer is not None
-            answerer.passed(run=self.asked.named)
+            answerer.note_passed_request(run=self.asked.named)
             yield from super().start(event)
             return
         if "100-continue" in self.flow.request.headers.get("expect", "").lower():
@@ -290,7 +290,7 @@ class ReplayStream(RelayStream):
         """Nobody gets to see the whole of the request, if it is still coming in."""
         answerer = self.visit.engine.answerer
         if self.client_state == self.collect and answerer is not None:
-            answerer.unseen(run=self.asked.named, large=large)
+            answerer.note_unseen_request(run=self.asked.named, large=large)
 
     def _tell_lacking(self) -> None:
         lacking, self._lacking = self._lacking, None

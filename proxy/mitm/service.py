@@ -12,8 +12,9 @@ from proxy.capture.intake import Intake
 from proxy.mitm import tls
 from proxy.mitm.connection import Guard, MitmConnection
 from proxy.mitm.layers import Stack, install
-from proxy.wire.config import Answerer, EngineConfig
-from proxy.wire.engine import BegunTunnel, Engine, trusted
+from proxy.wire.config import EngineConfig
+from proxy.wire.engine import Answerer
+from proxy.wire.engine_state import BegunTunnel, EngineState, write_trusted_roots
 from proxy.wire.listener import Listener
 from proxy.wire.recording_guard import RecorderInterface
 
@@ -32,15 +33,15 @@ class Service:
 
     async def run(self, ready: Callable[[int], None]) -> None:
         """Serve until the configuration's `stop` is set."""
-        engine = Engine(
-            config=self.config, recorder=self._recorder, answerer=self._answerer, trust=trusted(self.config)
+        engine = EngineState(
+            config=self.config, recorder=self._recorder, answerer=self._answerer, trust=write_trusted_roots(self.config)
         )
         visits, config = Visits(engine), self.config
         with set_eager_task_factory():
             listener = Listener(lambda: visits.open_connections, visits.protocol)
             host, port = await listener.listen(config.host, config.port, reuse_port=config.reuse_port)
             try:
-                engine.listening(host, port)
+                engine.set_listening_address(host, port)
                 async with Intake(
                     engine, visits.enter_captured, visits.enter_proxy, lambda: visits.open_connections
                 ).listening():
@@ -54,7 +55,7 @@ class Service:
 class Visits:
     """The connections of one engine, which come from its own worker or from another engine."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: EngineState) -> None:
         install()
         # Read the roots now: they are kept, and later there may be no file left to read them with.
         tls.towards_upstream("localhost", (), engine.trust)
@@ -154,7 +155,7 @@ class Visits:
             await self._empty.wait()
 
 
-def _mode(engine: Engine) -> ProxyMode:
+def _mode(engine: EngineState) -> ProxyMode:
     """mitmproxy's name for what we are."""
     if engine.reverse is not None:
         return ProxyMode.parse(f"reverse:{engine.reverse}")

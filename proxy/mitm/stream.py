@@ -170,7 +170,7 @@ class Stream(http_layers.HttpStream):
         plain = self.mode is not HTTPMode.transparent
         admission.agree_on_host(request, target, rewrite=plain or engine.reverse is not None)
         request.data.scheme = target.scheme.encode()
-        if plain and (engine.proxy is None or engine.overridden(target)) and not request.is_http2:
+        if plain and (engine.proxy is None or engine.is_overridden(target)) and not request.is_http2:
             request.authority = ""
         if request.headers.get("upgrade", "").lower().strip() == "h2c":
             # Hop-by-hop, and what follows a switch to it could not be read.

@@ -1,7 +1,8 @@
 """What both wire engines share.
 
-engine                what all connections of a worker share
-config                the configuration of a worker
+engine                the interfaces of an engine and of an answerer
+engine_state          what all connections of a worker share
+config                the configuration of an engine
 access                whether a client may use the worker
 run_access            whether a client may write into a run
 destinations          which upstreams may be reached, and connecting to them

@@ -1,7 +1,4 @@
-"""The configuration of a wire engine, and the interface of what answers in place of upstreams.
-
-A worker stands between clients and upstreams. It reports what passes to a recorder, or takes answers from an answerer.
-"""
+"""The configuration of a wire engine."""
 
 import asyncio
 import ipaddress
@@ -13,11 +10,9 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
-from calls.model import Request
 from proxy.errors import Failure
 from proxy.trust.ca import CertificateAuthority
 from proxy.wire.access import EVERYBODY, Access
-from replay.answer import Answer
 
 type Mode = Literal["record", "replay", "auto", "passthrough"]
 
@@ -167,10 +162,10 @@ class EngineConfig:
 
     def own_mode(self, host: str) -> Mode | None:
         """The mode that was given to this host, by its name or to all below a name."""
-        return said_of(host.lower(), self.modes)
+        return value_for_host(host.lower(), self.modes)
 
 
-def said_of[T](host: str, told: Mapping[str, T]) -> T | None:
+def value_for_host[T](host: str, told: Mapping[str, T]) -> T | None:
     """What is told of a host, by its name or by the nearest `*.example.com` that it is below."""
     above = (f"*.{host.split('.', cut)[-1]}" for cut in range(1, host.count(".") + 1))
     return next((told[name] for name in (host, *above) if name in told), None)
@@ -182,26 +177,6 @@ def loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-class Answerer(Protocol):
-    """Who answers requests in the upstream's place.
-
-    It may have a method `alpn(authority: str) -> tuple[str, ...] | None` that tells what to offer the clients of a host
-    (`h2`, `http/1.1`; best first) so that they get the protocol that was recorded.
-
-    It may have a method `refused(destination: str, reason: str, *, run: str | None)` that hears of captured connections that were
-    refused.
-    """
-
-    async def answer(self, request: Request, *, run: str | None, owner: str, actor: str | None = None) -> Answer | None:
-        """The answer to one whole, unredacted request without our own headers; None: ask the upstream (auto only)."""
-
-    def passed(self, *, run: str | None) -> None:
-        """A request went to its upstream, because the mode of its host wants it so."""
-
-    def unseen(self, *, run: str | None, large: bool = False) -> None:
-        """A request of which the answerer never gets the whole: its client left, or it is too `large` to be looked up."""
 
 
 class _Wired(Protocol):

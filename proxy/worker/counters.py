@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from calls.model import Request
-from proxy.wire.config import Answerer
+from proxy.wire.engine import Answerer
 from replay.answer import Answer
 from store.worker_counters import write
 
@@ -20,12 +20,10 @@ class CountingAnswerer:
     def __init__(self, answerer: Answerer, counts: Counter[str]) -> None:
         self._answerer = answerer
         self._counts = counts
-        self.passed = answerer.passed
-        self.unseen = answerer.unseen
-        if (refused := getattr(answerer, "refused", None)) is not None:
-            self.refused = refused
-        if (alpn := getattr(answerer, "alpn", None)) is not None:
-            self.alpn = alpn
+        self.note_passed_request = answerer.note_passed_request
+        self.note_unseen_request = answerer.note_unseen_request
+        self.note_refused_connection = answerer.note_refused_connection
+        self.recorded_protocols = answerer.recorded_protocols
 
     async def answer(self, request: Request, *, run: str | None, owner: str, actor: str | None = None) -> Answer | None:
         """The other's answer."""

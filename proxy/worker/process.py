@@ -27,6 +27,7 @@ from proxy.processes.child_process import STOP
 from proxy.trust.ca import CertificateAuthority, ensure
 from proxy.wire.access import Access
 from proxy.wire.config import EngineConfig, loopback
+from proxy.wire.engine import Engine
 from proxy.worker.auto_sessions import AutoRecorder, AutoSessions
 from proxy.worker.counters import CountingAnswerer, keep, note
 from proxy.worker.replay_reports import ReplayReports
@@ -40,7 +41,7 @@ from store.spool import Spool, SpoolError
 REST_EACH = 60.0
 """Seconds between two looks for replays that nobody asks any more."""
 
-ENGINES = {"mitmproxy": mitm.run, "lane": lane.run}
+ENGINES: dict[str, Engine] = {"mitmproxy": mitm.run, "lane": lane.run}
 
 
 async def main(told: WorkerConfig) -> None:

@@ -14,16 +14,17 @@ import trustme
 from calls.model import ChunkKind, Headers, Outcome, Request
 from proxy import lane, mitm
 from proxy.trust.ca import ensure
-from proxy.wire.config import Answerer, EngineConfig, Limits
+from proxy.wire.config import EngineConfig, Limits
+from proxy.wire.engine import Answerer, Engine
 from replay.answer import Answer, Piece
 
 type Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 type Side = Literal["request", "response"]
 
-ENGINES = {"mitmproxy": mitm, "lane": lane}
+ENGINES: dict[str, Engine] = {"mitmproxy": mitm.run, "lane": lane.run}
 
 engine = "mitmproxy"
-"""The engine under test; `tests/proxy/mitm/conftest.py` runs every test with each."""
+"""The engine under test; `tests/proxy/engines/conftest.py` runs every test with each."""
 
 
 @cache
@@ -265,6 +266,7 @@ class ScriptedAnswerer:
         self.asked: list[tuple[Request, str | None, str]] = []
         self.passing: list[str | None] = []
         self.lost: list[tuple[str | None, bool]] = []
+        self.refused: list[str] = []
         self.heard = asyncio.Event()
         self.actors: list[str | None] = []
 
@@ -273,14 +275,17 @@ class ScriptedAnswerer:
         self.actors.append(actor)
         return self._answers.pop(0)
 
-    def passed(self, *, run: str | None) -> None:
+    def note_passed_request(self, *, run: str | None) -> None:
         self.passing.append(run)
 
-    def unseen(self, *, run: str | None, large: bool = False) -> None:
+    def note_unseen_request(self, *, run: str | None, large: bool = False) -> None:
         self.lost.append((run, large))
         self.heard.set()
 
-    def alpn(self, authority: str) -> tuple[str, ...] | None:
+    def note_refused_connection(self, destination: str, reason: str, *, run: str | None) -> None:
+        self.refused.append(f"{destination} ({reason})")
+
+    def recorded_protocols(self, authority: str) -> tuple[str, ...] | None:
         return self._alpn
 
 
@@ -326,7 +331,7 @@ async def opened(
     config = EngineConfig(authority=ensure(directory / "keys"), **(told | settings))
     ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     async with asyncio.TaskGroup() as group:
-        group.create_task(ENGINES[engine].run(config, recorder, answerer, ready.set_result))
+        group.create_task(ENGINES[engine](config, recorder, answerer, ready.set_result))
         try:
             yield Worker(await ready, config)
         finally:

@@ -11,7 +11,7 @@ from proxy.lane.exchange import DownstreamHead
 from proxy.lane.heads import Fields, is_withheld
 from proxy.recording.run_identity import identify
 from proxy.wire.config import Origin
-from proxy.wire.engine import Engine
+from proxy.wire.engine_state import EngineState
 from proxy.wire.heads import HEAD_LINES
 from proxy.wire.http1_heads import is_length
 from proxy.wire.problem import Problem
@@ -23,7 +23,7 @@ _OF_CONNECTION: Final = frozenset({"connection", "keep-alive", "proxy-connection
 
 
 def asking(
-    fields: Fields, engine: Engine, owner: str, tunnel: TunnelTarget, within: Origin, *, bodiless: bool
+    fields: Fields, engine: EngineState, owner: str, tunnel: TunnelTarget, within: Origin, *, bodiless: bool
 ) -> LaneRequest:
     """What a request in a tunnel asks for. Raises Problem."""
     pseudo, headers = _apart(fields)

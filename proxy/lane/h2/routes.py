@@ -13,7 +13,7 @@ from proxy.lane.h2.upstreams import Leg, SharedConnection
 from proxy.lane.receive_queue import ReceiveQueue
 from proxy.lane.upstream import Upstreams, Way
 from proxy.lane.upstream_http1 import Carrier, ClientPool, ReframedForHttp2
-from proxy.wire.engine import Engine
+from proxy.wire.engine_state import EngineState
 from proxy.wire.problem import Problem
 
 KEPT: Final = 15.0
@@ -37,7 +37,7 @@ class RouteTable:
     def __init__(
         self,
         upstreams: Upstreams,
-        engine: Engine,
+        engine: EngineState,
         at_last: Callable[[Callable[[], None]], None],
         receive_queue: ReceiveQueue,
     ) -> None:

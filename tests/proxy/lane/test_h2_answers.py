@@ -10,7 +10,7 @@ from proxy.lane import lane as lanes
 from proxy.lane.h2.client import H2Downstream
 from proxy.trust.ca import ensure
 from proxy.wire.config import EngineConfig, Limits
-from proxy.wire.engine import Engine
+from proxy.wire.engine_state import EngineState
 from tests.support.h2wire import Peer, StreamBroken
 from tests.support.wire import answering, connected, opened
 
@@ -41,7 +41,7 @@ async def test_a_client_that_never_takes_the_rest_of_an_answer_does_not_keep_its
 
 def test_a_slow_client_is_not_taken_for_one_that_never_reads(tmp_path: Path) -> None:
     idle = 600.0
-    engine = Engine(
+    engine = EngineState(
         config=EngineConfig(authority=ensure(tmp_path), limits=Limits(idle=idle)),
         recorder=None,
         answerer=None,

@@ -12,7 +12,7 @@ from proxy.lane.receive_queue import ReceiveQueue
 from proxy.lane.upstream import Upstreams
 from proxy.trust.ca import ensure
 from proxy.wire.config import EngineConfig, Limits
-from proxy.wire.engine import Engine
+from proxy.wire.engine_state import EngineState
 from tests.support.h2wire import Fields, Peer, StreamBroken
 from tests.support.h2workers import OK, answer_all, asking, reaching, speaking
 from tests.support.wire import MemoryRecorder, Upstream, answering, connected, opened
@@ -307,7 +307,7 @@ async def test_an_upload_goes_elsewhere_where_a_connection_took_nothing_of_it(
 
 def test_what_spoke_only_http_1_is_asked_again_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     authority = ensure(tmp_path)
-    engine = Engine(config=EngineConfig(authority=authority), recorder=None, answerer=None, trust=tmp_path)
+    engine = EngineState(config=EngineConfig(authority=authority), recorder=None, answerer=None, trust=tmp_path)
     ways = h2ways.RouteTable(Upstreams(str(authority.certificate)), engine, lambda _: None, ReceiveQueue())
     engine.remember_alpn("old.test", 443, b"http/1.1")
     engine.remember_alpn("new.test", 443, b"h2")

@@ -11,19 +11,19 @@ from proxy.lane.head_cache import LONGEST, MOST, HeadCache
 from proxy.lane.heads import request_head
 from proxy.trust.ca import ensure
 from proxy.wire.config import EngineConfig, Origin
-from proxy.wire.engine import Engine
+from proxy.wire.engine_state import EngineState
 
 TUNNEL, WITHIN = TunnelTarget("api.test", 443, ("run-1", "x")), Origin("https", "api.test", 443)
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
+def engine(tmp_path_factory: pytest.TempPathFactory) -> EngineState:
     directory = tmp_path_factory.mktemp("keys")
     config = EngineConfig(authority=ensure(directory / "keys"), mode="passthrough")
-    return Engine(config=config, recorder=None, answerer=None, trust=Path("unused"))
+    return EngineState(config=config, recorder=None, answerer=None, trust=Path("unused"))
 
 
-def _found(engine: Engine, raw: bytes) -> LaneRequest | None:
+def _found(engine: EngineState, raw: bytes) -> LaneRequest | None:
     head = request_head(raw)
     return asked(head, engine, "local", TUNNEL, WITHIN) if head else None
 
@@ -40,7 +40,7 @@ HEADS = st.lists(st.tuples(NAMES, VALUES), max_size=5).map(
 
 
 @given(st.lists(HEADS, min_size=1, max_size=12))
-def test_what_is_remembered_is_what_would_be_found(engine: Engine, heads: list[bytes]) -> None:
+def test_what_is_remembered_is_what_would_be_found(engine: EngineState, heads: list[bytes]) -> None:
     repeated = HeadCache()
     for raw in heads:
         fresh, known = _found(engine, raw), repeated.find(raw)
@@ -49,7 +49,7 @@ def test_what_is_remembered_is_what_would_be_found(engine: Engine, heads: list[b
             repeated.remember(raw, fresh)
 
 
-def test_only_the_length_may_differ(engine: Engine) -> None:
+def test_only_the_length_may_differ(engine: EngineState) -> None:
     repeated = HeadCache()
     raw = b"POST /x HTTP/1.1\r\nHost: api.test\r\nContent-Length: 10\r\nX-Playhead-Run: r\r\nX-A: b\r\n\r\n"
     fresh = _found(engine, raw)
@@ -65,7 +65,7 @@ def test_only_the_length_may_differ(engine: Engine) -> None:
         assert repeated.find(raw.replace(b": 10", b": " + length)) is None
 
 
-def test_it_does_not_grow_without_bound(engine: Engine) -> None:
+def test_it_does_not_grow_without_bound(engine: EngineState) -> None:
     repeated = HeadCache()
     for number in range(MOST + 10):
         raw = b"GET /%d HTTP/1.1\r\nHost: api.test\r\n\r\n" % number

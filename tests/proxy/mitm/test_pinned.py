@@ -27,7 +27,7 @@ from proxy.mitm import layers, stream
 from proxy.mitm import tunnel as opaque
 from proxy.mitm import upgraded_connection as upgraded
 from proxy.mitm.protocol import http1, http2
-from proxy.wire import engine
+from proxy.wire import engine_state
 
 
 def test_the_version_is_the_one_that_was_read() -> None:
@@ -155,7 +155,7 @@ def test_the_options_that_layers_look_at_are_all_there() -> None:
             continue
         words = path.read_text().replace("context.options.", "\0").split("\0")[1:]
         asked |= {word.split("\n")[0].split(" ")[0].split(")")[0].split(":")[0].split(",")[0] for word in words}
-    unknown = {name for name in asked if name.isidentifier() and not hasattr(engine.Options(1.0), name)}
+    unknown = {name for name in asked if name.isidentifier() and not hasattr(engine_state.Options(1.0), name)}
     assert unknown <= UNREACHED
 
 

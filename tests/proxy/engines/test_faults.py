@@ -20,7 +20,7 @@ from proxy.mitm.connection import Watchdog
 from proxy.mitm.layer_events import Await
 from proxy.mitm.protocol import http1, http2
 from proxy.wire.config import Limits
-from proxy.wire.engine import Options
+from proxy.wire.engine_state import Options
 from tests.support.h2quick import frame
 from tests.support.h2wire import Peer
 from tests.support.wire import MemoryRecorder, Upstream, Worker, answering, connected, opened, read_request, serving

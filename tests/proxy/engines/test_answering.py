@@ -409,11 +409,17 @@ class _Broken:
     async def answer(self, request: Request, *, run: str | None, owner: str, actor: str | None = None) -> Answer | None:
         raise RuntimeError("a fault of ours")
 
-    def passed(self, *, run: str | None) -> None:
+    def note_passed_request(self, *, run: str | None) -> None:
         raise AssertionError("nobody has a mode of its own here")
 
-    def unseen(self, *, run: str | None, large: bool = False) -> None:
+    def note_unseen_request(self, *, run: str | None, large: bool = False) -> None:
         raise AssertionError("every request is whole here")
+
+    def note_refused_connection(self, destination: str, reason: str, *, run: str | None) -> None:
+        raise AssertionError("no connection is captured here")
+
+    def recorded_protocols(self, authority: str) -> tuple[str, ...] | None:
+        return None
 
 
 async def test_an_answerer_that_fails_ends_the_connection(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
