@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.names import is_bare_participle
+
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("calls", "store", "replay", "proxy")
 
@@ -179,3 +181,35 @@ def test_no_two_public_classes_of_a_package_have_one_name() -> None:
             if INTERFACE.get(name.rpartition(".")[0]) != node.name:
                 places.setdefault((name.partition(".")[0], node.name), []).append(name)
     assert {key: names for key, names in places.items() if len(names) > 1} == {}
+
+
+CONTRACTED: dict[str, str] = {}
+"""Names that somebody else gave, and who."""
+
+
+def test_no_function_or_class_is_named_by_a_bare_participle() -> None:
+    found = [
+        f"{file.relative_to(ROOT)}:{node.lineno} {node.name}"
+        for file in _modules().values()
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and is_bare_participle(node.name)
+    ]
+    assert [place for place in found if place.rpartition(" ")[2] not in CONTRACTED] == []
+
+
+def test_every_file_that_a_page_names_exists() -> None:
+    pages = [
+        ROOT / "ARCHITECTURE.md",
+        ROOT / "CONTRIBUTING.md",
+        *(ROOT / "docs").glob("*.md"),
+    ]
+    named = {
+        (page.name, path)
+        for page in pages
+        for path in re.findall(
+            rf"`((?:{'|'.join(ROOMS)}|bench|clients|deploy|docs|inference|tests)/[\w./-]+)`", page.read_text()
+        )
+    }
+    assert len(named) > 30
+    missing = [(page, path) for page, path in named if not (ROOT / path).exists()]
+    assert sorted(place for place in missing if not re.search("NAME|NNNN", place[1])) == []
