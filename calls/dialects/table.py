@@ -1,80 +1,36 @@
-"""The dialects, in the order in which they are asked whether a request is theirs."""
+"""All dialects: every `DIALECT` that a module of this package declares, in the order in which they are asked.
 
+The order is by precedence, then by name. It matters only between precedences, because dialects of the same one never claim
+the same request. Most have 0: they know their API by a path or a host of its own. The others come after them:
+
+1    openai_rest        what OpenAI's other dialects leave at OpenAI's hosts
+2    text_generation    every path of hosts that serve nothing else
+3    rerank             a path that several services have
+4    mcp                any path, by headers
+5    a2a                JSON-RPC methods that MCP has too
+6    graphql            a path that any host may have
+7    searches           every path of search services
+8    vectors            paths that are not only a database's
+9    generic            everything
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
 from typing import Final
 
-from calls.dialects import Claim, Dialect, generic
-from calls.dialects.anthropic import messages as anthropic
-from calls.dialects.anthropic import sessions as anthropic_sessions
-from calls.dialects.aws import bedrock_agent, bedrock_converse, bedrock_invoke, sagemaker
-from calls.dialects.aws import bedrock_operations as bedrock_others
-from calls.dialects.google import discovery, gemini, gemini_code, gemini_interactions, gemini_live
-from calls.dialects.openai import agents as openai_agents
-from calls.dialects.openai import assistants as openai_assistants
-from calls.dialects.openai import chat as openai_chat
-from calls.dialects.openai import completions as openai_completions
-from calls.dialects.openai import embeddings as openai_embeddings
-from calls.dialects.openai import realtime as openai_realtime
-from calls.dialects.openai import responses as openai_responses
-from calls.dialects.openai import responses_websocket as openai_responses_socket
-from calls.dialects.openai import rest as openai_rest
-from calls.dialects.protocols import a2a, graphql, mcp
-from calls.dialects.services import (
-    ai_gateway,
-    cohere_v1,
-    cohere_v2,
-    dashscope,
-    mistral_conversations,
-    ollama,
-    replicate,
-    rerank,
-    text_generation,
-    watsonx,
-)
-from calls.dialects.services import single_service as services
-from calls.dialects.services import vector_databases as vectors
-from calls.dialects.services import web_search as searches
+import calls.dialects
+from calls.dialects.dialect import Dialect
 
-DIALECTS: Final[tuple[Dialect, ...]] = (
-    openai_chat,
-    openai_responses,
-    openai_embeddings,
-    openai_completions,
-    openai_assistants,
-    openai_agents,
-    openai_realtime,
-    openai_responses_socket,
-    openai_rest,
-    anthropic,
-    anthropic_sessions,
-    gemini,
-    gemini_code,
-    gemini_interactions,
-    gemini_live,
-    bedrock_converse,
-    bedrock_invoke,
-    bedrock_agent,
-    bedrock_others,
-    cohere_v1,
-    cohere_v2,
-    dashscope,
-    discovery,
-    mistral_conversations,
-    ollama,
-    replicate,
-    watsonx,
-    sagemaker,
-    text_generation,
-    rerank,
-    services,
-    ai_gateway,
-    mcp,
-    a2a,
-    graphql,
-    searches,
-    vectors,
-    generic,
-)
 
-GENERIC: Final = Claim(dialect=generic.NAME, operation=generic.OPERATION, kind=None)
+def _find_dialects() -> Iterator[Dialect]:
+    for module in pkgutil.walk_packages(calls.dialects.__path__, f"{calls.dialects.__name__}."):
+        if module.name != __name__:
+            declared = getattr(importlib.import_module(module.name), "DIALECT", None)
+            if isinstance(declared, Dialect):
+                yield declared
 
-BY_NAME: Final = {dialect.NAME: dialect for dialect in DIALECTS}
+
+DIALECTS: Final = tuple(sorted(_find_dialects(), key=lambda dialect: (dialect.precedence, dialect.name)))
+
+BY_NAME: Final = {dialect.name: dialect for dialect in DIALECTS}

@@ -1,99 +1,65 @@
-"""Locate the text and tool calls in a model's whole answer, for each dialect."""
+"""Find the text and tool calls in a model's whole answer, by the paths that its dialect declares."""
 
 from collections.abc import Iterator, Mapping, MutableMapping, MutableSequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from calls.dialects.dialect import AnswerPaths
+from calls.dialects.table import DIALECTS
 from calls.model import Json
 
-type Thawed = Any
-"""A JSON value of plain dicts and lists, free to be changed."""
+type MutableJson = Any
+"""A JSON value of plain dicts and lists, which can be changed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
-    """The places of a dialect: names and indices, with `*` for every one."""
-
-    texts: tuple[str, ...]
-    calls: tuple[str, ...] = ()
-    """The objects that hold a call's name and its arguments."""
-
-    arguments: tuple[str, ...] = ()
-    """How the arguments are called there."""
-
-
-_CHAT: Final = Places(
-    ("choices/0/message/content", "choices/0/message/content/*/text"),
-    ("choices/0/message/tool_calls/*/function", "choices/0/message/function_call"),
-    ("arguments",),
-)
-_MESSAGE: Final = Places(("content/*/text",), ("content/*",), ("input",))
-_TURN: Final = Places(("output/message/content/*/text",), ("output/message/content/*/toolUse",), ("input",))
-
-PLACES: Final[Mapping[str, Places]] = {
-    "openai_chat": _CHAT,
-    "openai_responses": Places(("output/*/content/*/text",), ("output/*",), ("arguments", "input")),
-    "openai_completions": Places(("choices/0/text",)),
-    "anthropic": _MESSAGE,
-    "gemini": Places(("candidates/0/content/parts/*/text",), ("candidates/0/content/parts/*/functionCall",), ("args",)),
-    "gemini_code": Places(
-        ("response/candidates/0/content/parts/*/text",),
-        ("response/candidates/0/content/parts/*/functionCall",),
-        ("args",),
-    ),
-    "bedrock_converse": _TURN,
-    "bedrock_invoke": Places((*_MESSAGE.texts, *_TURN.texts), (*_MESSAGE.calls, *_TURN.calls), ("input",)),
-    "ollama": Places(("message/content", "response"), ("message/tool_calls/*/function",), ("arguments",)),
-    "cohere_v1": Places(("text",), ("tool_calls/*",), ("parameters",)),
-    "cohere_v2": Places(("message/content/*/text",), ("message/tool_calls/*/function",), ("arguments",)),
-}
+ANSWER_PATHS: Final = {dialect.name: dialect.answer_paths for dialect in DIALECTS if dialect.answer_paths}
 
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """One value in an answer, and what holds it."""
+    """A place in an answer: an object or list, and the name or index in it."""
 
     holder: Any
     name: str | int
 
     @property
-    def value(self) -> Thawed:
-        """What stands there."""
+    def value(self) -> MutableJson:
+        """The value at this place."""
         return self.holder[self.name]
 
-    def put(self, value: Thawed) -> None:
-        """Put something else there."""
+    def put(self, value: MutableJson) -> None:
+        """Replace the value at this place."""
         self.holder[self.name] = value
 
 
-def thawed(value: Json) -> Thawed:
-    """A copy of a JSON value that may be changed."""
+def copy_mutable(value: Json) -> MutableJson:
+    """Copy a JSON value so that it can be changed."""
     match value:
         case Mapping():
-            return {name: thawed(one) for name, one in value.items()}
+            return {name: copy_mutable(one) for name, one in value.items()}
         case list() | tuple():
-            return [thawed(one) for one in value]
+            return [copy_mutable(one) for one in value]
         case _:
             return value
 
 
-def texts(dialect: str, answer: Thawed) -> list[Spot]:
-    """The texts of an answer, in their order. What a model only thought is none."""
-    places = PLACES[dialect].texts if dialect in PLACES else ()
-    found = (spot for place in places for spot in _spots(answer, place))
-    return [spot for spot in found if isinstance(spot.value, str) and not _thought(spot.holder)]
+def find_texts(dialect: str, answer: MutableJson) -> list[Spot]:
+    """Find the texts of an answer, in order, without thoughts."""
+    places = ANSWER_PATHS[dialect].texts if dialect in ANSWER_PATHS else ()
+    found = (spot for place in places for spot in _find_spots(answer, place))
+    return [spot for spot in found if isinstance(spot.value, str) and not _is_thought(spot.holder)]
 
 
-def empty_text(dialect: str, answer: Thawed) -> Spot | None:
-    """Where the text of an answer would stand that has none: as null, in some dialects."""
-    places = PLACES[dialect].texts if dialect in PLACES else ()
-    return next((spot for place in places for spot in _spots(answer, place) if spot.value is None), None)
+def find_empty_text(dialect: str, answer: MutableJson) -> Spot | None:
+    """Find the place of the text in an answer without one, where it is null."""
+    places = ANSWER_PATHS[dialect].texts if dialect in ANSWER_PATHS else ()
+    return next((spot for place in places for spot in _find_spots(answer, place) if spot.value is None), None)
 
 
-def arguments(dialect: str, answer: Thawed, tool: str | None) -> list[Spot]:
-    """The arguments of the calls of a tool, or of any, that an answer asks for."""
-    places = PLACES.get(dialect, Places(()))
-    calls = [spot.value for place in places.calls for spot in _spots(answer, place)]
+def find_arguments(dialect: str, answer: MutableJson, tool: str | None) -> list[Spot]:
+    """Find the arguments of calls of this tool, or of any tool."""
+    places = ANSWER_PATHS.get(dialect, AnswerPaths(texts=()))
+    calls = [spot.value for place in places.calls for spot in _find_spots(answer, place)]
     return [
         Spot(call, name)
         for call in calls
@@ -103,20 +69,20 @@ def arguments(dialect: str, answer: Thawed, tool: str | None) -> list[Spot]:
     ]
 
 
-def _thought(holder: Thawed) -> bool:
+def _is_thought(holder: MutableJson) -> bool:
     return isinstance(holder, dict) and (holder.get("thought") is True or holder.get("type") == "reasoning_text")
 
 
-def _spots(value: Thawed, place: str) -> Iterator[Spot]:
+def _find_spots(value: MutableJson, place: str) -> Iterator[Spot]:
     first, _, rest = place.partition("/")
-    for name in _names(value, first):
+    for name in _matching_names(value, first):
         if rest:
-            yield from _spots(value[name], rest)
+            yield from _find_spots(value[name], rest)
         else:
             yield Spot(value, name)
 
 
-def _names(value: Thawed, name: str) -> Iterator[str | int]:
+def _matching_names(value: MutableJson, name: str) -> Iterator[str | int]:
     match value:
         case MutableSequence():
             yield from range(len(value)) if name == "*" else [int(name)] if name.isdecimal() and value else []

@@ -1,100 +1,104 @@
-"""Adapt a recorded answer to a request with the same key that differs otherwise: whole or streamed, with its drift."""
+"""Adapt a recorded answer to a request with the same key: streamed or whole, in its encoding, with its drift."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from calls import answer_form as forms
-from calls.answer_form import Form
-from calls.comparison.drift import drift
-from calls.derive import derived
-from calls.keys.key import KeyResult, keyed
+from calls.comparison.drift import drift_pointers
+from calls.derive import derive_keyed_call
+from calls.dialects.parts.answer_forms import AnswerForm
+from calls.dialects.table import BY_NAME
+from calls.keys.key import KeyResult, make_key
 from calls.keys.profile import Profiles
 from calls.model import Call, Exchange, Json, Request, Response
-from replay.reframing import openai as openais
 from replay.reframing import readdress, reframe
 from replay.script import RecordedExchange
 
 
 @dataclass(slots=True, kw_only=True)  # not frozen: see replay/answer.py
-class Fit:
-    """What answers, and what is to be told about it."""
+class AdaptedAnswer:
+    """A recorded exchange with an adapted answer, and how it differs from the request."""
 
     exchange: Exchange
     drift: tuple[str, ...] = ()
-    strict: bool = False
-    """The two requests say the same in all that they say."""
+    is_strict_match: bool = False
+    """Whether the two requests are the same in everything that they send."""
 
-    reframed: bool = False
+    is_reframed: bool = False
     misfit: str | None = None
-    """Why the answer cannot be given in the form that was asked for."""
+    """Why the answer cannot be given in the requested form."""
 
 
-def fitted(recorded: Exchange, now: Request, profiles: Profiles) -> Fit:
-    """The recorded answer in the form that the request asks for."""
-    then_key, now_key = keyed(recorded.request, profiles), keyed(now, profiles)
-    if now_key.profile in profiles.told:
-        return Fit(exchange=recorded)
-    places = drift(recorded.request, then_key, now, now_key)
-    strict = not places and then_key.strict == now_key.strict
-    return replace(_formed(recorded, now, then_key, now_key), drift=tuple(places), strict=strict)
+def adapt_answer(recorded: Exchange, now: Request, profiles: Profiles) -> AdaptedAnswer:
+    """Adapt the recorded answer to the form that the request wants."""
+    then_key, now_key = make_key(recorded.request, profiles), make_key(now, profiles)
+    if now_key.profile in profiles.report_profiles:
+        return AdaptedAnswer(exchange=recorded)
+    places = drift_pointers(recorded.request, then_key, now, now_key)
+    is_strict_match = not places and then_key.strict_key == now_key.strict_key
+    return replace(_adapt_form(recorded, now, then_key, now_key), drift=tuple(places), is_strict_match=is_strict_match)
 
 
-def closest(others: Iterable[RecordedExchange], now: Request, profiles: Profiles) -> RecordedExchange | None:
-    """Of recorded exchanges with the request's key the one that says the same in all that it says; else the first one that
-    asks for its answer in the same form. None where none does."""
-    now_key = keyed(now, profiles)
+def find_closest(others: Iterable[RecordedExchange], now: Request, profiles: Profiles) -> RecordedExchange | None:
+    """Of recorded exchanges with the same key, find the one with the same request in everything; else the first one that
+    requested the same form; None if there is none."""
+    now_key = make_key(now, profiles)
     same_form = None
     for other in others:
         then = other.exchange.request
-        then_key = keyed(then, profiles)
-        if then_key.strict == now_key.strict and not drift(then, then_key, now, now_key):
+        then_key = make_key(then, profiles)
+        if then_key.strict_key == now_key.strict_key and not drift_pointers(then, then_key, now, now_key):
             return other
-        if same_form is None and forms.asked(then_key, then) == forms.asked(now_key, now):
+        if same_form is None and forms.requested_form(then_key, then) == forms.requested_form(now_key, now):
             same_form = other
     return same_form
 
 
-def _formed(recorded: Exchange, now: Request, then_key: KeyResult, now_key: KeyResult) -> Fit:
+def _adapt_form(recorded: Exchange, now: Request, then_key: KeyResult, now_key: KeyResult) -> AdaptedAnswer:
     response = recorded.response
-    if response and now_key.dialect in readdress.DIALECTS:
-        addressed = readdress.readdressed(response, then_key.request, now_key.request)
-        return Fit(exchange=replace(recorded, response=addressed))
-    if response and now_key.dialect == "openai_embeddings":
-        return _respelled(recorded, response, derived(recorded, then_key), now_key.request)
-    wanted, want = forms.asked(then_key, recorded.request), forms.asked(now_key, now)
-    # A server may answer as nobody asked: what it answered to the same wish is no other form. Errors have but one.
-    if response is None or wanted == want or response.status >= 300 or now_key.dialect == "generic":
-        return Fit(exchange=recorded)
-    call = derived(recorded, then_key)
-    was = forms.given(response, call)
-    if was == want:
-        return Fit(exchange=recorded)
-    made = _reframed(recorded, response, call, want, now_key.request)
-    if made is None:
-        return Fit(exchange=recorded, misfit=_misfit(call, was, want))
-    return Fit(exchange=replace(recorded, response=made), reframed=True)
+    if response and BY_NAME[now_key.dialect].claim_json_rpc:
+        addressed = readdress.readdress_response(response, then_key.request_body, now_key.request_body)
+        return AdaptedAnswer(exchange=replace(recorded, response=addressed))
+    if response and BY_NAME[now_key.dialect].respell_answer:
+        return _respell(recorded, response, derive_keyed_call(recorded, then_key), now_key.request_body)
+    recorded_form, wanted_form = forms.requested_form(then_key, recorded.request), forms.requested_form(now_key, now)
+    # A server can ignore the requested form: its answer to the same request is not converted. Errors have one form.
+    if response is None or recorded_form == wanted_form or response.status >= 300 or now_key.dialect == "generic":
+        return AdaptedAnswer(exchange=recorded)
+    call = derive_keyed_call(recorded, then_key)
+    received = forms.received_form(response, call)
+    if received == wanted_form:
+        return AdaptedAnswer(exchange=recorded)
+    reframed = _reframe(recorded, response, call, wanted_form, now_key.request_body)
+    if reframed is None:
+        return AdaptedAnswer(exchange=recorded, misfit=_misfit_reason(call, received, wanted_form))
+    return AdaptedAnswer(exchange=replace(recorded, response=reframed), is_reframed=True)
 
 
-def _respelled(recorded: Exchange, response: Response, call: Call, now: Json) -> Fit:
-    """Vectors as this request wants them: OpenAI's SDKs ask for base64 and do not say so, others for numbers."""
-    if openais.packed(call.request) == openais.packed(now) or response.status >= 300 or not call.complete:
-        return Fit(exchange=recorded)
-    made = reframe.as_whole(response, openais.spelled(call.answer, now))
-    return Fit(exchange=replace(recorded, response=made), reframed=True)
+def _respell(recorded: Exchange, response: Response, call: Call, now: Json) -> AdaptedAnswer:
+    """Encode the answer as this request wants it: OpenAI's SDKs request vectors as base64, others as numbers."""
+    if response.status >= 300 or not call.complete or not (respell := BY_NAME[call.dialect].respell_answer):
+        return AdaptedAnswer(exchange=recorded)
+    answer = respell(call.answer, call.request, now)
+    if answer is None:
+        return AdaptedAnswer(exchange=recorded)
+    return AdaptedAnswer(exchange=replace(recorded, response=reframe.write_whole(response, answer)), is_reframed=True)
 
 
-def _reframed(recorded: Exchange, response: Response, call: Call, want: Form, asked: Json) -> Response | None:
-    """The answer in the form that is wanted; None when what was recorded is not whole, or we do not know that form."""
+def _reframe(
+    recorded: Exchange, response: Response, call: Call, wanted_form: AnswerForm, request: Json
+) -> Response | None:
+    """Convert the answer to the wanted form; None if it was not recorded completely, or its dialect cannot write that form."""
     if recorded.outcome != "completed" or not call.complete or not isinstance(call.answer, dict):
         return None
-    if want == "whole":
-        return reframe.as_whole(response, call.answer)
-    return reframe.as_stream(call.dialect, want, response, call.answer, asked)
+    if wanted_form == "whole":
+        return reframe.write_whole(response, call.answer)
+    return reframe.write_stream(call.dialect, wanted_form, response, call.answer, request)
 
 
-def _misfit(call: Call, was: Form, want: Form) -> str:
-    if was != "whole" and not call.complete:
-        return "it was recorded as a stream that did not come to its end, and is now asked for whole"
-    if was == "whole" and not isinstance(call.answer, dict):
-        return "it was recorded whole but cannot be read as an answer of this API, and is now asked for as a stream"
-    return f"it was recorded in another form ({was}) than is now asked for ({want}), and cannot be put into that one"
+def _misfit_reason(call: Call, received: AnswerForm, wanted_form: AnswerForm) -> str:
+    if received != "whole" and not call.complete:
+        return "it was recorded as an incomplete stream, and is now requested whole"
+    if received == "whole" and not isinstance(call.answer, dict):
+        return "it was recorded whole but is no JSON object, and is now requested as a stream"
+    return f"it was recorded in one form ({received}) and is now requested in another ({wanted_form}), to which it cannot be converted"

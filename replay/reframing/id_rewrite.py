@@ -1,48 +1,48 @@
-"""Replace ids that the client made when it was recorded by those that it makes now."""
+"""Replace the ids that the client made when it was recorded by the ids that it makes now."""
 
 from collections.abc import Mapping
 
-from calls.codec.json import NotLossless, dumps, parse
+from calls.codec.json import InvalidJson, dumps, parse_json
 from calls.model import Json
 
 
-def renamed(data: bytes, names: Mapping[str, str]) -> bytes:
-    """A message of the server with other ids where it speaks of the client's: as it came where it speaks of none.
+def rewrite_ids(data: bytes, names: Mapping[str, str]) -> bytes:
+    """Replace the client's ids in a message of the server; return it unchanged if it has none.
 
-    Only members that hold ids are looked at: the same text elsewhere is what somebody said.
+    Only members that are named like ids are replaced: the same text elsewhere is content.
     """
     if not any(f'"{name}"'.encode() in data for name in names):
         return data
     try:
-        message = parse(data)
-    except NotLossless:
+        message = parse_json(data)
+    except InvalidJson:
         return data
-    changed = _renamed(message, names)
+    changed = _rewrite_value(message, names)
     return data if changed == message else dumps(changed)
 
 
-def _renamed(value: Json, names: Mapping[str, str]) -> Json:
+def _rewrite_value(value: Json, names: Mapping[str, str]) -> Json:
     match value:
         case dict():
             return {
-                name: names.get(item, item) if isinstance(item, str) and _is_id(name) else _renamed(item, names)
+                name: names.get(item, item) if isinstance(item, str) and _is_id(name) else _rewrite_value(item, names)
                 for name, item in value.items()
             }
         case list():
-            return [_renamed(item, names) for item in value]
+            return [_rewrite_value(item, names) for item in value]
         case _:
             return value
 
 
-def unnamed(value: Json) -> Json:
-    """A message without ids, and without times, which differ as they do."""
+def remove_ids(value: Json) -> Json:
+    """Remove ids and times, which differ between sessions."""
     match value:
         case dict():
             return {
-                name: unnamed(item) for name, item in value.items() if not _is_id(name) and not name.endswith("_at")
+                name: remove_ids(item) for name, item in value.items() if not _is_id(name) and not name.endswith("_at")
             }
         case list():
-            return [unnamed(item) for item in value]
+            return [remove_ids(item) for item in value]
         case _:
             return value
 

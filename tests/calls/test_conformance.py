@@ -1,12 +1,13 @@
-"""What every dialect owes: the same answer however the network cuts it, and no bytes that surprise it.
+"""What every dialect must have and do: all its parts, the same answer however the network divides it, no bytes that make it raise.
 
-The dialects come from the table. One without a capture in `captures/NAME/` fails.
+The dialects come from the table. A part that is missing is reported by the names of the dialect and of the part.
 """
 
 import base64
 import dataclasses
 import gzip
 import json
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,17 @@ from _pytest.mark import ParameterSet
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from calls.codec.json import dumps, parse
-from calls.dialects import AnswerSummary, Assembly, Dialect
+import calls.profiles
+from calls.codec.json import dumps, parse_json
+from calls.codec.lenient_json import as_object
+from calls.dialects.dialect import AnswerSummary, Assembly, Dialect
+from calls.dialects.parts.answer_forms import AnswerForm, never_streamed
 from calls.dialects.table import BY_NAME, DIALECTS
 from calls.framing import eventstream, websocket
 from calls.model import Json, header
-from calls.route import route_of
-from store.active_profiles import shipped
+from calls.route import route_request
+from replay.overrides.dialect_paths import find_texts
+from store.active_profiles import load_profiles
 from tests.calls.frames import framed
 from tests.calls.recorded import exchange
 from tests.calls.sockets import said
@@ -30,6 +35,7 @@ from tests.calls.strategies import json_values, pieces
 from tests.support.corpus import cassettes
 
 CAPTURES = Path(__file__).parent / "captures"
+PROFILES = Path(calls.profiles.__path__[0])
 MEDIA = {
     ".sse": "text/event-stream; charset=utf-8",
     ".array": "application/json; charset=utf-8",
@@ -40,49 +46,64 @@ MEDIA = {
     ".txt": "text/plain",
 }
 STREAMED = {".sse", ".array", ".ndjson", ".eventstream", ".messages"}
-NEVER_STREAMED = {"openai_embeddings", "vectors", "rerank"}
+NEVER_STREAMED = {dialect.name for dialect in DIALECTS if dialect.answer_form is never_streamed}
 """Dialects whose answers always come whole."""
+
+NOT_EDITED = {
+    *("a2a", "ai_gateway", "anthropic_sessions", "bedrock_agent", "bedrock_others", "dashscope", "discovery"),
+    *(
+        "gemini_interactions",
+        "generic",
+        "mcp",
+        "mistral_conversations",
+        "openai_agents",
+        "openai_assistants",
+        "openai_rest",
+    ),
+    *("replicate", "sagemaker", "searches", "services", "text_generation", "watsonx"),
+}
+"""Dialects whose answers have texts that no override edits: nobody has declared their paths yet, or a tool wrote them."""
 
 
 def shapes(file: Path) -> list[Json]:
-    """The messages of a capture, as a mould for nonsense."""
+    """The messages of a capture, from which nonsense is made."""
     if file.suffix in (".eventstream", ".messages"):
         return []
     lines = [line.removeprefix("data: ") for line in file.read_text().splitlines() if line.startswith(("data: {", "{"))]
-    return [parse(line.encode()) for line in lines if line.endswith("}")]
+    return [parse_json(line.encode()) for line in lines if line.endswith("}")]
 
 
 def content(file: Path) -> bytes:
-    """The body of a capture. A WebSocket's messages stand in it one a line."""
+    """The body of a capture, which has a WebSocket's messages one per line."""
     if file.suffix != ".messages":
         return file.read_bytes()
-    return websocket.framed(said(*file.read_bytes().splitlines()))
+    return websocket.frame_messages(said(*file.read_bytes().splitlines()))
 
 
 CASES = [
     (dialect, file)
     for dialect in DIALECTS
-    for file in sorted((CAPTURES / dialect.NAME).glob("*"))
+    for file in sorted((CAPTURES / dialect.name).glob("*"))
     if file.suffix in MEDIA
 ]
 
 
 def params(cases: list[tuple[Dialect, Path]]) -> list[ParameterSet]:
-    return [pytest.param(dialect, file, id=f"{dialect.NAME}-{file.stem}") for dialect, file in cases]
+    return [pytest.param(dialect, file, id=f"{dialect.name}-{file.stem}") for dialect, file in cases]
 
 
 FILES = params(CASES)
 """Every capture with its dialect."""
 
-SHAPED = params([case for case in CASES if case[0].NAME != "generic" and case[1].suffix not in (".txt", ".messages")])
-"""Those of a known shape, which can be told without a label."""
+SHAPED = params([case for case in CASES if case[0].name != "generic" and case[1].suffix not in (".txt", ".messages")])
+"""Those that are recognised without a content type."""
 
 STREAMS = params(
-    [case for case in CASES if case[0].NAME != "generic" and case[1].suffix in (".sse", ".ndjson") and shapes(case[1])]
+    [case for case in CASES if case[0].name != "generic" and case[1].suffix in (".sse", ".ndjson") and shapes(case[1])]
 )
 
 
-def assembled(dialect: Dialect, media: str, *data: bytes) -> Assembly:
+def assemble_pieces(dialect: Dialect, media: str, *data: bytes) -> Assembly:
     assembly = dialect.assemble(media)
     for piece in data:
         assembly.feed(piece)
@@ -91,14 +112,14 @@ def assembled(dialect: Dialect, media: str, *data: bytes) -> Assembly:
 
 
 def outcome(dialect: Dialect, media: str, *data: bytes) -> dict[str, Any]:
-    """All that a dialect makes of a body, as plain JSON."""
-    assembly = assembled(dialect, media, *data)
+    """Everything that a dialect reads from a body, as plain JSON."""
+    assembly = assemble_pieces(dialect, media, *data)
     answer = assembly.answer
     read = {
         "answer": answer,
-        "complete": assembly.complete,
-        "streamed": assembly.streamed,
-        "told": dataclasses.asdict(dialect.told(answer)),
+        "complete": assembly.is_complete,
+        "streamed": assembly.is_streamed,
+        "summary": dataclasses.asdict(dialect.summarize_answer(answer)),
     }
     return json.loads(dumps(read))  # type: ignore[no-any-return] # it is the object just written
 
@@ -106,17 +127,67 @@ def outcome(dialect: Dialect, media: str, *data: bytes) -> dict[str, Any]:
 SAYING_NOTHING: dict[str, Any] = json.loads(dumps(dataclasses.asdict(AnswerSummary())))
 
 
-@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.NAME)
-def test_a_dialect_has_a_captured_stream_and_a_captured_body(dialect: Dialect) -> None:
-    suffixes = {file.suffix for file in (CAPTURES / dialect.NAME).glob("*")}
-    assert suffixes & STREAMED or dialect.NAME in NEVER_STREAMED
-    assert ".json" in suffixes
+def missing_parts(dialect: Dialect) -> Iterator[str]:
+    """The parts that a dialect needs and does not have."""
+    if not (PROFILES / f"{dialect.name}.toml").exists():
+        yield f"profile calls/profiles/{dialect.name}.toml"
+    elif dialect.name not in {name for profile in load_profiles().profiles for name in profile.match.dialect}:
+        yield f'rules with match = {{ dialect = "{dialect.name}" }} in calls/profiles/{dialect.name}.toml'
+    files = [file for file in (CAPTURES / dialect.name).glob("*") if file.suffix in MEDIA]
+    if not any(file.suffix in STREAMED for file in files) and dialect.name not in NEVER_STREAMED:
+        yield f"captured stream tests/calls/captures/{dialect.name}/*.sse (or another of {', '.join(sorted(STREAMED))})"
+    if not any(file.suffix == ".json" for file in files):
+        yield f"captured whole answer tests/calls/captures/{dialect.name}/*.json"
+    for file in files:
+        if not file.with_suffix(".expected").exists():
+            yield f"expected answer tests/calls/captures/{dialect.name}/{file.stem}.expected"
+    is_edited = dialect.answer_paths or dialect.name in NOT_EDITED
+    if not is_edited and any(has_text(dialect, file) for file in files):
+        yield "answer_paths, though its answers have texts"
+
+
+def has_text(dialect: Dialect, file: Path) -> bool:
+    """Whether a captured whole answer has a text."""
+    return file.suffix == ".json" and outcome(dialect, MEDIA[file.suffix], content(file))["summary"]["text"] is not None
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+def test_a_dialect_has_all_its_parts(dialect: Dialect) -> None:
+    missing = "; ".join(missing_parts(dialect))
+    assert not missing, f"the dialect {dialect.name} has no {missing}"
+
+
+def test_every_missing_part_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chat = BY_NAME["openai_chat"]
+    unknown = dataclasses.replace(chat, name="unknown")
+    assert [part.partition(" ")[0] for part in missing_parts(unknown)] == ["profile", "captured", "captured"]
+
+    (tmp_path / "openai_chat").mkdir()
+    (tmp_path / "openai_chat" / "whole.json").write_bytes(content(CAPTURES / "openai_chat" / "whole.json"))
+    monkeypatch.setattr("tests.calls.test_conformance.CAPTURES", tmp_path)
+    parts = [part.partition(" ")[0] for part in missing_parts(dataclasses.replace(chat, answer_paths=None))]
+    assert parts == ["captured", "expected", "answer_paths,"]
+
+
+def test_only_dialects_without_answer_paths_are_listed_as_not_edited() -> None:
+    assert {dialect.name for dialect in DIALECTS if dialect.answer_paths} & NOT_EDITED == set()
+    assert set(BY_NAME) >= NOT_EDITED
+
+
+def test_every_profile_is_a_dialect_s() -> None:
+    assert {file.stem for file in PROFILES.glob("*.toml")} == set(BY_NAME)
+
+
+def test_dialects_have_names_of_their_own_and_the_generic_one_is_last() -> None:
+    assert len(BY_NAME) == len(DIALECTS)
+    assert max(DIALECTS, key=lambda dialect: dialect.precedence) is DIALECTS[-1] is BY_NAME["generic"]
 
 
 @pytest.mark.parametrize(("dialect", "file"), FILES)
 def test_a_capture_becomes_what_is_expected_of_it(dialect: Dialect, file: Path) -> None:
     expected = json.loads(file.with_suffix(".expected").read_text())
-    expected["told"] = SAYING_NOTHING | expected["told"]
+    expected.pop("source", None)
+    expected["summary"] = SAYING_NOTHING | expected["summary"]
     assert outcome(dialect, MEDIA[file.suffix], content(file)) == expected
 
 
@@ -132,7 +203,7 @@ def test_chunking_does_not_matter(dialect: Dialect, file: Path, data: st.DataObj
 def test_a_body_cut_anywhere_is_never_an_exception_and_never_whole_too_early(dialect: Dialect, file: Path) -> None:
     media, body = MEDIA[file.suffix], content(file)
     whole = outcome(dialect, media, body)
-    for end in range(len(body.rstrip()) - 14):  # the end mark itself is shorter
+    for end in range(len(body.rstrip()) - 14):  # the end marker itself is shorter
         cut = outcome(dialect, media, body[:end])
         assert cut["complete"] is not True or whole["complete"] is None, body[:end]
 
@@ -145,17 +216,17 @@ def test_the_media_type_may_be_wrong(dialect: Dialect, file: Path) -> None:
     assert outcome(dialect, "text/event-stream", body) == right
 
 
-@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.NAME)
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 @pytest.mark.parametrize("media", MEDIA.values())
 @given(body=st.binary(max_size=60))
-def test_no_bytes_surprise_a_dialect(dialect: Dialect, media: str, body: bytes) -> None:
+def test_no_bytes_make_a_dialect_raise(dialect: Dialect, media: str, body: bytes) -> None:
     outcome(dialect, media, body)
     outcome(dialect, media, b"data: " + body + b"\n\n")
 
 
 @st.composite
 def bent(draw: st.DrawFn, value: Json) -> Json:
-    """The value with some part of it replaced by anything at all."""
+    """The value with a part of it replaced by any JSON."""
     if draw(st.integers(0, 3)) == 0:
         return draw(json_values)
     match value:
@@ -172,7 +243,7 @@ def bent(draw: st.DrawFn, value: Json) -> Json:
 @pytest.mark.parametrize(("dialect", "file"), STREAMS)
 @settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_no_shape_surprises_a_dialect(dialect: Dialect, file: Path, data: st.DataObject) -> None:
+def test_no_event_makes_a_dialect_raise(dialect: Dialect, file: Path, data: st.DataObject) -> None:
     messages = shapes(file)
     place = data.draw(st.integers(0, len(messages) - 1))
     messages[place] = data.draw(bent(messages[place]))
@@ -183,41 +254,91 @@ def test_no_shape_surprises_a_dialect(dialect: Dialect, file: Path, data: st.Dat
 @pytest.mark.parametrize("carrier", ["bedrock_converse", "bedrock_invoke"])
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_no_shape_surprises_a_carrier(carrier: str, data: st.DataObject) -> None:
+def test_no_carried_event_makes_a_carrier_raise(carrier: str, data: st.DataObject) -> None:
     file = data.draw(st.sampled_from(sorted((CAPTURES / carrier).glob("*.eventstream"))))
-    events = [(frame.message.event, parse(frame.payload)) for frame in eventstream.Decoder().frames(file.read_bytes())]
+    events = [
+        (frame.message.event, parse_json(frame.payload))
+        for frame in eventstream.Decoder().feed_frames(file.read_bytes())
+    ]
     place = data.draw(st.integers(0, len(events) - 1))
     name, value = events[place]
     events[place] = (name, data.draw(bent(value)))
     if name == "chunk":
-        inner = parse(base64.b64decode(value["bytes"]))  # type: ignore[index,arg-type,call-overload] # as Bedrock sends it
+        inner = parse_json(base64.b64decode(value["bytes"]))  # type: ignore[index,arg-type,call-overload] # as Bedrock sends it
         events[place] = (name, {"bytes": base64.b64encode(dumps(data.draw(bent(inner)))).decode()})
     outcome(BY_NAME[carrier], MEDIA[file.suffix], *(framed(event, said) for event, said in events))
 
 
 @pytest.mark.parametrize(
-    ("dialect", "file"), params([case for case in CASES if case[1].suffix == ".messages" and case[0].NAME != "generic"])
+    ("dialect", "file"), params([case for case in CASES if case[1].suffix == ".messages" and case[0].name != "generic"])
 )
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_no_message_surprises_a_dialect(dialect: Dialect, file: Path, data: st.DataObject) -> None:
-    messages = [parse(line) for line in file.read_bytes().splitlines()]
+def test_no_websocket_message_makes_a_dialect_raise(dialect: Dialect, file: Path, data: st.DataObject) -> None:
+    messages = [parse_json(line) for line in file.read_bytes().splitlines()]
     place = data.draw(st.integers(0, len(messages) - 1))
     messages[place] = data.draw(bent(messages[place]))
-    outcome(dialect, websocket.MEDIA, websocket.framed(said(*map(dumps, messages))))
+    outcome(dialect, websocket.MEDIA, websocket.frame_messages(said(*map(dumps, messages))))
 
 
-@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.NAME)
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 @given(body=json_values)
-def test_no_body_surprises_a_dialect(dialect: Dialect, body: Json) -> None:
-    dialect.asked(body)
-    dialect.told(body)
+def test_no_body_makes_a_dialect_raise(dialect: Dialect, body: Json) -> None:
+    dialect.summarize_request(body)
+    dialect.summarize_answer(body)
 
 
-@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.NAME)
-def test_a_dialect_has_a_profile_of_its_own(dialect: Dialect) -> None:
-    names = {name for profile in shipped().profiles for name in profile.match.dialect}
-    assert dialect.NAME in names or dialect.NAME == "generic"
+WRITERS = [
+    pytest.param(dialect, form, id=f"{dialect.name}-{form}") for dialect in DIALECTS for form in dialect.stream_writers
+]
+"""Every form in which a dialect streams whole answers."""
+
+FORM_SUFFIXES: dict[AnswerForm, str] = {
+    "sse": ".sse",
+    "array": ".array",
+    "ndjson": ".ndjson",
+    "eventstream": ".eventstream",
+}
+
+
+@pytest.mark.parametrize(("dialect", "form"), WRITERS)
+def test_a_whole_answer_that_is_written_as_a_stream_is_read_as_the_same(dialect: Dialect, form: AnswerForm) -> None:
+    media, request = MEDIA[FORM_SUFFIXES[form]], {"stream_options": {"include_usage": True}}
+    files = sorted((CAPTURES / dialect.name).glob("*.json"))
+    answers = [parse_json(dumps(outcome(dialect, MEDIA[".json"], content(file))["answer"])) for file in files]
+    written = [dialect.stream_writers[form](as_object(answer), request) for answer in answers]
+    read = [
+        outcome(dialect, media, *one)["answer"] == answer for one, answer in zip(written, answers, strict=True) if one
+    ]
+    assert any(read)
+
+
+@pytest.mark.parametrize(("dialect", "form"), WRITERS)
+@given(data=st.data())
+def test_no_answer_makes_a_stream_writer_raise(dialect: Dialect, form: AnswerForm, data: st.DataObject) -> None:
+    file = data.draw(st.sampled_from(sorted((CAPTURES / dialect.name).glob("*.json"))))
+    answer = data.draw(bent(parse_json(content(file))))
+    list(dialect.stream_writers[form](as_object(answer), as_object(data.draw(json_values))) or ())
+
+
+@pytest.mark.parametrize(
+    "dialect", [dialect for dialect in DIALECTS if dialect.answer_paths], ids=lambda dialect: dialect.name
+)
+def test_answer_paths_lead_to_the_text(dialect: Dialect) -> None:
+    read = [outcome(dialect, MEDIA[file.suffix], content(file)) for owner, file in CASES if owner is dialect]
+    with_text = [one for one in read if one["summary"]["text"]]
+    assert any(
+        "".join(spot.value for spot in find_texts(dialect.name, one["answer"])) == one["summary"]["text"]
+        for one in with_text
+    )
+
+
+@pytest.mark.parametrize("status", [400, 429, 500, 503, 529])
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+def test_an_error_says_the_message_and_no_answer(dialect: Dialect, status: int) -> None:
+    body = dumps(dialect.error_body(status, "the message"))
+    assert b"the message" in body
+    assert outcome(dialect, MEDIA[".json"], body)["summary"]["tool_calls"] == []
 
 
 @lru_cache(maxsize=1)
@@ -226,28 +347,28 @@ def streams() -> dict[str, list[tuple[str, bytes]]]:
     found: dict[str, list[tuple[str, bytes]]] = {}
     for one in (exchange(recorded) for cassette in cassettes() for recorded in cassette.exchanges):
         assert one.response is not None
-        name = route_of(one.request).dialect
+        name = route_request(one.request).dialect
         media = (header(one.response.headers, "content-type") or "").lower()
         body = one.response.body.data
         body = gzip.decompress(body) if body.startswith(b"\x1f\x8b") else body
-        if assembled(BY_NAME[name], media, body).streamed:
+        if assemble_pieces(BY_NAME[name], media, body).is_streamed:
             found.setdefault(name, []).append((media, body))
     return found
 
 
-@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.NAME)
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
 def test_chunking_does_not_matter_for_recorded_streams(dialect: Dialect, data: st.DataObject) -> None:
-    found = streams().get(dialect.NAME)
+    found = streams().get(dialect.name)
     if not found:
-        pytest.skip(f"the corpus has no streams of {dialect.NAME}")
+        pytest.skip(f"the corpus has no streams of {dialect.name}")
     media, body = data.draw(st.sampled_from(found))
     assert outcome(dialect, media, *data.draw(pieces(body))) == outcome(dialect, media, body)
 
 
 def test_a_long_stream_is_joined_whole() -> None:
     delta = b'data: {"choices":[{"index":0,"delta":{"content":"word "}}]}\n\n'
-    assembly = assembled(BY_NAME["openai_chat"], MEDIA[".sse"], *[delta] * 20_000)
+    assembly = assemble_pieces(BY_NAME["openai_chat"], MEDIA[".sse"], *[delta] * 20_000)
     answer: Any = assembly.answer
     assert answer["choices"][0]["message"]["content"] == "word " * 20_000

@@ -1,5 +1,4 @@
-"""The APIs of Anthropic.
+"""The APIs of Anthropic. Each module declares a dialect, except:
 
-messages    Messages, token counts and the older Complete, also on Vertex
-sessions    managed agents (beta)
+messages_writer    stream a whole message
 """

@@ -1,9 +1,5 @@
-"""The APIs of AWS.
+"""The APIs of AWS. Each module declares a dialect, except:
 
-bedrock_converse       Converse and ConverseStream
-bedrock_invoke         InvokeModel
 bedrock_text_models    the bodies of the models behind InvokeModel
-bedrock_agent          agents
-bedrock_operations     retrieval, guardrails, queries, prompt optimization
-sagemaker              endpoints
+converse_writer        stream a whole turn of Converse
 """

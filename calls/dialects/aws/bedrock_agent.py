@@ -1,6 +1,6 @@
 """AWS Bedrock's agents: a question in text, answered by an event stream of traces and pieces of text.
 
-There is no whole answer in Bedrock's API; the one made here has the text, and all other events in their order.
+Bedrock's API has no answer without streaming; the one made here has the text, and all other events in order.
 """
 
 import base64
@@ -9,63 +9,68 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from calls.codec.lenient_json import count, elements, members, some, text
-from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
-from calls.dialects.aws.bedrock_converse import FRAMINGS
+from calls.codec.lenient_json import as_array, as_count, as_object, as_text, as_text_or_none
+from calls.dialects.aws.bedrock_converse import FRAMINGS, error_headers
+from calls.dialects.dialect import AnswerSummary, Assembly, Claim, Dialect, RequestSummary, Service
 from calls.dialects.parts.assembly import AccumulatorAssembly
-from calls.dialects.parts.pieces import payload
+from calls.dialects.parts.error_bodies import message_error
+from calls.dialects.parts.pieces import parse_payload
+from calls.dialects.parts.unclaimed_kinds import tool_or_other
 from calls.model import Headers, Json, ToolCall, Usage
-
-NAME: Final = "bedrock_agent"
 
 _PATH: Final = re.compile(r"(/agents/[^/]+/agentAliases/[^/]+/sessions/)[^/]+(/text)|(/flows/[^/]+/aliases/[^/]+)")
 _INLINE: Final = re.compile(r"(/agents/)[^/]+()")
-"""An agent that is described with the question. What makes agents to be kept has such paths too, at a host of its own."""
+"""An agent that is defined in the request. Stored agents are created at such paths too, but at another host."""
 
 
-def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:  # noqa: ARG001 # as the protocol has it
-    """Bedrock's agents and flows. A session is who is talking, not what is asked."""
+def claim(method: str, host: str, path: str, _headers: Headers) -> Claim | None:
+    """Claim Bedrock's agents and flows. The session is not part of the key."""
     if method != "POST" or "bedrock" not in host:
         return None
     match = _PATH.fullmatch(path) or (_INLINE.fullmatch(path) if "agent-runtime" in host else None)
     if match is None:
         return None
-    place = f"{match[1]}*{match[2]}" if match[1] else path
-    return Claim(dialect=NAME, operation="invoke_agent", kind="model", path=place)
+    key_path = f"{match[1]}*{match[2]}" if match[1] else path
+    return Claim(operation="invoke_agent", kind="model", path=key_path)
 
 
-def asked(body: Json) -> RequestSummary:
-    """The model of an agent that is described here, and what was done outside on an agent's behalf."""
-    request = members(body)
-    state = members(request.get("sessionState") or request.get("inlineSessionState"))
-    results = [members(one) for one in elements(state.get("returnControlInvocationResults"))]
+def summarize_request(body: Json) -> RequestSummary:
+    """Find the model of an agent that is defined in the request, and the results that the client returns to an agent."""
+    request = as_object(body)
+    state = as_object(request.get("sessionState") or request.get("inlineSessionState"))
+    results = [as_object(one) for one in as_array(state.get("returnControlInvocationResults"))]
     return RequestSummary(
-        model=some(request.get("foundationModel")),
+        model=as_text_or_none(request.get("foundationModel")),
         tool_results=tuple({"id": state.get("invocationId"), "content": dict(one)} for one in results),
     )
 
 
-def told(answer: Json) -> AnswerSummary:
-    """What the agent says, what it wants done outside, what it looked up, and what its models took."""
-    said = members(answer)
-    wanted = [members(one) for one in elements(members(said.get("returnControl")).get("invocationInputs"))]
-    steps = [step for event in elements(said.get("trace")) for step in _steps(members(event))]
-    known = [usage for usage in map(_usage, steps) if usage.input_tokens is not None]
+def summarize_answer(answer: Json) -> AnswerSummary:
+    """Find the text, the calls that the client is to make, the documents that were retrieved, and the usage of its models."""
+    fields = as_object(answer)
+    invocations = [as_object(one) for one in as_array(as_object(fields.get("returnControl")).get("invocationInputs"))]
+    steps = [step for event in as_array(fields.get("trace")) for step in _trace_steps(as_object(event))]
+    known = [usage for usage in map(_step_usage, steps) if usage.input_tokens is not None]
     total = Usage(
         input_tokens=sum(usage.input_tokens or 0 for usage in known) if known else None,
         output_tokens=sum(usage.output_tokens or 0 for usage in known) if known else None,
     )
     return AnswerSummary(
-        text=some(said.get("completion")) or "".join(_documents(said)) or None,
-        finish_reason=next(filter(None, (some(members(one).get("completionReason")) for one in _ends(said))), None),
-        tool_calls=tuple(map(_tool_call, wanted)),
+        text=as_text_or_none(fields.get("completion")) or "".join(_flow_documents(fields)) or None,
+        finish_reason=next(
+            filter(
+                None, (as_text_or_none(as_object(one).get("completionReason")) for one in _completion_events(fields))
+            ),
+            None,
+        ),
+        tool_calls=tuple(map(_tool_call, invocations)),
         usage=total,
-        results=tuple(one for step in steps for one in _found(step)),
+        results=tuple(one for step in steps for one in _retrieved_documents(step)),
     )
 
 
 def assemble(content_type: str) -> Assembly:
-    """An assembly for the events of an agent."""
+    """Make an assembly for the events of an agent."""
     return AccumulatorAssembly(content_type, BedrockAgentStream(), FRAMINGS)
 
 
@@ -77,16 +82,18 @@ class BedrockAgentStream:
         self._events: dict[str, list[Json]] = {}
         self._error: Json = None
 
-    def take(self, event: str, data: str) -> None:
-        """Take one event."""
-        said = payload(data)
+    def add_message(self, event: str, data: str) -> None:
+        """Add one event."""
+        fields = parse_payload(data)
         if event.startswith(("exception:", "error:")):
-            self._error = {"type": event.partition(":")[2], **said}
+            self._error = {"type": event.partition(":")[2], **fields}
         elif event == "chunk":
-            self._texts.append(_opened(said.get("bytes")))
-            self._events.setdefault("attribution", []).extend([said["attribution"]] if "attribution" in said else [])
+            self._texts.append(_decode_base64(fields.get("bytes")))
+            self._events.setdefault("attribution", []).extend(
+                [fields["attribution"]] if "attribution" in fields else []
+            )
         else:
-            self._events.setdefault(event, []).append(dict(said))
+            self._events.setdefault(event, []).append(dict(fields))
 
     @property
     def answer(self) -> Json:
@@ -99,48 +106,69 @@ class BedrockAgentStream:
         return {**answer, "error": self._error} if self._error is not None else answer or None
 
     @property
-    def complete(self) -> bool | None:
-        """An error is no whole answer; a flow says that it is over, for an agent only HTTP can tell."""
+    def is_complete(self) -> bool | None:
+        """Whether a flow has ended; None for an agent, because only HTTP can tell; False after an error."""
         return False if self._error is not None else True if "flowCompletionEvent" in self._events else None
 
 
-def _opened(written: Json) -> bytes:
+def _decode_base64(encoded: Json) -> bytes:
     try:
-        return base64.b64decode(text(written))
+        return base64.b64decode(as_text(encoded))
     except (binascii.Error, ValueError):
         return b""
 
 
-def _documents(said: Mapping[str, Json]) -> Iterator[str]:
-    """What the nodes of a flow put out."""
-    for event in elements(said.get("flowOutputEvent")):
-        yield text(members(members(event).get("content")).get("document"))
+def _flow_documents(fields: Mapping[str, Json]) -> Iterator[str]:
+    """The outputs of the nodes of a flow."""
+    for event in as_array(fields.get("flowOutputEvent")):
+        yield as_text(as_object(as_object(event).get("content")).get("document"))
 
 
-def _ends(said: Mapping[str, Json]) -> Sequence[Json]:
-    return elements(said.get("flowCompletionEvent"))
+def _completion_events(fields: Mapping[str, Json]) -> Sequence[Json]:
+    return as_array(fields.get("flowCompletionEvent"))
 
 
-def _steps(event: Mapping[str, Json]) -> Iterator[Mapping[str, Json]]:
-    """What a trace tells of: preparing, routing, orchestrating, going over the answer; each has models of its own."""
-    yield from map(members, members(event.get("trace")).values())
+def _trace_steps(event: Mapping[str, Json]) -> Iterator[Mapping[str, Json]]:
+    """The steps of a trace: pre-processing, routing, orchestration, post-processing. Each has model calls of its own."""
+    yield from map(as_object, as_object(event.get("trace")).values())
 
 
-def _usage(step: Mapping[str, Json]) -> Usage:
-    """What one of the agent's own models took."""
-    used = members(members(members(step.get("modelInvocationOutput")).get("metadata")).get("usage"))
-    return Usage(input_tokens=count(used.get("inputTokens")), output_tokens=count(used.get("outputTokens")))
+def _step_usage(step: Mapping[str, Json]) -> Usage:
+    """The usage of one model call of the agent."""
+    usage = as_object(as_object(as_object(step.get("modelInvocationOutput")).get("metadata")).get("usage"))
+    return Usage(input_tokens=as_count(usage.get("inputTokens")), output_tokens=as_count(usage.get("outputTokens")))
 
 
-def _found(step: Mapping[str, Json]) -> Iterator[Json]:
-    """What one look into a knowledge base found."""
-    looked = members(members(step.get("observation")).get("knowledgeBaseLookupOutput"))
-    for one in map(members, elements(looked.get("retrievedReferences"))):
+def _retrieved_documents(step: Mapping[str, Json]) -> Iterator[Json]:
+    """The documents that one knowledge base lookup retrieved."""
+    lookup = as_object(as_object(step.get("observation")).get("knowledgeBaseLookupOutput"))
+    for one in map(as_object, as_array(lookup.get("retrievedReferences"))):
         yield {"id": one.get("location"), "score": None, "content": one.get("content")}
 
 
-def _tool_call(wanted: Json) -> ToolCall:
-    function = members(members(wanted).get("functionInvocationInput") or members(wanted).get("apiInvocationInput"))
-    given = [members(one) for one in elements(function.get("parameters"))]
-    name = text(function.get("function")) or text(function.get("apiPath"))
-    return ToolCall(id=None, name=name, arguments={text(one.get("name")): one.get("value") for one in given})
+def _tool_call(invocation: Json) -> ToolCall:
+    function = as_object(
+        as_object(invocation).get("functionInvocationInput") or as_object(invocation).get("apiInvocationInput")
+    )
+    parameters = [as_object(one) for one in as_array(function.get("parameters"))]
+    name = as_text(function.get("function")) or as_text(function.get("apiPath"))
+    return ToolCall(id=None, name=name, arguments={as_text(one.get("name")): one.get("value") for one in parameters})
+
+
+DIALECT: Final = Dialect(
+    name="bedrock_agent",
+    claim=claim,
+    services=(
+        Service(
+            provider="aws.bedrock",
+            host_pattern=r"bedrock-agent(core|-runtime)?\..+\.amazonaws\.com(\.cn)?",
+            only_models=False,
+            unclaimed_kind=tool_or_other,  # AWS runs tools, sessions and memories there
+        ),
+    ),
+    summarize_request=summarize_request,
+    assemble=assemble,
+    summarize_answer=summarize_answer,
+    error_body=message_error,
+    error_headers=error_headers,
+)

@@ -1,44 +1,46 @@
 """AWS Bedrock's InvokeModel: the body of each model, whole or in pieces within an event stream.
 
-It is a carrier: what it carries is an Anthropic message, a Converse turn (Nova), an OpenAI completion, a Cohere chat or one of the
-plain text models, and it reads them as those dialects do. Which one it is, the first chunk tells: a path may name no more than an
-account's own profile. Bedrock adds its counts to the last chunk.
+It is a carrier: it carries an Anthropic message, a Converse turn (Nova), an OpenAI completion, a Cohere chat or the answer of a
+plain text model, and reads them as those dialects do. The first chunk determines which, because a path may only name an
+account's inference profile. Bedrock adds its counts to the last chunk.
 """
 
 import base64
 import binascii
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
 from calls.codec.json import dumps
-from calls.codec.lenient_json import count, elements, members, some
-from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.codec.lenient_json import as_array, as_count, as_object, as_text_or_none
 from calls.dialects.anthropic import messages as anthropic
+from calls.dialects.anthropic.messages_writer import message_events
 from calls.dialects.aws import bedrock_converse
 from calls.dialects.aws import bedrock_text_models as bedrock_texts
-from calls.dialects.aws.bedrock_converse import FRAMINGS, Turn, in_plain_letters, parts_of, without_account
+from calls.dialects.aws.bedrock_converse import FRAMINGS, Turn, remove_account, split_model_path, unescape_model
+from calls.dialects.aws.converse_writer import event_frame, turn_events
+from calls.dialects.dialect import AnswerPaths, AnswerSummary, Assembly, Claim, Dialect, RequestSummary
 from calls.dialects.openai import chat as openai_chat
+from calls.dialects.parts.answer_forms import streamed_by_path
 from calls.dialects.parts.assembly import Accumulator, AccumulatorAssembly
-from calls.dialects.parts.pieces import payload
+from calls.dialects.parts.error_bodies import message_error
+from calls.dialects.parts.pieces import parse_payload
 from calls.dialects.services import cohere_v1, rerank
 from calls.model import Headers, Json, Usage, header
-
-NAME: Final = "bedrock_invoke"
 
 _VERBS: Final[Mapping[str, str]] = {
     "invoke": "invoke",
     "invoke-with-response-stream": "invoke",
     "count-tokens": "count-tokens",
 }
-"""A verb as it counts in a key. Whether the answer is a stream is not what is asked."""
+"""The verb that counts in a key: streaming does not."""
 
 _ASYNC: Final = re.compile(r"/async-invoke(?:/([^/]+))?")
 _MODEL: Final = re.compile(
     r"([a-z-]+\.)?(amazon|anthropic|ai21|cohere|deepseek|luma|meta|mistral|openai|qwen|stability|twelvelabs|writer)\.\w"
 )
-"""How Bedrock names models: at a gateway they tell what the host does not."""
+"""How Bedrock names models, by which a request to a gateway is recognised."""
 
 _METRICS: Final = "amazon-bedrock-invocationMetrics"
 _MAKERS: Final = (
@@ -47,22 +49,21 @@ _MAKERS: Final = (
     (re.compile(r".*(-image-|nova-canvas|stability\.|\.sd3|stable-image).*"), "image_generation"),
     (re.compile(r".*(nova-reel|luma\.ray).*"), "video_generation"),
 )
-"""Models that do not chat: Titan's, Cohere's and Nova's embeddings (`nova-2-multimodal-embeddings`), rerankers, painters."""
+"""Models that do not chat: Titan's, Cohere's and Nova's embeddings (`nova-2-multimodal-embeddings`), rerankers, image models."""
 
 
-def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
-    """`…/model/ID/invoke`, asked of AWS or with its signature: the path alone may be anybody's."""
+def claim(method: str, host: str, path: str, headers: Headers) -> Claim | None:
+    """Claim `…/model/ID/invoke` at AWS, with its signature, or with a model named as on Bedrock: the path alone is not enough."""
     if match := _ASYNC.fullmatch(path):
-        return _in_the_background(method, host, match)
-    way, model, verb = parts_of(path)
+        return _claim_async(method, host, match)
+    prefix, model, verb = split_model_path(path)
     if method != "POST" or not model or verb not in _VERBS or not _is_aws(host, model, headers):
         return None
     return Claim(
-        dialect=NAME,
         operation=_operation(verb, model),
         kind="model",
-        path=without_account(f"{way}/model/{model}/{_VERBS[verb]}"),
-        model=in_plain_letters(model),
+        path=remove_account(f"{prefix}/model/{model}/{_VERBS[verb]}"),
+        model=unescape_model(model),
         streams=verb.endswith("stream"),
     )
 
@@ -71,15 +72,15 @@ def _is_aws(host: str, model: str, headers: Headers) -> bool:
     return "bedrock" in host or header(headers, "x-amz-date") is not None or _MODEL.match(model) is not None
 
 
-def _in_the_background(method: str, host: str, match: re.Match[str]) -> Claim | None:
-    """Work that goes on after its answer (Nova's videos, embeddings of files), and whoever asks after it."""
+def _claim_async(method: str, host: str, match: re.Match[str]) -> Claim | None:
+    """Claim asynchronous work (Nova's videos, embeddings of files), and polls for it."""
     if "bedrock" not in host:
         return None
     match method, match[1]:
         case "POST", None:
-            return Claim(dialect=NAME, operation="invoke", kind="model")
+            return Claim(operation="invoke", kind="model")
         case "GET", str() as work:
-            return Claim(dialect=NAME, operation="poll", kind="model", polls=in_plain_letters(work))
+            return Claim(operation="poll", kind="model", polls=unescape_model(work))
         case _:
             return None
 
@@ -90,111 +91,113 @@ def _operation(verb: str, model: str) -> str:
     return next((operation for shape, operation in _MAKERS if shape.fullmatch(model)), "chat")
 
 
-def asked(body: Json) -> RequestSummary:
-    """The tool results of a message or a turn, whichever the body is."""
-    results = (*anthropic.asked(body).tool_results, *bedrock_converse.asked(body).tool_results)
-    return RequestSummary(model=some(members(body).get("modelId")), tool_results=results)
+def summarize_request(body: Json) -> RequestSummary:
+    """Find the tool results of a message or a turn."""
+    results = (*anthropic.summarize_request(body).tool_results, *bedrock_converse.summarize_request(body).tool_results)
+    return RequestSummary(model=as_text_or_none(as_object(body).get("modelId")), tool_results=results)
 
 
-def told(answer: Json) -> AnswerSummary:
-    """What the model said, and what Bedrock counted where the model does not."""
-    said = members(answer)
-    if "invocationArn" in said:
-        return _going_on(said)
-    inner = _told(said)
-    metrics = members(said.get(_METRICS))
+def summarize_answer(answer: Json) -> AnswerSummary:
+    """Find what the model answered, with Bedrock's token counts where it has none."""
+    fields = as_object(answer)
+    if "invocationArn" in fields:
+        return _summarize_async(fields)
+    inner = _summarize_model_answer(fields)
+    metrics = as_object(fields.get(_METRICS))
     if inner.usage != Usage() or not metrics:
         return inner
-    return replace(inner, usage=_counted(metrics))
+    return replace(inner, usage=_metrics_usage(metrics))
 
 
-def _going_on(said: Mapping[str, Json]) -> AnswerSummary:
-    status = some(said.get("status"))
-    going_on = status in (None, "InProgress")
-    return AnswerSummary(finish_reason=status, pending=some(said.get("invocationArn")) if going_on else None)
+def _summarize_async(fields: Mapping[str, Json]) -> AnswerSummary:
+    status = as_text_or_none(fields.get("status"))
+    is_pending = status in (None, "InProgress")
+    return AnswerSummary(
+        finish_reason=status, pending=as_text_or_none(fields.get("invocationArn")) if is_pending else None
+    )
 
 
-def _told(answer: Mapping[str, Json]) -> AnswerSummary:
+def _summarize_model_answer(answer: Mapping[str, Json]) -> AnswerSummary:
     match answer:
         case {"type": "message"} | {"completion": _}:
-            return anthropic.told(answer)
+            return anthropic.summarize_answer(answer)
         case {"output": {"message": _}}:
-            return bedrock_converse.told(answer)
+            return bedrock_converse.summarize_answer(answer)
         case {"choices": _}:
-            return _of_choices(answer)
+            return _summarize_choices(answer)
         case {"results": [{"relevance_score": _}, *_]}:
-            return rerank.told(answer)
-        case {"message": str() as said, "finishReason": reason}:  # Twelve Labs
-            return AnswerSummary(text=said, finish_reason=some(reason))
+            return rerank.summarize_answer(answer)
+        case {"message": str() as text, "finishReason": reason}:  # Twelve Labs
+            return AnswerSummary(text=text, finish_reason=as_text_or_none(reason))
         case {"generation_id": _} | {"response_id": _}:
-            return cohere_v1.told(answer)
+            return cohere_v1.summarize_answer(answer)
         case _:
             family = next((one for name, one in bedrock_texts.ANSWERS.items() if name in answer), None)
             return (
-                family.told(answer)
+                family.summarize_answer(answer)
                 if family
-                else AnswerSummary(usage=Usage(input_tokens=count(answer.get("inputTokens"))))
+                else AnswerSummary(usage=Usage(input_tokens=as_count(answer.get("inputTokens"))))
             )
 
 
-def _of_choices(answer: Mapping[str, Json]) -> AnswerSummary:
-    """OpenAI's shape; DeepSeek and Mistral on Bedrock have names of their own in it."""
-    found = openai_chat.told(answer)
-    choices = elements(answer.get("choices"))
-    choice = members(choices[0]) if choices else {}
-    reason = found.finish_reason or some(choice.get("stop_reason"))
-    return replace(found, text=found.text or some(choice.get("text")), finish_reason=reason)
+def _summarize_choices(answer: Mapping[str, Json]) -> AnswerSummary:
+    """Summarize OpenAI's shape, in which DeepSeek and Mistral on Bedrock have names of their own."""
+    found = openai_chat.summarize_answer(answer)
+    choices = as_array(answer.get("choices"))
+    choice = as_object(choices[0]) if choices else {}
+    reason = found.finish_reason or as_text_or_none(choice.get("stop_reason"))
+    return replace(found, text=found.text or as_text_or_none(choice.get("text")), finish_reason=reason)
 
 
 def assemble(content_type: str) -> Assembly:
-    """An assembly for an answer, streamed or not."""
+    """Make an assembly for an answer, streamed or not."""
     return AccumulatorAssembly(content_type, BedrockInvokeStream(), FRAMINGS)
 
 
 class BedrockInvokeStream:
-    """The chunks of one streamed answer, whoever's shape they have."""
+    """The chunks of one streamed answer, in the shape of any model."""
 
     def __init__(self) -> None:
-        self._inner: Accumulator | None = None
+        self._open_model_stream: Accumulator | None = None
         self._bedrock: dict[str, Json] = {}
         self._error: Json = None
 
-    def take(self, event: str, data: str) -> None:
-        """Take one chunk, or an exception under HTTP 200."""
+    def add_message(self, event: str, data: str) -> None:
+        """Add one chunk, or an exception under HTTP 200."""
         if event.startswith(("exception:", "error:")):
-            self._error = {"type": event.partition(":")[2], **payload(data)}
+            self._error = {"type": event.partition(":")[2], **parse_payload(data)}
             return
         chunk: dict[str, Json] = {}
-        for name, value in payload(_opened(payload(data).get("bytes"))).items():
+        for name, value in parse_payload(_decode_chunk(parse_payload(data).get("bytes"))).items():
             (self._bedrock if name.startswith("amazon-bedrock-") else chunk)[name] = value
         if chunk:
-            self._inner = self._inner or _inner(chunk)
-            self._inner.take("", dumps(chunk).decode())
+            self._open_model_stream = self._open_model_stream or _open_model_stream(chunk)
+            self._open_model_stream.add_message("", dumps(chunk).decode())
 
     @property
     def answer(self) -> Json:
         """The answer so far; where there is only an error, the error's own body."""
-        whole = dict(members(self._inner.answer)) if self._inner else {}
+        whole = dict(as_object(self._open_model_stream.answer)) if self._open_model_stream else {}
         whole |= self._bedrock
         if self._error is not None:
             return {**whole, "error": self._error} if whole else self._error
         return whole or None
 
     @property
-    def complete(self) -> bool:
-        """Whether the model ended, or Bedrock sent its counts, which come last, or a guardrail stepped in; and no error."""
-        ended = self._inner is not None and self._inner.complete is True
+    def is_complete(self) -> bool:
+        """Whether the model ended, or Bedrock sent its counts (which come last), or a guardrail intervened; and no error."""
+        ended = self._open_model_stream is not None and self._open_model_stream.is_complete is True
         stopped = self._bedrock.get("amazon-bedrock-guardrailAction") == "INTERVENED"
         return self._error is None and (ended or stopped or _METRICS in self._bedrock)
 
 
-def _inner(chunk: Mapping[str, Json]) -> Accumulator:
-    """The stream that begins with this chunk."""
+def _open_model_stream(chunk: Mapping[str, Json]) -> Accumulator:
+    """Make the accumulator for the stream that begins with this chunk."""
     match chunk:
         case {"type": _} | {"completion": _}:
             return anthropic.AnthropicMessagesStream()
-        case {"choices": [first, *_]} if "delta" not in members(first):
-            return bedrock_texts.Choices()
+        case {"choices": [first, *_]} if "delta" not in as_object(first):
+            return bedrock_texts.ChoicesStream()
         case {"choices": _}:
             return openai_chat.ChatStream()
         case {"event_type": _}:
@@ -205,38 +208,72 @@ def _inner(chunk: Mapping[str, Json]) -> Accumulator:
 
 
 class _Nova:
-    """Converse's events, each as the one member of a chunk."""
+    """Converse's events, each as the only member of a chunk."""
 
     def __init__(self) -> None:
         self._turn = Turn()
 
-    def take(self, event: str, data: str) -> None:  # noqa: ARG002 # a chunk has no name
-        """Take one chunk."""
-        for name, value in payload(data).items():
-            self._turn.take(name, members(value))
+    def add_message(self, event: str, data: str) -> None:  # noqa: ARG002 # a chunk has no name
+        """Add one chunk."""
+        for name, value in parse_payload(data).items():
+            self._turn.add(name, as_object(value))
 
     @property
     def answer(self) -> Json:
         """The turn so far."""
-        return self._turn.whole()
+        return self._turn.build()
 
     @property
-    def complete(self) -> bool:
-        """Whether the turn ended and was counted."""
-        return self._turn.ended and self._turn.counted
+    def is_complete(self) -> bool:
+        """Whether the turn ended and its usage arrived."""
+        return self._turn.has_ended and self._turn.has_usage
 
 
-def _opened(written: Json) -> str:
-    """The bytes that a chunk carries, as text."""
+def _decode_chunk(encoded: Json) -> str:
+    """Decode the bytes in a chunk as text."""
     try:
-        return base64.b64decode(written if isinstance(written, str) else "").decode("utf-8", "replace")
+        return base64.b64decode(encoded if isinstance(encoded, str) else "").decode("utf-8", "replace")
     except (binascii.Error, ValueError):
         return ""
 
 
-def _counted(metrics: Mapping[str, Json]) -> Usage:
+def _metrics_usage(metrics: Mapping[str, Json]) -> Usage:
     return Usage(
-        input_tokens=count(metrics.get("inputTokenCount")),
-        output_tokens=count(metrics.get("outputTokenCount")),
-        cached_tokens=count(metrics.get("cacheReadInputTokenCount")),
+        input_tokens=as_count(metrics.get("inputTokenCount")),
+        output_tokens=as_count(metrics.get("outputTokenCount")),
+        cached_tokens=as_count(metrics.get("cacheReadInputTokenCount")),
     )
+
+
+def _write_stream(answer: Mapping[str, Json], _request: Mapping[str, Json]) -> Iterator[bytes] | None:
+    """Write a message of Anthropic's or a turn of Amazon's own models in chunks; None for any other model."""
+    match answer:
+        case {"type": "message"}:
+            return (_carrying_chunk(event) for _, event in message_events(answer))
+        case {"output": {"message": _}}:
+            return (_carrying_chunk({name: event}) for name, event in turn_events(answer))
+        case _:
+            return None
+
+
+def _carrying_chunk(carried: Json) -> bytes:
+    return event_frame("chunk", {"bytes": base64.b64encode(dumps(carried)).decode()})
+
+
+DIALECT: Final = Dialect(
+    name="bedrock_invoke",
+    claim=claim,
+    headers=("x-amz-date",),
+    summarize_request=summarize_request,
+    assemble=assemble,
+    summarize_answer=summarize_answer,
+    answer_form=streamed_by_path("eventstream"),
+    stream_writers={"eventstream": _write_stream},
+    answer_paths=AnswerPaths(
+        texts=("content/*/text", "output/message/content/*/text"),
+        calls=("content/*", "output/message/content/*/toolUse"),
+        arguments=("input",),
+    ),
+    error_body=message_error,
+    error_headers=bedrock_converse.error_headers,
+)

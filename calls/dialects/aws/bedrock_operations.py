@@ -1,21 +1,21 @@
 """AWS Bedrock's other operations: retrieval, guardrails, generated queries, optimized prompts.
 
-`RetrieveAndGenerate` answers with a text, and with what each part of it rests on; its stream brings pieces of the text and then the
-citations. The others say what they have to say in a text of their own.
+`RetrieveAndGenerate` answers with a text and the sources of each part of it; its stream has pieces of the text and then the
+citations. The others have their text in members of their own.
 """
 
 import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from calls.codec.lenient_json import elements, members, some, text
-from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
-from calls.dialects.aws.bedrock_converse import FRAMINGS
+from calls.codec.lenient_json import as_array, as_object, as_text, as_text_or_none
+from calls.dialects.aws.bedrock_converse import FRAMINGS, error_headers
+from calls.dialects.dialect import AnswerSummary, Assembly, Claim, Dialect, RequestSummary
+from calls.dialects.parts.answer_forms import streamed_by_path
 from calls.dialects.parts.assembly import AccumulatorAssembly
-from calls.dialects.parts.pieces import payload
+from calls.dialects.parts.error_bodies import message_error
+from calls.dialects.parts.pieces import parse_payload
 from calls.model import Headers, Json
-
-NAME: Final = "bedrock_others"
 
 _PATHS: Final = (
     (re.compile(r"(.*/retrieveAndGenerate)(Stream)?"), "retrieve_and_generate"),
@@ -26,39 +26,41 @@ _PATHS: Final = (
 )
 
 
-def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:  # noqa: ARG001 # as the protocol has it
-    """Bedrock's own hosts."""
+def claim(method: str, host: str, path: str, _headers: Headers) -> Claim | None:
+    """Claim these operations at Bedrock's hosts."""
     if method != "POST" or "bedrock" not in host:
         return None
     for shape, operation in _PATHS:
         if match := shape.fullmatch(path):
-            return Claim(dialect=NAME, operation=operation, kind="model", path=match[1], streams=bool(match[2]) or None)
+            return Claim(operation=operation, kind="model", path=match[1], streams=bool(match[2]) or None)
     return None
 
 
-def asked(body: Json) -> RequestSummary:
-    """The model that is to answer, in whichever of its two places it is named."""
-    request = members(body)
-    how = members(request.get("retrieveAndGenerateConfiguration"))
-    named = (
-        members(how.get(name)).get("modelArn")
+def summarize_request(body: Json) -> RequestSummary:
+    """Find the model, which is in one of two places."""
+    request = as_object(body)
+    configuration = as_object(request.get("retrieveAndGenerateConfiguration"))
+    models = (
+        as_object(configuration.get(name)).get("modelArn")
         for name in ("knowledgeBaseConfiguration", "externalSourcesConfiguration")
     )
-    return RequestSummary(model=next(filter(None, map(some, named)), None) or some(request.get("targetModelId")))
+    return RequestSummary(
+        model=next(filter(None, map(as_text_or_none, models)), None) or as_text_or_none(request.get("targetModelId"))
+    )
 
 
-def told(answer: Json) -> AnswerSummary:
-    """What was said, and what it rests on."""
-    said = members(answer)
+def summarize_answer(answer: Json) -> AnswerSummary:
+    """Find the text, and the documents that it cites."""
+    fields = as_object(answer)
     return AnswerSummary(
-        text="".join(_texts(said)) or None,
-        finish_reason=some(said.get("guardrailAction")) or some(said.get("action")),
-        results=tuple(map(_found, _references(said))),
+        text="".join(_answer_texts(fields)) or None,
+        finish_reason=as_text_or_none(fields.get("guardrailAction")) or as_text_or_none(fields.get("action")),
+        results=tuple(map(_document, _references(fields))),
     )
 
 
 def assemble(content_type: str) -> Assembly:
-    """An assembly for an answer, streamed or not."""
+    """Make an assembly for an answer, streamed or not."""
     return AccumulatorAssembly(content_type, BedrockOperationsStream(), FRAMINGS)
 
 
@@ -66,27 +68,27 @@ class BedrockOperationsStream:
     """The events of one answer."""
 
     def __init__(self) -> None:
-        self._texts: list[str] = []
+        self._answer_texts: list[str] = []
         self._citations: list[Json] = []
         self._state: dict[str, Json] = {}
         self._error: Json = None
 
-    def take(self, event: str, data: str) -> None:
-        """Take one event."""
-        said = {name: value for name, value in payload(data).items() if name != "p"}
+    def add_message(self, event: str, data: str) -> None:
+        """Add one event."""
+        fields = {name: value for name, value in parse_payload(data).items() if name != "p"}
         match event:
             case "output" | "responseEvent":
-                self._texts.append(text(said.get("text")))
+                self._answer_texts.append(as_text(fields.get("text")))
             case "citation":
-                self._citations.append(said.get("citation") or said)
+                self._citations.append(fields.get("citation") or fields)
             case "guardrail":
-                self._state["guardrailAction"] = said.get("action")
+                self._state["guardrailAction"] = fields.get("action")
             case "analyzePromptEvent" | "traceEvent":
-                pass  # how it comes about
+                pass  # how the answer was made
             case _ if event.startswith(("exception:", "error:")):
-                self._error = {"type": event.partition(":")[2], **said}
+                self._error = {"type": event.partition(":")[2], **fields}
             case _:
-                self._state |= said
+                self._state |= fields
 
     @property
     def answer(self) -> Json:
@@ -94,31 +96,43 @@ class BedrockOperationsStream:
         answer = dict(self._state)
         if self._citations:
             answer["citations"] = list(self._citations)
-        if self._texts:
-            answer["output"] = {"text": "".join(self._texts)}
+        if self._answer_texts:
+            answer["output"] = {"text": "".join(self._answer_texts)}
         if self._error is not None:
             return {**answer, "error": self._error} if answer else self._error
         return answer or None
 
     @property
-    def complete(self) -> bool | None:
-        """An error is no whole answer; else there is no end mark, and only HTTP can tell."""
+    def is_complete(self) -> bool | None:
+        """False after an error; else None, because there is no end marker and only HTTP can tell."""
         return False if self._error is not None else None
 
 
-def _texts(said: Mapping[str, Json]) -> Iterator[str]:
-    yield text(members(said.get("output")).get("text"))
-    yield from (text(members(one).get("text")) for one in elements(said.get("outputs")))
-    yield from (text(members(one).get("sql")) for one in elements(said.get("queries")))
-    yield text(members(members(said.get("optimizedPrompt")).get("textPrompt")).get("text"))
+def _answer_texts(fields: Mapping[str, Json]) -> Iterator[str]:
+    yield as_text(as_object(fields.get("output")).get("text"))
+    yield from (as_text(as_object(one).get("text")) for one in as_array(fields.get("outputs")))
+    yield from (as_text(as_object(one).get("sql")) for one in as_array(fields.get("queries")))
+    yield as_text(as_object(as_object(fields.get("optimizedPrompt")).get("textPrompt")).get("text"))
 
 
-def _references(said: Mapping[str, Json]) -> Iterator[Mapping[str, Json]]:
-    for citation in elements(said.get("citations")):
-        yield from map(members, elements(members(citation).get("retrievedReferences")))
-    yield from map(members, elements(said.get("results")))
+def _references(fields: Mapping[str, Json]) -> Iterator[Mapping[str, Json]]:
+    for citation in as_array(fields.get("citations")):
+        yield from map(as_object, as_array(as_object(citation).get("retrievedReferences")))
+    yield from map(as_object, as_array(fields.get("results")))
 
 
-def _found(reference: Mapping[str, Json]) -> Json:
-    place = reference.get("location") or members(reference.get("sourceRetriever")).get("identifier")
-    return {"id": place, "score": None, "content": reference.get("content")}
+def _document(reference: Mapping[str, Json]) -> Json:
+    location = reference.get("location") or as_object(reference.get("sourceRetriever")).get("identifier")
+    return {"id": location, "score": None, "content": reference.get("content")}
+
+
+DIALECT: Final = Dialect(
+    name="bedrock_others",
+    claim=claim,
+    summarize_request=summarize_request,
+    assemble=assemble,
+    summarize_answer=summarize_answer,
+    answer_form=streamed_by_path("eventstream"),
+    error_body=message_error,
+    error_headers=error_headers,
+)

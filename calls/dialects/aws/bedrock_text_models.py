@@ -1,101 +1,111 @@
 """The text models behind Bedrock's InvokeModel: the names that each has for text, stop reason and token counts.
 
-A `Family` says how its chunks become its whole answer, and what that says. Titan, Llama, Mistral and Cohere's Command stream; AI21's
-Jurassic answers whole.
+A `TextModelFamily` builds the answer from its chunks, and summarizes it. Titan, Llama, Mistral and Cohere's Command stream; AI21's
+Jurassic does not.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from calls.codec.lenient_json import count, elements, members, some, text
-from calls.dialects import AnswerSummary
-from calls.dialects.parts.pieces import PiecedObject, payload
+from calls.codec.lenient_json import as_array, as_count, as_object, as_text, as_text_or_none
+from calls.dialects.dialect import AnswerSummary
+from calls.dialects.parts.pieces import PiecedObject, parse_payload
 from calls.model import Json, Usage
 
 type Fields = Mapping[str, Json]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
-    """One shape of text model."""
+class TextModelFamily:
+    """A family of text models that share a shape."""
 
     piece: str
-    """The member of a chunk that holds text."""
-    whole: Callable[[Fields, str], Json]
-    """The answer, from the last values of all other members and the text."""
-    told: Callable[[Fields], AnswerSummary]
+    """The member of a chunk that has the text."""
+    build_answer: Callable[[Fields, str], Json]
+    """Build the answer from the last values of all other members and the text."""
+    summarize_answer: Callable[[Fields], AnswerSummary]
 
 
-def _first(answer: Fields, name: str) -> Fields:
-    entries = elements(answer.get(name))
-    return members(entries[0]) if entries else {}
+def _first_entry(answer: Fields, name: str) -> Fields:
+    entries = as_array(answer.get(name))
+    return as_object(entries[0]) if entries else {}
 
 
-def _titan(state: Fields, said: str) -> Json:
-    result = {"tokenCount": state.get("totalOutputTextTokenCount"), "outputText": said}
+def _titan_answer(state: Fields, text: str) -> Json:
+    result = {"tokenCount": state.get("totalOutputTextTokenCount"), "outputText": text}
     result["completionReason"] = state.get("completionReason")
     return {"inputTextTokenCount": state.get("inputTextTokenCount"), "results": [result]}
 
 
-def _titan_told(answer: Fields) -> AnswerSummary:
-    result = _first(answer, "results")
-    usage = Usage(input_tokens=count(answer.get("inputTextTokenCount")), output_tokens=count(result.get("tokenCount")))
-    return AnswerSummary(
-        text=some(result.get("outputText")), finish_reason=some(result.get("completionReason")), usage=usage
-    )
-
-
-def _llama(state: Fields, said: str) -> Json:
-    return {"generation": said, **state}
-
-
-def _llama_told(answer: Fields) -> AnswerSummary:
+def _summarize_titan(answer: Fields) -> AnswerSummary:
+    result = _first_entry(answer, "results")
     usage = Usage(
-        input_tokens=count(answer.get("prompt_token_count")),
-        output_tokens=count(answer.get("generation_token_count")),
+        input_tokens=as_count(answer.get("inputTextTokenCount")), output_tokens=as_count(result.get("tokenCount"))
     )
     return AnswerSummary(
-        text=some(answer.get("generation")), finish_reason=some(answer.get("stop_reason")), usage=usage
+        text=as_text_or_none(result.get("outputText")),
+        finish_reason=as_text_or_none(result.get("completionReason")),
+        usage=usage,
     )
 
 
-def _mistral(state: Fields, said: str) -> Json:
-    return {"outputs": [{"text": said, **state}]}
+def _llama_answer(state: Fields, text: str) -> Json:
+    return {"generation": text, **state}
 
 
-def _mistral_told(answer: Fields) -> AnswerSummary:
-    output = _first(answer, "outputs")
-    return AnswerSummary(text=some(output.get("text")), finish_reason=some(output.get("stop_reason")))
+def _summarize_llama(answer: Fields) -> AnswerSummary:
+    usage = Usage(
+        input_tokens=as_count(answer.get("prompt_token_count")),
+        output_tokens=as_count(answer.get("generation_token_count")),
+    )
+    return AnswerSummary(
+        text=as_text_or_none(answer.get("generation")),
+        finish_reason=as_text_or_none(answer.get("stop_reason")),
+        usage=usage,
+    )
 
 
-def _command(state: Fields, said: str) -> Json:
-    kept = {name: value for name, value in state.items() if name not in ("is_finished", "index")}
-    return {"generations": [{**kept, "text": said}]}
+def _mistral_answer(state: Fields, text: str) -> Json:
+    return {"outputs": [{"text": text, **state}]}
 
 
-def _command_told(answer: Fields) -> AnswerSummary:
-    generation = _first(answer, "generations") or answer
-    return AnswerSummary(text=some(generation.get("text")), finish_reason=some(generation.get("finish_reason")))
+def _summarize_mistral(answer: Fields) -> AnswerSummary:
+    output = _first_entry(answer, "outputs")
+    return AnswerSummary(
+        text=as_text_or_none(output.get("text")), finish_reason=as_text_or_none(output.get("stop_reason"))
+    )
 
 
-def _jurassic_told(answer: Fields) -> AnswerSummary:
-    completion = _first(answer, "completions")
-    said, reason = members(completion.get("data")), members(completion.get("finishReason"))
-    return AnswerSummary(text=some(said.get("text")), finish_reason=some(reason.get("reason")))
+def _command_answer(state: Fields, text: str) -> Json:
+    members = {name: value for name, value in state.items() if name not in ("is_finished", "index")}
+    return {"generations": [{**members, "text": text}]}
 
 
-def _unstreamed(state: Fields, said: str) -> Json:
-    return {**state, "text": said}
+def _summarize_command(answer: Fields) -> AnswerSummary:
+    generation = _first_entry(answer, "generations") or answer
+    return AnswerSummary(
+        text=as_text_or_none(generation.get("text")), finish_reason=as_text_or_none(generation.get("finish_reason"))
+    )
 
 
-TITAN: Final = Family(piece="outputText", whole=_titan, told=_titan_told)
-LLAMA: Final = Family(piece="generation", whole=_llama, told=_llama_told)
-MISTRAL: Final = Family(piece="text", whole=_mistral, told=_mistral_told)
-COMMAND: Final = Family(piece="text", whole=_command, told=_command_told)
-JURASSIC: Final = Family(piece="text", whole=_unstreamed, told=_jurassic_told)
+def _summarize_jurassic(answer: Fields) -> AnswerSummary:
+    completion = _first_entry(answer, "completions")
+    data, reason = as_object(completion.get("data")), as_object(completion.get("finishReason"))
+    return AnswerSummary(text=as_text_or_none(data.get("text")), finish_reason=as_text_or_none(reason.get("reason")))
 
-ANSWERS: Final[Mapping[str, Family]] = {
+
+def _jurassic_answer(state: Fields, text: str) -> Json:
+    return {**state, "text": text}
+
+
+TITAN: Final = TextModelFamily(piece="outputText", build_answer=_titan_answer, summarize_answer=_summarize_titan)
+LLAMA: Final = TextModelFamily(piece="generation", build_answer=_llama_answer, summarize_answer=_summarize_llama)
+MISTRAL: Final = TextModelFamily(piece="text", build_answer=_mistral_answer, summarize_answer=_summarize_mistral)
+COMMAND: Final = TextModelFamily(piece="text", build_answer=_command_answer, summarize_answer=_summarize_command)
+JURASSIC: Final = TextModelFamily(piece="text", build_answer=_jurassic_answer, summarize_answer=_summarize_jurassic)
+
+ANSWERS: Final[Mapping[str, TextModelFamily]] = {
     "results": TITAN,
     "inputTextTokenCount": TITAN,
     "generation": LLAMA,
@@ -106,7 +116,7 @@ ANSWERS: Final[Mapping[str, Family]] = {
 }
 """Families by a member that only their answers have."""
 
-CHUNKS: Final[Mapping[str, Family]] = {
+CHUNKS: Final[Mapping[str, TextModelFamily]] = {
     "outputText": TITAN,
     "generation": LLAMA,
     "outputs": MISTRAL,
@@ -118,58 +128,62 @@ CHUNKS: Final[Mapping[str, Family]] = {
 class BedrockTextModelsStream:
     """The chunks of one streamed text."""
 
-    def __init__(self, family: Family) -> None:
+    def __init__(self, family: TextModelFamily) -> None:
         self._family = family
         self._state: dict[str, Json] = {}
         self._pieces: list[str] = []
 
-    def take(self, event: str, data: str) -> None:  # noqa: ARG002 # a chunk has no name
-        """Take one chunk. What is null in it is not yet known."""
-        chunk = payload(data)
-        for name, value in (_first(chunk, "outputs") or chunk).items():
+    def add_message(self, event: str, data: str) -> None:  # noqa: ARG002 # a chunk has no name
+        """Add one chunk. Null stands for a value that is not known yet."""
+        chunk = parse_payload(data)
+        for name, value in (_first_entry(chunk, "outputs") or chunk).items():
             if name == self._family.piece:
-                self._pieces.append(text(value))
+                self._pieces.append(as_text(value))
             elif value is not None or name not in self._state:
                 self._state[name] = value
 
     @property
     def answer(self) -> Json:
         """The answer so far."""
-        return self._family.whole(self._state, "".join(self._pieces))
+        return self._family.build_answer(self._state, "".join(self._pieces))
 
     @property
-    def complete(self) -> bool:
-        """Whether it said why it ended."""
-        return any(some(self._state.get(name)) for name in ("stop_reason", "finish_reason", "completionReason"))
+    def is_complete(self) -> bool:
+        """Whether there is a finish reason."""
+        return any(
+            as_text_or_none(self._state.get(name)) for name in ("stop_reason", "finish_reason", "completionReason")
+        )
 
 
-class Choices:
-    """The chunks of a text whose pieces stand where the whole would: DeepSeek's `text`, the `message` of Mistral's newer models."""
+class ChoicesStream:
+    """The chunks of a text whose pieces are at the place of the whole text: DeepSeek's `text`, `message` of Mistral's newer models."""
 
     def __init__(self) -> None:
         self._state: dict[str, Json] = {}
         self._choices: dict[int, PiecedObject] = {}
 
-    def take(self, event: str, data: str) -> None:  # noqa: ARG002 # a chunk has no name
-        """Take one chunk."""
-        for name, value in payload(data).items():
+    def add_message(self, event: str, data: str) -> None:  # noqa: ARG002 # a chunk has no name
+        """Add one chunk."""
+        for name, value in parse_payload(data).items():
             if name != "choices":
                 self._state[name] = value
                 continue
-            for place, choice in enumerate(map(members, elements(value))):
-                index = count(choice.get("index"))
-                self._choices.setdefault(place if index is None else index, PiecedObject(_PIECES)).take(choice)
+            for place, choice in enumerate(map(as_object, as_array(value))):
+                index = as_count(choice.get("index"))
+                self._choices.setdefault(place if index is None else index, PiecedObject(_PIECES)).add(choice)
 
     @property
     def answer(self) -> Json:
         """The answer so far."""
-        return {**self._state, "choices": [self._choices[index].whole() for index in sorted(self._choices)]}
+        return {**self._state, "choices": [self._choices[index].build() for index in sorted(self._choices)]}
 
     @property
-    def complete(self) -> bool:
-        """Whether each said why it ended."""
-        ends = [choice.whole() for choice in self._choices.values()]
-        return bool(ends) and all(some(end.get("stop_reason")) or some(end.get("finish_reason")) for end in ends)
+    def is_complete(self) -> bool:
+        """Whether each choice has a finish reason."""
+        ends = [choice.build() for choice in self._choices.values()]
+        return bool(ends) and all(
+            as_text_or_none(end.get("stop_reason")) or as_text_or_none(end.get("finish_reason")) for end in ends
+        )
 
 
 _PIECES: Final = frozenset(("text", "content", "arguments", "reasoning_content"))

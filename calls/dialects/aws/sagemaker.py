@@ -1,78 +1,100 @@
-"""Models at AWS SageMaker's endpoints, whose bodies are those of their servers, mostly TGI or OpenAI's.
+"""Models at AWS SageMaker's endpoints, whose bodies are in the shape of their servers: mostly TGI's or OpenAI's.
 
-A stream comes in Amazon's frames, whose payloads are the pieces of the server's own stream.
+The payloads of Amazon's frames are the pieces of the server's own stream.
 """
 
 import re
 from typing import Final
 
-from calls.codec.lenient_json import members
-from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.codec.lenient_json import as_object
+from calls.dialects.dialect import AnswerSummary, Assembly, Claim, Dialect, RequestSummary, Service
 from calls.dialects.openai import chat as openai_chat
 from calls.dialects.parts.assembly import Accumulator, AccumulatorAssembly
-from calls.dialects.parts.pieces import payload
+from calls.dialects.parts.pieces import parse_payload
 from calls.dialects.services import text_generation
 from calls.framing import Framing, payloads, sse
 from calls.model import Headers, Json
-
-NAME: Final = "sagemaker"
 
 _HOST: Final = re.compile(r"runtime(-fips)?\.sagemaker\..+\.amazonaws\.com(\.cn)?")
 _PATH: Final = re.compile(r"(/endpoints/([^/]+)/)(invocations|invocations-response-stream)")
 _FRAMINGS: Final[tuple[Framing, ...]] = (payloads, sse)
 
 
-def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:  # noqa: ARG001 # as the protocol has it
-    """An endpoint, asked whole or for a stream: it is the model as far as anybody can tell."""
+def claim(method: str, host: str, path: str, _headers: Headers) -> Claim | None:
+    """Claim the invocations of an endpoint. Its name stands for the model, which is not known."""
     match = _PATH.fullmatch(path) if method == "POST" and _HOST.fullmatch(host) else None
     if match is None:
         return None
-    streams, place = match[3].endswith("stream"), match[1] + "invocations"
-    return Claim(dialect=NAME, operation="text_completion", kind="model", path=place, model=match[2], streams=streams)
+    streams, key_path = match[3].endswith("stream"), match[1] + "invocations"
+    return Claim(operation="text_completion", kind="model", path=key_path, model=match[2], streams=streams)
 
 
-def asked(body: Json) -> RequestSummary:
-    """What a request says, in whichever shape."""
-    return openai_chat.asked(body) if "messages" in members(body) else text_generation.asked(body)
+def summarize_request(body: Json) -> RequestSummary:
+    """Summarize a request in either shape."""
+    return (
+        openai_chat.summarize_request(body)
+        if "messages" in as_object(body)
+        else text_generation.summarize_request(body)
+    )
 
 
-def told(answer: Json) -> AnswerSummary:
-    """What an answer says, in whichever shape."""
-    return openai_chat.told(answer) if "choices" in members(answer) else text_generation.told(answer)
+def summarize_answer(answer: Json) -> AnswerSummary:
+    """Summarize an answer in either shape."""
+    return (
+        openai_chat.summarize_answer(answer)
+        if "choices" in as_object(answer)
+        else text_generation.summarize_answer(answer)
+    )
 
 
 def assemble(content_type: str) -> Assembly:
-    """An assembly for an answer, streamed or not."""
+    """Make an assembly for an answer, streamed or not."""
     return AccumulatorAssembly(content_type, SagemakerStream(), _FRAMINGS)
 
 
 class SagemakerStream:
-    """The carried events, whoever's shape they have."""
+    """The carried events, in either shape."""
 
     def __init__(self) -> None:
         self._inner: Accumulator | None = None
         self._error: Json = None
 
-    def take(self, event: str, data: str) -> None:
-        """Take one event, or an exception under HTTP 200."""
+    def add_message(self, event: str, data: str) -> None:
+        """Add one event, or an exception under HTTP 200."""
         if event.startswith(("exception:", "error:")):
-            self._error = {"type": event.partition(":")[2], **payload(data)}
+            self._error = {"type": event.partition(":")[2], **parse_payload(data)}
             return
         if self._inner is None:
             self._inner = (
-                openai_chat.ChatStream() if "choices" in payload(data) else text_generation.TextGenerationStream()
+                openai_chat.ChatStream() if "choices" in parse_payload(data) else text_generation.TextGenerationStream()
             )
-        self._inner.take(event, data)
+        self._inner.add_message(event, data)
 
     @property
     def answer(self) -> Json:
         """The answer so far; where there is only an error, the error's own body."""
-        whole = members(self._inner.answer) if self._inner else {}
+        whole = as_object(self._inner.answer) if self._inner else {}
         if self._error is not None:
             return {**whole, "error": self._error} if whole else self._error
         return dict(whole) or None
 
     @property
-    def complete(self) -> bool | None:
-        """Whether the carried stream ended, and no error came."""
-        return self._inner.complete if self._inner and self._error is None else False
+    def is_complete(self) -> bool | None:
+        """Whether the carried stream ended, and no error arrived."""
+        return self._inner.is_complete if self._inner and self._error is None else False
+
+
+DIALECT: Final = Dialect(
+    name="sagemaker",
+    claim=claim,
+    services=(
+        Service(
+            provider="aws.sagemaker",
+            host_pattern=r"runtime(-fips)?\.sagemaker\..+\.amazonaws\.com(\.cn)?",
+            only_models=False,
+        ),
+    ),
+    summarize_request=summarize_request,
+    assemble=assemble,
+    summarize_answer=summarize_answer,
+)

@@ -1,21 +1,19 @@
 """Google's Discovery Engine (Vertex AI Search, Agentspace): answers from documents, conversations, assistants, grounding checks.
 
-A stream is an array of answers so far, whose texts and lists are pieces; the one that says that it succeeded is the whole answer again.
-Its searches are with `vectors`, its ranking with `rerank`.
+A stream is an array of partial answers, whose texts and lists are pieces; the one with the state SUCCEEDED repeats the whole answer.
+Its searches belong to `vectors`, its ranking to `rerank`.
 """
 
 import re
 from collections.abc import Mapping
 from typing import Final
 
-from calls.codec.lenient_json import count, elements, members, some, text
-from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.codec.lenient_json import as_array, as_count, as_object, as_text, as_text_or_none
+from calls.dialects.dialect import AnswerSummary, Assembly, Claim, Dialect, RequestSummary
 from calls.dialects.parts.assembly import AccumulatorAssembly
-from calls.dialects.parts.pieces import payload
+from calls.dialects.parts.pieces import parse_payload
 from calls.framing import Framing, json_array, sse
 from calls.model import Headers, Json
-
-NAME: Final = "discovery"
 
 _HOST: Final = re.compile(r"(.+-)?discoveryengine\.googleapis\.com")
 _PATH: Final = re.compile(
@@ -31,23 +29,22 @@ _VERBS: Final = {
     "assist": ("assist", "invoke_agent"),
     "streamAssist": ("assist", "invoke_agent"),
 }
-"""A verb as it counts in a key, and what it asks for."""
+"""The verb that counts in a key, and its operation."""
 
 _STATES: Final = ("STATE_UNSPECIFIED", "IN_PROGRESS", "FAILED", "SUCCEEDED", "STREAMING")
-"""Google's SDK asks for enums as numbers (`$alt=json;enum-encoding=int`)."""
+"""The states by number: Google's SDK requests enums as numbers (`$alt=json;enum-encoding=int`)."""
 
 _UNDONE: Final = frozenset(("STATE_UNSPECIFIED", "IN_PROGRESS", "STREAMING"))
 _FRAMINGS: Final[tuple[Framing, ...]] = (sse, json_array)
 
 
-def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:  # noqa: ARG001 # as the protocol has it
-    """Google's hosts for it; whose project pays is not what is asked."""
+def claim(method: str, host: str, path: str, _headers: Headers) -> Claim | None:
+    """Claim Google's hosts for it. The project is not part of the key."""
     match = _PATH.fullmatch(path) if method == "POST" and _HOST.fullmatch(host) else None
     if match is None:
         return None
     verb, operation = _VERBS[match[2]]
     return Claim(
-        dialect=NAME,
         operation=operation,
         kind="model",
         path=_PROJECT.sub("/projects/*/", f"{match[1]}:{verb}"),
@@ -56,69 +53,79 @@ def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
     )
 
 
-def asked(body: Json) -> RequestSummary:
-    """The model, where it is chosen."""
-    request = members(body)
-    answered = members(members(request.get("answerGenerationSpec")).get("modelSpec")).get("modelVersion")
-    summed = members(members(request.get("summarySpec")).get("modelSpec")).get("version")
-    assisted = members(request.get("generationSpec")).get("modelId")
-    return RequestSummary(model=some(answered) or some(summed) or some(assisted))
+def summarize_request(body: Json) -> RequestSummary:
+    """Find the model, where one is chosen."""
+    request = as_object(body)
+    answer_model = as_object(as_object(request.get("answerGenerationSpec")).get("modelSpec")).get("modelVersion")
+    summary_model = as_object(as_object(request.get("summarySpec")).get("modelSpec")).get("version")
+    assistant_model = as_object(request.get("generationSpec")).get("modelId")
+    return RequestSummary(
+        model=as_text_or_none(answer_model) or as_text_or_none(summary_model) or as_text_or_none(assistant_model)
+    )
 
 
-def told(answer: Json) -> AnswerSummary:
-    """What it says, and which documents it rests on."""
-    said = members(answer)
-    one = members(said.get("answer"))
-    summary = members(members(said.get("reply")).get("summary"))
-    words = some(one.get("answerText")) or some(summary.get("summaryText")) or _replies(one)
-    found = one.get("references") or said.get("searchResults") or said.get("citedChunks")
-    return AnswerSummary(text=words or None, finish_reason=_state(one), results=tuple(elements(found)))
+def summarize_answer(answer: Json) -> AnswerSummary:
+    """Find the text, and the documents that it cites."""
+    fields = as_object(answer)
+    partial = as_object(fields.get("answer"))
+    summary = as_object(as_object(fields.get("reply")).get("summary"))
+    text = (
+        as_text_or_none(partial.get("answerText"))
+        or as_text_or_none(summary.get("summaryText"))
+        or _reply_text(partial)
+    )
+    found = partial.get("references") or fields.get("searchResults") or fields.get("citedChunks")
+    return AnswerSummary(text=text or None, finish_reason=_answer_state(partial), results=tuple(as_array(found)))
 
 
-def _replies(one: Mapping[str, Json]) -> str:
-    """What an assistant says, without its thoughts."""
+def _reply_text(answer: Mapping[str, Json]) -> str:
+    """An assistant's text, without its thoughts."""
     contents = [
-        members(members(members(reply).get("groundedContent")).get("content")) for reply in elements(one.get("replies"))
+        as_object(as_object(as_object(reply).get("groundedContent")).get("content"))
+        for reply in as_array(answer.get("replies"))
     ]
-    return "".join(text(content.get("text")) for content in contents if content.get("thought") is not True)
+    return "".join(as_text(content.get("text")) for content in contents if content.get("thought") is not True)
 
 
-def _state(one: Mapping[str, Json]) -> str | None:
-    number = count(one.get("state"))
-    return some(one.get("state")) if number is None or number >= len(_STATES) else _STATES[number]
+def _answer_state(answer: Mapping[str, Json]) -> str | None:
+    number = as_count(answer.get("state"))
+    return as_text_or_none(answer.get("state")) if number is None or number >= len(_STATES) else _STATES[number]
 
 
 def assemble(content_type: str) -> Assembly:
-    """An assembly for an answer, whole or so far."""
+    """Make an assembly for an answer, streamed or not."""
     return AccumulatorAssembly(content_type, DiscoveryStream(), _FRAMINGS)
 
 
 class DiscoveryStream:
-    """The answers so far of one stream."""
+    """The partial answers of one stream."""
 
     def __init__(self) -> None:
-        self._state: dict[str, Json] = {}
+        self._other_members: dict[str, Json] = {}
+        """The members beside the answer, such as the session."""
+
         self._answer: dict[str, Json] = {}
         self._texts: list[str] = []
         self._lists: dict[str, list[Json]] = {}
         self._error: Json = None
 
-    def take(self, event: str, data: str) -> None:  # noqa: ARG002 # answers have no names
-        """Take one answer so far, or an error under HTTP 200."""
-        for name, value in payload(data).items():
+    def add_message(self, event: str, data: str) -> None:  # noqa: ARG002 # answers have no names
+        """Add one partial answer, or an error under HTTP 200."""
+        for name, value in parse_payload(data).items():
             if name == "error":
                 self._error = value
             elif name == "answer":
-                self._take(members(value))
+                self._add_answer(as_object(value))
             else:
-                self._state[name] = value
+                self._other_members[name] = value
 
-    def _take(self, one: Mapping[str, Json]) -> None:
-        if _state(one) == "SUCCEEDED" and "answerText" in one:
+    def _add_answer(self, partial: Mapping[str, Json]) -> None:
+        if _answer_state(partial) == "SUCCEEDED" and "answerText" in partial:
+            # The last answer repeats the whole text, so it replaces the pieces.
             self._answer, self._texts, self._lists = {}, [], {}
-        for name, value in one.items():
+        for name, value in partial.items():
             if name == "answerText":
-                self._texts.append(text(value))
+                self._texts.append(as_text(value))
             elif isinstance(value, list):
                 self._lists.setdefault(name, []).extend(value)
             else:
@@ -127,13 +134,22 @@ class DiscoveryStream:
     @property
     def answer(self) -> Json:
         """The answer so far; where there is only an error, the error's own body."""
-        words: dict[str, Json] = {"answerText": "".join(self._texts)} if self._texts else {}
-        one = {**self._answer, **words, **self._lists}
-        whole: dict[str, Json] = {**({"answer": one} if one else {}), **self._state}
+        text: dict[str, Json] = {"answerText": "".join(self._texts)} if self._texts else {}
+        partial = {**self._answer, **text, **self._lists}
+        whole: dict[str, Json] = {**({"answer": partial} if partial else {}), **self._other_members}
         return whole or None if self._error is None else {**whole, "error": self._error}
 
     @property
-    def complete(self) -> bool:
-        """Whether it said what became of the answer, and no error."""
-        state = _state(self._answer)
+    def is_complete(self) -> bool:
+        """Whether the answer has a final state, and no error."""
+        state = _answer_state(self._answer)
         return self._error is None and state is not None and state not in _UNDONE
+
+
+DIALECT: Final = Dialect(
+    name="discovery",
+    claim=claim,
+    summarize_request=summarize_request,
+    assemble=assemble,
+    summarize_answer=summarize_answer,
+)

@@ -1,34 +1,31 @@
 """Google's Code Assist, which the Gemini CLI uses: `generateContent` in an envelope.
 
-It is a carrier: the envelope says which model and whose request it is; what it holds is Gemini's, and so is what the answer's holds.
+It is a carrier: the envelope has the model and the project; the request and the response in it are Gemini's.
 """
 
 import re
 from typing import Final
 
 from calls.codec.json import dumps
-from calls.codec.lenient_json import members, some
-from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.codec.lenient_json import as_object, as_text_or_none
+from calls.dialects.dialect import AnswerPaths, AnswerSummary, Assembly, Claim, Dialect, RequestSummary, Service
 from calls.dialects.google import gemini
 from calls.dialects.parts.assembly import AccumulatorAssembly
-from calls.dialects.parts.pieces import payload
+from calls.dialects.parts.pieces import parse_payload
 from calls.framing import Framing, json_array, sse
 from calls.model import Headers, Json
-
-NAME: Final = "gemini_code"
 
 _PATH: Final = re.compile(r"((?:.*/)?v1internal:)(generateContent|streamGenerateContent|countTokens)")
 _FRAMINGS: Final[tuple[Framing, ...]] = (sse, json_array)
 
 
-def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:  # noqa: ARG001 # as the protocol has it
-    """Any host's `…/v1internal:VERB`."""
+def claim(method: str, _host: str, path: str, _headers: Headers) -> Claim | None:
+    """Claim `…/v1internal:VERB` at any host."""
     match = _PATH.fullmatch(path) if method == "POST" else None
     if match is None:
         return None
     counts, streams = match[2] == "countTokens", match[2] == "streamGenerateContent"
     return Claim(
-        dialect=NAME,
         operation="count_tokens" if counts else "generate_content",
         kind="model",
         path=match[1] + ("countTokens" if counts else "generateContent"),
@@ -36,21 +33,21 @@ def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
     )
 
 
-def asked(body: Json) -> RequestSummary:
-    """The model, and the answers of functions that follow its last word."""
-    envelope = members(body)
-    results = gemini.asked(envelope.get("request")).tool_results
-    return RequestSummary(model=some(envelope.get("model")), tool_results=results)
+def summarize_request(body: Json) -> RequestSummary:
+    """Find the model, and the function results after its last message."""
+    envelope = as_object(body)
+    results = gemini.summarize_request(envelope.get("request")).tool_results
+    return RequestSummary(model=as_text_or_none(envelope.get("model")), tool_results=results)
 
 
-def told(answer: Json) -> AnswerSummary:
-    """What the response in the envelope says; a count of tokens has none."""
-    envelope = members(answer)
-    return gemini.told(envelope.get("response", answer))
+def summarize_answer(answer: Json) -> AnswerSummary:
+    """Summarize the response in the envelope. An answer with a token count has no envelope."""
+    envelope = as_object(answer)
+    return gemini.summarize_answer(envelope.get("response", answer))
 
 
 def assemble(content_type: str) -> Assembly:
-    """An assembly for an answer, streamed or not."""
+    """Make an assembly for an answer, streamed or not."""
     return AccumulatorAssembly(content_type, GeminiCodeStream(), _FRAMINGS)
 
 
@@ -61,26 +58,43 @@ class GeminiCodeStream:
         self._inner = gemini.GeminiStream()
         self._state: dict[str, Json] = {}
 
-    def take(self, event: str, data: str) -> None:
-        """Take one chunk; an error comes bare."""
-        said = payload(data)
-        self._state |= {name: value for name, value in said.items() if name not in ("response", "error")}
+    def add_message(self, event: str, data: str) -> None:
+        """Add one chunk; an error has no envelope."""
+        fields = parse_payload(data)
+        self._state |= {name: value for name, value in fields.items() if name not in ("response", "error")}
         inner = (
-            members(said.get("response"))
-            if "response" in said
-            else {name: said[name] for name in ("error",) if name in said}
+            as_object(fields.get("response"))
+            if "response" in fields
+            else {name: fields[name] for name in ("error",) if name in fields}
         )
-        self._inner.take(event, dumps(inner).decode())
+        self._inner.add_message(event, dumps(inner).decode())
 
     @property
     def answer(self) -> Json:
         """The envelope with the response so far."""
         inner = self._inner.answer
-        if inner is None or ("error" in members(inner) and "candidates" not in members(inner)):
+        if inner is None or ("error" in as_object(inner) and "candidates" not in as_object(inner)):
             return inner
         return {**self._state, "response": inner}
 
     @property
-    def complete(self) -> bool:
-        """Whether the response is whole."""
-        return self._inner.complete
+    def is_complete(self) -> bool:
+        """Whether the response is complete."""
+        return self._inner.is_complete
+
+
+DIALECT: Final = Dialect(
+    name="gemini_code",
+    claim=claim,
+    services=(Service(provider="gcp.gemini", host_pattern=r"cloudcode-pa\.googleapis\.com", only_models=False),),
+    summarize_request=summarize_request,
+    assemble=assemble,
+    summarize_answer=summarize_answer,
+    answer_form=gemini.requested_form,
+    answer_paths=AnswerPaths(
+        texts=("response/candidates/0/content/parts/*/text",),
+        calls=("response/candidates/0/content/parts/*/functionCall",),
+        arguments=("args",),
+    ),
+    error_body=gemini.error_body,
+)

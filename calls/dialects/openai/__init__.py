@@ -1,12 +1,6 @@
-"""The APIs of OpenAI, and of the many services that copy them.
+"""The APIs of OpenAI, and of the many services that copy them. Each module declares a dialect, except:
 
-chat                   Chat Completions
-completions            Completions, the older API
-embeddings             Embeddings
-responses              Responses
-responses_websocket    Responses over a WebSocket
-realtime               Realtime over a WebSocket
-assistants             Assistants (beta)
-agents                 Agents (beta)
-rest                   images, speech, videos, moderation, files, vector stores
+chat_writer            stream a whole chat completion
+responses_writer       stream a whole response
+compatible_services    the hosts of services that copy OpenAI's API
 """

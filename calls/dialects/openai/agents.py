@@ -1,26 +1,25 @@
 """OpenAI's Agents (beta): sessions of agents that OpenAI runs, `POST …/agents/sessions`.
 
-A session is told again and again while its turns go on; between, a stream tells the turns and their items, each whole at its begin and at its
-end, texts in pieces between. A session does not hold what was said in it, so its answer is the session with what came beside it, as `turns` and
-`items`. What it is told later (`POST …/events`) is answered on the stream of its events.
+A stream repeats the session as its turns proceed; between, it has the turns and their items, each whole at its start and its end, with
+pieces of texts between. A session does not contain its turns, so the answer made here is the session with `turns` and `items`
+added. Later input (`POST …/events`) is answered on the stream of the session's events.
 """
 
 import re
 from collections.abc import Mapping
 from typing import Final
 
-from calls.codec.lenient_json import count, elements, members, some, text
-from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.codec.lenient_json import as_array, as_count, as_object, as_text, as_text_or_none
+from calls.dialects.dialect import AnswerSummary, Assembly, Claim, Dialect, RequestSummary
 from calls.dialects.parts.assembly import AccumulatorAssembly
-from calls.dialects.parts.pieces import payload
+from calls.dialects.parts.error_bodies import openai_error
+from calls.dialects.parts.pieces import parse_payload
 from calls.model import Headers, Json, ToolCall, Usage
-
-NAME: Final = "openai_agents"
 
 _PATH: Final = re.compile(r"(?:.*/)?v1/agents/sessions(?P<events>/[^/]+/events)?")
 
 _ENDS: Final = frozenset(("idle", "failed", "requires_action", "budget_reached"))
-"""What a session comes to when its turns are over: no more is told until it is asked again."""
+"""Events after which a session is idle until its next input."""
 
 _UNDONE: Final = frozenset(("queued", "in_progress"))
 
@@ -30,141 +29,141 @@ _PARTS: Final = {
     "reasoning_summary_part": ("summary", "summary_index", "summary_text"),
     "reasoning_summary_text": ("summary", "summary_index", "summary_text"),
 }
-"""What comes in pieces: the list and the index in it of its part, and the part's type."""
+"""What arrives in pieces: the list of its part, the member with the index in that list, and the part's type."""
 
 
-def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:  # noqa: ARG001 # as the protocol has it
-    """OpenAI's own; what only manages sessions is of its other services."""
+def claim(method: str, host: str, path: str, _headers: Headers) -> Claim | None:
+    """Claim OpenAI's sessions; requests that manage them belong to `openai_rest`."""
     match = _PATH.fullmatch(path) if host.endswith("api.openai.com") else None
     match method, match and match["events"]:
         case "POST", _ if match:
-            return Claim(dialect=NAME, operation="invoke_agent", kind="model")
+            return Claim(operation="invoke_agent", kind="model")
         case "GET", str():
-            return Claim(dialect=NAME, operation="listen", kind="model")
+            return Claim(operation="listen", kind="model")
         case _:
             return None
 
 
-def asked(body: Json) -> RequestSummary:
-    """The model, where it is not a saved agent's own, and what tools answered."""
-    request = members(body)
-    events = (members(event) for event in elements(request.get("events")))
+def summarize_request(body: Json) -> RequestSummary:
+    """Find the model, unless a saved agent determines it, and the results of tools."""
+    request = as_object(body)
+    events = (as_object(event) for event in as_array(request.get("events")))
     results = tuple(
         {"id": event.get("call_id"), "content": event.get("output", event.get("error"))}
         for event in events
-        if text(event.get("type")).endswith(".tool_result")
+        if as_text(event.get("type")).endswith(".tool_result")
     )
-    return RequestSummary(model=some(members(request.get("agent")).get("model")), tool_results=results)
+    return RequestSummary(model=as_text_or_none(as_object(request.get("agent")).get("model")), tool_results=results)
 
 
-def told(answer: Json) -> AnswerSummary:
-    """What the session's last turn says."""
-    session = members(answer)
-    turns, items = elements(session.get("turns")), [members(item) for item in elements(session.get("items"))]
-    turn = members(turns[-1]) if turns else {}
-    said = [item for item in items if item.get("type") == "message" and item.get("role") == "assistant"]
-    usage = members(turn.get("usage") or session.get("usage"))
-    status = some(turn.get("status"))
-    calls = (item for item in items if text(item.get("type")).endswith(("_call", "_execution")))
+def summarize_answer(answer: Json) -> AnswerSummary:
+    """Find the text, tool calls and usage of the session's last turn."""
+    session = as_object(answer)
+    turns, items = as_array(session.get("turns")), [as_object(item) for item in as_array(session.get("items"))]
+    turn = as_object(turns[-1]) if turns else {}
+    messages = [item for item in items if item.get("type") == "message" and item.get("role") == "assistant"]
+    usage = as_object(turn.get("usage") or session.get("usage"))
+    status = as_text_or_none(turn.get("status"))
+    calls = (item for item in items if as_text(item.get("type")).endswith(("_call", "_execution")))
     return AnswerSummary(
-        model=some(members(session.get("agent")).get("model")),
-        text=_text(said[-1]) if said else None,
+        model=as_text_or_none(as_object(session.get("agent")).get("model")),
+        text=_message_text(messages[-1]) if messages else None,
         tool_calls=tuple(map(_tool_call, calls)),
         finish_reason=None if status in _UNDONE else status,
         usage=Usage(
-            input_tokens=count(usage.get("input_tokens")),
-            output_tokens=count(usage.get("output_tokens")),
-            cached_tokens=count(members(usage.get("input_tokens_details")).get("cached_tokens")),
-            reasoning_tokens=count(members(usage.get("output_tokens_details")).get("reasoning_tokens")),
+            input_tokens=as_count(usage.get("input_tokens")),
+            output_tokens=as_count(usage.get("output_tokens")),
+            cached_tokens=as_count(as_object(usage.get("input_tokens_details")).get("cached_tokens")),
+            reasoning_tokens=as_count(as_object(usage.get("output_tokens_details")).get("reasoning_tokens")),
         ),
     )
 
 
 def assemble(content_type: str) -> Assembly:
-    """An assembly for a session, streamed or not."""
+    """Make an assembly for a session, streamed or not."""
     return AccumulatorAssembly(content_type, OpenaiAgentsStream())
 
 
 class OpenaiAgentsStream:
-    """The events of a session. Each names what it is about."""
+    """The events of a session. Each names its subject."""
 
     def __init__(self) -> None:
         self._session: dict[str, Json] = {}
         self._turns: dict[str, dict[str, Json]] = {}
         self._items: dict[str, _Item] = {}
         self._error: Json = None
-        self._done = False
+        self._has_ended = False
 
-    def take(self, event: str, data: str) -> None:
-        """Take one event. Its type is in the payload; the event's name only repeats it."""
-        said = payload(data)
-        kind = (text(said.get("type")) or event).removeprefix("agent.session.")
-        if kind == "error" or said.get("error") is not None:
-            self._error = said.get("error") or dict(said)
-        if "session" in said:
-            self._session.update(members(said["session"]))
-            self._done = kind in _ENDS
-        elif "turn" in said:
-            turn = members(said["turn"])
-            self._turns.setdefault(text(turn.get("id")), {}).update(turn)
-            if said.get("usage") is not None:
-                self._turns[text(turn.get("id"))]["usage"] = said["usage"]
-        elif "item" in said:
-            self._item(members(said["item"]).get("id")).take_whole(members(said["item"]))
-        elif "item_id" in said:
-            self._item(said["item_id"]).take(kind.removeprefix("turn."), said)
+    def add_message(self, event: str, data: str) -> None:
+        """Add one event. Its type is in the payload; the event's name only repeats it."""
+        fields = parse_payload(data)
+        kind = (as_text(fields.get("type")) or event).removeprefix("agent.session.")
+        if kind == "error" or fields.get("error") is not None:
+            self._error = fields.get("error") or dict(fields)
+        if "session" in fields:
+            self._session.update(as_object(fields["session"]))
+            self._has_ended = kind in _ENDS
+        elif "turn" in fields:
+            turn = as_object(fields["turn"])
+            self._turns.setdefault(as_text(turn.get("id")), {}).update(turn)
+            if fields.get("usage") is not None:
+                self._turns[as_text(turn.get("id"))]["usage"] = fields["usage"]
+        elif "item" in fields:
+            self._find_item(as_object(fields["item"]).get("id")).replace(as_object(fields["item"]))
+        elif "item_id" in fields:
+            self._find_item(fields["item_id"]).add(kind.removeprefix("turn."), fields)
 
-    def _item(self, name: Json) -> "_Item":
-        return self._items.setdefault(text(name), _Item())
+    def _find_item(self, name: Json) -> "_Item":
+        return self._items.setdefault(as_text(name), _Item())
 
     @property
     def answer(self) -> Json:
-        """The session so far, with what it brought; where there is only an error, the error's own body."""
+        """The session so far, with its turns and items; where there is only an error, the error's own body."""
         beside: dict[str, Json] = {}
         if self._turns:
             beside["turns"] = list(self._turns.values())
         if self._items:
-            beside["items"] = [item.whole() for item in self._items.values()]
+            beside["items"] = [item.build() for item in self._items.values()]
         if not self._session and not beside:
             return None if self._error is None else {"error": self._error}
         answer = {**self._session, **beside}
         return answer if self._error is None else {**answer, "error": self._error}
 
     @property
-    def complete(self) -> bool:
-        """Whether the session came to rest, and no error."""
-        return self._done and self._error is None
+    def is_complete(self) -> bool:
+        """Whether the session became idle, and no error."""
+        return self._has_ended and self._error is None
 
 
 class _Item:
-    """One item of a turn while it comes."""
+    """One item of a turn while it arrives."""
 
     def __init__(self) -> None:
         self._state: dict[str, Json] = {}
         self._parts: dict[tuple[str, int], dict[str, Json]] = {}
         self._pieces: dict[tuple[str, int], list[str]] = {}
 
-    def take_whole(self, item: Mapping[str, Json]) -> None:
-        """Take the item as it begins, or as it is at its end: all that came in pieces is in it then."""
+    def replace(self, item: Mapping[str, Json]) -> None:
+        """Take the whole item, at its start or at its end, when it contains all pieces."""
         self._state.update(item)
         self._parts.clear()
         self._pieces.clear()
 
-    def take(self, kind: str, said: Mapping[str, Json]) -> None:
-        """Take a piece of a text, or a part of the item whole."""
-        what, _, how = kind.rpartition(".")
-        if what not in _PARTS:
+    def add(self, kind: str, fields: Mapping[str, Json]) -> None:
+        """Add a piece of a text, or a whole part of the item."""
+        subject, _, phase = kind.rpartition(".")
+        if subject not in _PARTS:
             return
-        field, index, part_type = _PARTS[what]
-        at = field, count(said.get(index)) or 0
+        field, index, part_type = _PARTS[subject]
+        at = field, as_count(fields.get(index)) or 0
         part = self._parts.setdefault(at, {"type": part_type, "text": ""})
-        if how == "delta":
-            self._pieces.setdefault(at, []).append(text(said.get("delta")))
+        if phase == "delta":
+            self._pieces.setdefault(at, []).append(as_text(fields.get("delta")))
             return
-        part.update(members(said.get("part")) or {"text": said.get("text")})
+        part.update(as_object(fields.get("part")) or {"text": fields.get("text")})
         self._pieces.pop(at, None)
 
-    def whole(self) -> Json:
+    def build(self) -> Json:
         """The item so far."""
         lists: dict[str, list[Json]] = {}
         for at in sorted(self._parts):
@@ -175,16 +174,30 @@ class _Item:
         return {**self._state, **lists}
 
 
-def _text(message: Mapping[str, Json]) -> str:
-    return "".join(text(members(part).get("text")) for part in elements(message.get("content")))
+def _message_text(message: Mapping[str, Json]) -> str:
+    return "".join(as_text(as_object(part).get("text")) for part in as_array(message.get("content")))
 
 
 _ASKED_FOR: Final = ("arguments", "command", "action", "content")
 
 
 def _tool_call(item: Mapping[str, Json]) -> ToolCall:
-    """A call of a function, or of a tool of OpenAI's own, which is called by its type."""
-    kind = text(item.get("type"))
-    name = text(item.get("name")) or kind.removesuffix("_call")
+    """A call of a function, or of OpenAI's own tool, which is named by its type."""
+    kind = as_text(item.get("type"))
+    name = as_text(item.get("name")) or kind.removesuffix("_call")
     member = next((name for name in _ASKED_FOR if name in item), "")
-    return ToolCall(id=some(item.get("call_id")) or some(item.get("id")), name=name, arguments=item.get(member))
+    return ToolCall(
+        id=as_text_or_none(item.get("call_id")) or as_text_or_none(item.get("id")),
+        name=name,
+        arguments=item.get(member),
+    )
+
+
+DIALECT: Final = Dialect(
+    name="openai_agents",
+    claim=claim,
+    summarize_request=summarize_request,
+    assemble=assemble,
+    summarize_answer=summarize_answer,
+    error_body=openai_error,
+)

@@ -1,21 +1,21 @@
 """The rest of OpenAI's API: images, speech, transcription, videos and moderation, which ask a model; files, vector stores and
 the like, which do not.
 
-The first are known by their paths at any host, because so many serve them; the others only at OpenAI's own and Azure's.
+The first are recognised by their paths at any host, because many services have them; the others only at OpenAI and Azure.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Final
 
-from calls.codec.lenient_json import count, elements, members, some, text
-from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.codec.lenient_json import as_array, as_count, as_object, as_text, as_text_or_none
+from calls.dialects.dialect import AnswerSummary, Assembly, Claim, Dialect, RequestSummary
 from calls.dialects.parts.assembly import AccumulatorAssembly
-from calls.dialects.parts.pieces import payload
-from calls.model import Headers, Json, Kind, Usage
-
-NAME: Final = "openai_rest"
+from calls.dialects.parts.error_bodies import openai_error
+from calls.dialects.parts.pieces import parse_payload
+from calls.dialects.parts.stream_writing import sse_message
+from calls.model import CallKind, Headers, Json, Usage
 
 _BASE: Final = r"(?:.*/)?(?:v\d+|deployments/(?P<model>[^/]+))"
 
@@ -35,7 +35,7 @@ _MEDIA: Final = tuple(
 _FORMER: Final = re.compile(
     r"(?:.*/)?v1/(?:engines/(?P<model>[^/]+)/)?(?P<what>edits|answers|classifications|search)",
 )
-"""What models were asked before there were chats, as old recordings still have it."""
+"""Operations of models before there were chats, which old recordings still have."""
 
 _VIDEO: Final = re.compile(_BASE + r"/videos/(?P<video>video_[^/]+)")
 
@@ -46,14 +46,14 @@ _LOOKS: Final = (
     ),
     (re.compile(r"open\.bigmodel\.cn|api\.z\.ai"), re.compile(r"/api/paas/v4/async-result/(?P<video>[^/]+)")),
 )
-"""Where others look after videos whose names tell nothing: Together, xAI, OpenRouter, Z.ai."""
+"""Where other services poll for videos, whose ids have no prefix: Together, xAI, OpenRouter, Z.ai."""
 
 _ONLY_HERE: Final = (
     (re.compile(r"(?:.+\.)?api\.openai\.com"), re.compile(r"/v1/decisions"), "decision"),
     (re.compile(r"openrouter\.ai"), re.compile(r"/api/alpha/decisions"), "decision"),
     (re.compile(r"openrouter\.ai"), re.compile(r"/api/v1/images"), "image_generation"),
 )
-"""What asks a model by a path that could be anything at other hosts: host, path, operation."""
+"""Requests to models at paths that mean something else at other hosts: host, path, operation."""
 
 _ANY: Final = re.compile(r"(?:.*/)?(?:v1|openai)/(?P<rest>.+)")
 _AN_ID: Final = re.compile(r".*[\d:].*|(?![a-z]+(?:_[a-z]+)+$).{25,}")
@@ -61,124 +61,122 @@ _PICTURE: Final = ("b64_json", "url", "revised_prompt")
 _UNDONE: Final = frozenset(("queued", "in_progress", "pending", "PROCESSING"))
 
 
-def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:  # noqa: ARG001 # as the protocol has it
-    """Media at any host; everything else at OpenAI's own and in Azure's folder for it."""
+def claim(method: str, host: str, path: str, _headers: Headers) -> Claim | None:
+    """Claim media at any host; everything else only at OpenAI and under `/openai/` at Azure."""
     return (
-        _media(method, path)
-        or _looks(method, host, path)
-        or _only_here(method, host, path)
-        or (_other(method, path) if _is_ours(host, path) else None)
+        _claim_media(method, path)
+        or _claim_poll(method, host, path)
+        or _claim_own_path(method, host, path)
+        or (_claim_other(method, path) if _is_openai_host(host, path) else None)
     )
 
 
-def _is_ours(host: str, path: str) -> bool:
+def _is_openai_host(host: str, path: str) -> bool:
     return host.endswith("api.openai.com") or (host.endswith(".azure.com") and "/openai/" in path)
 
 
-def _media(method: str, path: str) -> Claim | None:
+def _claim_media(method: str, path: str) -> Claim | None:
     if method == "GET" and (match := _VIDEO.fullmatch(path)):
-        return Claim(dialect=NAME, operation="poll", kind="model", polls=match["video"])
+        return Claim(operation="poll", kind="model", polls=match["video"])
     found = ((shape.fullmatch(path), operation) for shape, operation in _MEDIA if method == "POST")
     return next((_claim(operation, "model", match["model"]) for match, operation in found if match), None)
 
 
-def _looks(method: str, host: str, path: str) -> Claim | None:
+def _claim_poll(method: str, host: str, path: str) -> Claim | None:
     found = (shape.fullmatch(path) for hosts, shape in _LOOKS if method == "GET" and hosts.fullmatch(host))
-    return next(
-        (Claim(dialect=NAME, operation="poll", kind="model", polls=match["video"]) for match in found if match), None
-    )
+    return next((Claim(operation="poll", kind="model", polls=match["video"]) for match in found if match), None)
 
 
-def _only_here(method: str, host: str, path: str) -> Claim | None:
+def _claim_own_path(method: str, host: str, path: str) -> Claim | None:
     found = (name for hosts, shape, name in _ONLY_HERE if hosts.fullmatch(host) and shape.fullmatch(path))
     operation = next(found, None) if method == "POST" else None
     return _claim(operation, "model") if operation else None
 
 
-def _claim(operation: str, kind: Kind, model: str | None = None) -> Claim:
-    return Claim(dialect=NAME, operation=operation, kind=kind, model=model)
+def _claim(operation: str, kind: CallKind, model: str | None = None) -> Claim:
+    return Claim(operation=operation, kind=kind, model=model)
 
 
-def _other(method: str, path: str) -> Claim | None:
-    """What is done to what, without ids: `get_files_content`. To search a store is to retrieve."""
+def _claim_other(method: str, path: str) -> Claim | None:
+    """Claim anything else. The operation is the method and the path without ids: `get_files_content`. A search of a store is a retrieval."""
     if method == "POST" and (former := _FORMER.fullmatch(path)):
         return _claim(former["what"], "model", former["model"])
     match = _ANY.fullmatch(path)
     if match is None:
         return None
     steps = match["rest"].strip("/").split("/")
-    words = [
+    names = [
         word
         for before, word in pairwise(["", *steps])
         if before not in {"models", "engines"} and not _AN_ID.fullmatch(word)
     ]
-    kind: Kind = "retrieval" if words[:1] == ["vector_stores"] and words[-1] == "search" else "other"
-    return _claim("_".join([method.lower(), *words]), kind)
+    kind: CallKind = "retrieval" if names[:1] == ["vector_stores"] and names[-1] == "search" else "other"
+    return _claim("_".join([method.lower(), *names]), kind)
 
 
-def asked(body: Json) -> RequestSummary:
-    """The model; a form has a list of values for each field."""
-    model = members(body).get("model")
-    values = elements(model)
-    return RequestSummary(model=some(values[0]) if values else some(model))
+def summarize_request(body: Json) -> RequestSummary:
+    """Find the model; a form has a list of values for each field."""
+    model = as_object(body).get("model")
+    values = as_array(model)
+    return RequestSummary(model=as_text_or_none(values[0]) if values else as_text_or_none(model))
 
 
-def told(answer: Json) -> AnswerSummary:
-    """What a transcription says, and what it all cost. A video that is still made says whom to ask for it."""
+def summarize_answer(answer: Json) -> AnswerSummary:
+    """Find the text of a transcription, the usage, and the id of a video that is not done."""
     if isinstance(answer, str):
         return AnswerSummary(text=answer)
-    made = members(answer)
-    usage = members(made.get("usage"))
-    found = elements(made.get("data")) if made.get("object") == "vector_store.search_results.page" else ()
+    fields = as_object(answer)
+    usage = as_object(fields.get("usage"))
+    found = as_array(fields.get("data")) if fields.get("object") == "vector_store.search_results.page" else ()
     edited = (
-        next((members(choice) for choice in elements(made.get("choices"))), {})
-        if made.get("object") == "edit"
-        else made
+        next((as_object(choice) for choice in as_array(fields.get("choices"))), {})
+        if fields.get("object") == "edit"
+        else fields
     )
     return AnswerSummary(
-        model=some(made.get("model")),
-        text=some(edited.get("text")),
+        model=as_text_or_none(fields.get("model")),
+        text=as_text_or_none(edited.get("text")),
         usage=Usage(
-            input_tokens=count(usage.get("input_tokens", usage.get("prompt_tokens"))),
-            output_tokens=count(usage.get("output_tokens", usage.get("completion_tokens"))),
-            cached_tokens=count(members(usage.get("input_tokens_details")).get("cached_tokens")),
-            reasoning_tokens=count(members(usage.get("output_tokens_details")).get("reasoning_tokens")),
+            input_tokens=as_count(usage.get("input_tokens", usage.get("prompt_tokens"))),
+            output_tokens=as_count(usage.get("output_tokens", usage.get("completion_tokens"))),
+            cached_tokens=as_count(as_object(usage.get("input_tokens_details")).get("cached_tokens")),
+            reasoning_tokens=as_count(as_object(usage.get("output_tokens_details")).get("reasoning_tokens")),
         ),
-        pending=_pending(made),
-        going_on=made.keys() <= {"status", "progress"} and made.get("status") in _UNDONE,
+        pending=_pending_id(fields),
+        is_unfinished=fields.keys() <= {"status", "progress"} and fields.get("status") in _UNDONE,
         results=tuple(found),
     )
 
 
-def _pending(made: Mapping[str, Json]) -> str | None:
-    """The name of a video that is not done: whole answers of others say what they are, or have no status."""
-    if made.get("object", "video") != "video":
+def _pending_id(fields: Mapping[str, Json]) -> str | None:
+    """The id of a video that is not done. Other answers have an `object`, or no status."""
+    if fields.get("object", "video") != "video":
         return None
-    if made.keys() == {"request_id"}:  # xAI's
-        return some(made["request_id"])
-    return some(made.get("id")) if made.get("status", made.get("task_status")) in _UNDONE else None
+    if fields.keys() == {"request_id"}:  # xAI's
+        return as_text_or_none(fields["request_id"])
+    return as_text_or_none(fields.get("id")) if fields.get("status", fields.get("task_status")) in _UNDONE else None
 
 
 def assemble(content_type: str) -> Assembly:
-    """An assembly for whatever comes: JSON, a stream, a transcript as text, or bytes that say nothing to us."""
-    return _Any(content_type)
+    """Make an assembly for JSON, a stream, a transcript as text, or bytes without meaning here."""
+    return _RestAssembly(content_type)
 
 
-class _Any(AccumulatorAssembly):
-    """A body that may also be a plain text: a transcript as `text`, `srt` or `vtt`."""
+class _RestAssembly(AccumulatorAssembly):
+    """A body that can also be plain text: a transcript as `text`, `srt` or `vtt`."""
 
     def __init__(self, content_type: str) -> None:
         super().__init__(content_type, RestStream())
         self._is_text = content_type.startswith(("text/plain", "text/vtt", "text/srt", "application/x-subrip"))
 
-    def _read(self, data: bytes) -> None:
-        super()._read(data)
+    def _read_whole_body(self, data: bytes) -> None:
+        super()._read_whole_body(data)
         if self._answer is None and self._is_text and data:
             self._answer = data.decode("utf-8", "replace")
 
 
 class RestStream:
-    """A picture, a transcript, a speech or a list of events while it comes. The last event has all but what only pieces said."""
+    """An image, a transcript, speech or a list of events while it arrives. The last event has everything but the pieces."""
 
     def __init__(self) -> None:
         self._frame: dict[str, Json] = {}
@@ -187,41 +185,41 @@ class RestStream:
         self._segments: list[Json] = []
         self._listed: list[Json] = []
         self._error: Json = None
-        self._done = False
+        self._has_ended = False
 
-    def take(self, event: str, data: str) -> None:
-        """Take one event. Its type is in the payload."""
+    def add_message(self, event: str, data: str) -> None:
+        """Add one event. Its type is in the payload."""
         if data.strip() == "[DONE]":
-            self._done = True
+            self._has_ended = True
             return
-        said = payload(data)
-        kind = text(said.get("type")) or (event if said else "")
-        rest = {name: value for name, value in said.items() if name not in ("type", "obfuscation")}
-        if kind == "error" or said.get("error") is not None:
-            self._error = said.get("error") or rest
+        fields = parse_payload(data)
+        kind = as_text(fields.get("type")) or (event if fields else "")
+        rest = {name: value for name, value in fields.items() if name not in ("type", "obfuscation")}
+        if kind == "error" or fields.get("error") is not None:
+            self._error = fields.get("error") or rest
         elif kind.startswith(("image_generation.", "image_edit.")):
-            self._take_picture(kind, rest)
+            self._add_picture(kind, rest)
         elif kind == "transcript.text.delta":
-            self._pieces.append(text(said.get("delta")))
+            self._pieces.append(as_text(fields.get("delta")))
         elif kind == "transcript.text.segment":
             self._segments.append(rest)
         elif kind.endswith(".done"):
             self._frame.update(rest)
-            self._done = True
-        elif "type" not in said and "object" in said:
-            # What happens to a fine-tune, as its list has it.
-            self._listed.append(said)
+            self._has_ended = True
+        elif "type" not in fields and "object" in fields:
+            # An event of a fine-tune, in the shape of its list.
+            self._listed.append(fields)
 
-    def _take_picture(self, kind: str, rest: dict[str, Json]) -> None:
-        """Pictures that are not finished yet are only to look at meanwhile."""
+    def _add_picture(self, kind: str, rest: dict[str, Json]) -> None:
+        """Add an image. Partial images are previews and not part of the answer."""
         if kind.endswith(".completed"):
-            self._done = True
+            self._has_ended = True
             self._pictures.append({name: rest.pop(name) for name in _PICTURE if name in rest})
             self._frame.update({"created" if name == "created_at" else name: rest[name] for name in rest})
 
     @property
     def answer(self) -> Json:
-        """What came so far; where there is only an error, the error's own body."""
+        """The answer so far; where there is only an error, the error's own body."""
         if self._error is not None:
             return {"error": self._error}
         answer = dict(self._frame)
@@ -236,6 +234,30 @@ class RestStream:
         return answer or None
 
     @property
-    def complete(self) -> bool:
-        """Whether the last event or `[DONE]` came, and no error."""
-        return self._done and self._error is None
+    def is_complete(self) -> bool:
+        """Whether the last event or `[DONE]` arrived, and no error."""
+        return self._has_ended and self._error is None
+
+
+def _write_stream(answer: Mapping[str, Json], _request: Mapping[str, Json]) -> Iterator[bytes]:
+    """Write images or a transcript. Partial images are left out: only a stream has them."""
+    if "text" in answer:
+        yield sse_message("transcript.text.delta", {"type": "transcript.text.delta", "delta": answer["text"]})
+        yield sse_message("transcript.text.done", {"type": "transcript.text.done", **answer})
+        return
+    about = {name: value for name, value in answer.items() if name not in ("data", "created")}
+    for picture in map(as_object, as_array(answer.get("data"))):
+        kind = "image_generation.completed"
+        yield sse_message(kind, {"type": kind, **picture, "created_at": answer.get("created"), **about})
+
+
+DIALECT: Final = Dialect(
+    name="openai_rest",
+    claim=claim,
+    precedence=1,  # what OpenAI's other dialects leave at OpenAI's hosts
+    summarize_request=summarize_request,
+    assemble=assemble,
+    summarize_answer=summarize_answer,
+    stream_writers={"sse": _write_stream},
+    error_body=openai_error,
+)

@@ -1,30 +1,30 @@
 """Read the bytes of a response body into its answer, whether it was sent whole or streamed.
 
 A request for a stream may be answered by a plain JSON error (labelled as a stream: Gemini's 400s), and a gateway may label
-a stream as anything, so the first bytes decide before the media type. A dialect brings an `Accumulator` for its stream, and the framings
+a stream as anything, so the first bytes decide before the media type. A dialect provides an `Accumulator` for its stream and the framings
 that its providers use; the rest is the same for all.
 """
 
 from typing import Final, Protocol
 
-from calls.codec.json import NotLossless, lenient
-from calls.framing import DecoderInterface, Framing, Message, sse
+from calls.codec.json import InvalidJson, parse_json_leniently
+from calls.framing import Framing, Message, MessageDecoder, sse
 from calls.model import Json
 
 
 class Accumulator(Protocol):
     """A dialect's stream, message by message."""
 
-    def take(self, event: str, data: str) -> None:
-        """Take one message. What is not known passes."""
+    def add_message(self, event: str, data: str) -> None:
+        """Add one message; ignore unknown ones."""
 
     @property
     def answer(self) -> Json:
-        """The answer so far, in the shape of the API's own non-streamed response."""
+        """The answer so far, in the shape of the API's response without streaming."""
 
     @property
-    def complete(self) -> bool | None:
-        """Whether the end marker has come; None where this stream has none and only HTTP can tell."""
+    def is_complete(self) -> bool | None:
+        """Whether the end marker has arrived; None where this stream has none and only HTTP can tell."""
 
 
 SSE: Final[tuple[Framing, ...]] = (sse,)
@@ -37,35 +37,35 @@ class AccumulatorAssembly:
         self._media = content_type
         self._accumulator = accumulator
         self._framings = framings
-        self._held: list[bytes] = []
-        self._size = self._ask_at = 0
-        self._decoder: DecoderInterface | None = None
-        self._decided = False
+        self._pieces: list[bytes] = []
+        self._size = self._next_detection_at = 0
+        self._decoder: MessageDecoder | None = None
+        self._is_decided = False
         self._answer: Json = None
         self._complete: bool | None = None
 
     def feed(self, data: bytes) -> None:
         """Take more bytes."""
         if self._decoder:
-            self._take(self._decoder.feed(data))
+            self._add_messages(self._decoder.feed(data))
             return
-        self._held.append(data)
+        self._pieces.append(data)
         self._size += len(data)
-        # Asked only when there is twice as much as at the last time, so that tiny pieces stay linear work.
-        if not self._decided and self._size > self._ask_at:
-            self._ask_at = 2 * self._size
-            self._decide(ended=False)
+        # Only when the body has doubled since the last attempt, so that many tiny pieces take linear time.
+        if not self._is_decided and self._size > self._next_detection_at:
+            self._next_detection_at = 2 * self._size
+            self._detect_framing(ended=False)
 
     def finish(self) -> None:
-        """No more bytes will come."""
-        if not self._decided:
-            self._decide(ended=True)
-        if not self._decided and "event-stream" in self._media and sse in self._framings:
-            self._decoder = sse.Decoder()  # a stream that ended before its first event is one all the same
+        """Note that the body has ended."""
+        if not self._is_decided:
+            self._detect_framing(ended=True)
+        if not self._is_decided and "event-stream" in self._media and sse in self._framings:
+            self._decoder = sse.Decoder()  # a stream that ended before its first event
         if self._decoder:
-            self._take(self._decoder.finish())
+            self._add_messages(self._decoder.finish())
         else:
-            self._read(b"".join(self._held).lstrip())
+            self._read_whole_body(b"".join(self._pieces).lstrip())
 
     @property
     def answer(self) -> Json:
@@ -73,38 +73,38 @@ class AccumulatorAssembly:
         return self._accumulator.answer if self._decoder else self._answer
 
     @property
-    def complete(self) -> bool | None:
-        """Whether the answer is whole by the dialect's own mark, or as JSON; a page of HTML has no such mark."""
+    def is_complete(self) -> bool | None:
+        """Whether the answer has the dialect's end marker, or is whole JSON; None for a body without either, such as HTML."""
         if self._decoder:
-            return self._accumulator.complete and not self._decoder.broken
+            return self._accumulator.is_complete and not self._decoder.is_broken
         return self._complete
 
     @property
-    def streamed(self) -> bool:
+    def is_streamed(self) -> bool:
         """Whether the body is a stream of messages."""
         return self._decoder is not None
 
-    def _decide(self, *, ended: bool) -> None:
-        """Ask the framings in turn what these first bytes are; blanks before them are nothing in any form."""
-        head = b"".join(self._held).lstrip()
+    def _detect_framing(self, *, ended: bool) -> None:
+        """Ask the framings in turn whether these first bytes are theirs. Leading blanks have no meaning in any of them."""
+        head = b"".join(self._pieces).lstrip()
         if not head:
             return
         for framing in self._framings:
-            verdict = framing.begins(head, self._media, ended=ended)
+            verdict = framing.matches(head, self._media, ended=ended)
             if verdict is None:
                 return
             if verdict:
-                self._decoder, self._held = framing.Decoder(), []
-                self._take(self._decoder.feed(head))
+                self._decoder, self._pieces = framing.Decoder(), []
+                self._add_messages(self._decoder.feed(head))
                 break
-        self._decided = True
+        self._is_decided = True
 
-    def _take(self, messages: list[Message]) -> None:
+    def _add_messages(self, messages: list[Message]) -> None:
         for message in messages:
-            self._accumulator.take(message.event, message.data)
+            self._accumulator.add_message(message.event, message.data)
 
-    def _read(self, data: bytes) -> None:
+    def _read_whole_body(self, data: bytes) -> None:
         try:
-            self._answer, self._complete = lenient(data), True
-        except NotLossless:
+            self._answer, self._complete = parse_json_leniently(data), True
+        except InvalidJson:
             self._complete = False if data[:1] in (b"{", b"[") else None

@@ -3,42 +3,42 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from calls.codec.json import NotLossless, dumps, lenient, parse
-from calls.codec.lenient_json import count, members, some, text
+from calls.codec.json import InvalidJson, dumps, parse_json, parse_json_leniently
+from calls.codec.lenient_json import as_count, as_object, as_text, as_text_or_none
 from calls.model import Json
 
 _JOINED: Final = frozenset(("arguments", "input", "data", "transcript", "text", "summary"))
-"""Members that come in pieces; all others are said whole."""
+"""Members that arrive in pieces; all others arrive whole."""
 
 
-def payload(data: str) -> Mapping[str, Json]:
-    """The object that a message's data should be; empty where it is none."""
+def parse_payload(data: str) -> Mapping[str, Json]:
+    """Parse the data of a message as an object; return an empty one if it is none."""
     try:
-        return members(lenient(data.encode("utf-8", "replace")))
-    except NotLossless:
+        return as_object(parse_json_leniently(data.encode("utf-8", "replace")))
+    except InvalidJson:
         return {}
 
 
-def arguments_of(written: Json) -> Json:
-    """The arguments of a tool call, which come as a text that holds JSON; the text as it came where it holds none."""
+def parse_arguments(arguments: Json) -> Json:
+    """Parse the arguments of a tool call, which are sent as JSON in a string; return a string that is no JSON unchanged."""
     try:
-        return parse(written.encode()) if isinstance(written, str) else written
-    except (NotLossless, UnicodeEncodeError):
-        return written
+        return parse_json(arguments.encode()) if isinstance(arguments, str) else arguments
+    except (InvalidJson, UnicodeEncodeError):
+        return arguments
 
 
 class Record:
-    """An object whose long texts come in pieces: `function_call`, `audio`, a tool call's `function`."""
+    """An object whose long texts arrive in pieces: `function_call`, `audio`, a tool call's `function`."""
 
     def __init__(self) -> None:
         self._state: dict[str, Json] = {}
         self._pieces: dict[str, list[str]] = {}
 
     def __getitem__(self, name: str) -> str | None:
-        return some(self._state.get(name))
+        return as_text_or_none(self._state.get(name))
 
-    def take(self, entry: Mapping[str, Json]) -> None:
-        """Take what one delta says of it."""
+    def add(self, entry: Mapping[str, Json]) -> None:
+        """Add one delta."""
         for name, value in entry.items():
             if name in _JOINED and value is not None:
                 # Some servers send arguments as the object itself.
@@ -49,102 +49,102 @@ class Record:
             elif value is not None:
                 self._state[name] = value
 
-    def whole(self) -> dict[str, Json]:
-        """The object."""
+    def build(self) -> dict[str, Json]:
+        """The object so far."""
         return {**self._state, **{name: "".join(pieces) for name, pieces in self._pieces.items()}}
 
 
 class Entries:
-    """A list: entries with an index are records in pieces (OpenRouter's `reasoning_details`), others just follow."""
+    """A list: entries with an index are records in pieces (OpenRouter's `reasoning_details`), others are appended."""
 
     def __init__(self) -> None:
         self._entries: list[Json | Record] = []
         self._indexed: dict[tuple[int, str], Record] = {}
 
-    def take(self, entries: Sequence[Json]) -> None:
-        """Take what one delta says of it."""
+    def add(self, entries: Sequence[Json]) -> None:
+        """Add one delta."""
         for entry in entries:
-            place = count(members(entry).get("index"))
+            place = as_count(as_object(entry).get("index"))
             if place is None:
                 self._entries.append(entry)
                 continue
-            at = (place, text(members(entry).get("type")))
+            at = (place, as_text(as_object(entry).get("type")))
             if at not in self._indexed:
                 self._indexed[at] = Record()
                 self._entries.append(self._indexed[at])
-            self._indexed[at].take(members(entry))
+            self._indexed[at].add(as_object(entry))
 
-    def whole(self) -> Json:
-        """The list."""
-        return [entry.whole() if isinstance(entry, Record) else entry for entry in self._entries]
+    def build(self) -> Json:
+        """The list so far."""
+        return [entry.build() if isinstance(entry, Record) else entry for entry in self._entries]
 
 
 class PiecedObject:
-    """An object that comes in pieces at any depth: the texts of some names are joined, entries with an index are
-    continued, other lists go on, and everything else is said anew."""
+    """An object that arrives in pieces at any depth: texts of some names are joined, list entries with an index are
+    continued, other entries are appended, and anything else is replaced."""
 
     def __init__(self, joined: frozenset[str]) -> None:
         self._joined = joined
-        self._members: dict[str, Json | _Words | PiecedObject | _Row] = {}
+        self._members: dict[str, Json | _PiecedText | PiecedObject | _PiecedList] = {}
 
-    def take(self, delta: Mapping[str, Json]) -> None:
-        """Take what one delta says of it; null says nothing of what was said before."""
-        for name, said in delta.items():
-            match said:
+    def add(self, delta: Mapping[str, Json]) -> None:
+        """Add one delta; null does not replace an earlier value."""
+        for name, value in delta.items():
+            match value:
                 case str() if name in self._joined:
-                    self._member(name, _Words).take(said)
+                    self._member(name, _PiecedText).add(value)
                 case Mapping():
-                    self._member(name, lambda: PiecedObject(self._joined)).take(said)
+                    self._member(name, lambda: PiecedObject(self._joined)).add(value)
                 case list():
-                    self._member(name, lambda: _Row(self._joined)).take(said)
+                    self._member(name, lambda: _PiecedList(self._joined)).add(value)
                 case None if name in self._members:
                     pass
                 case _:
-                    self._members[name] = said
+                    self._members[name] = value
 
-    def whole(self) -> dict[str, Json]:
+    def build(self) -> dict[str, Json]:
         """The object so far."""
-        return {name: said.whole() if isinstance(said, _GROWING) else said for name, said in self._members.items()}
+        return {name: value.build() if isinstance(value, _GROWING) else value for name, value in self._members.items()}
 
-    def _member[T: (_Words, PiecedObject, _Row)](self, name: str, made: Callable[[], T]) -> T:
+    def _member[T: (_PiecedText, PiecedObject, _PiecedList)](self, name: str, made: Callable[[], T]) -> T:
         new, member = made(), self._members.get(name)
         if type(member) is not type(new):
             self._members[name] = member = new
         return member
 
 
-class _Words:
-    """A text in pieces."""
+class _PiecedText:
+    """A text that arrives in pieces."""
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
 
-    def take(self, piece: str) -> None:
+    def add(self, piece: str) -> None:
         self._pieces.append(piece)
 
-    def whole(self) -> Json:
+    def build(self) -> Json:
         return "".join(self._pieces)
 
 
-class _Row:
-    """A list in pieces. An index only says which entry goes on; it is no part of it."""
+class _PiecedList:
+    """A list that arrives in pieces. An index only names the entry that continues; it is not part of it."""
 
     def __init__(self, joined: frozenset[str]) -> None:
         self._joined = joined
         self._loose: list[Json] = []
         self._entries: dict[int, PiecedObject] = {}
 
-    def take(self, entries: list[Json]) -> None:
+    def add(self, entries: list[Json]) -> None:
         for entry in entries:
-            place = count(members(entry).get("index"))
+            place = as_count(as_object(entry).get("index"))
             if place is None:
                 self._loose.append(entry)
                 continue
-            rest = {name: said for name, said in members(entry).items() if name != "index"}
-            self._entries.setdefault(place, PiecedObject(self._joined)).take(rest)
+            rest = {name: value for name, value in as_object(entry).items() if name != "index"}
+            self._entries.setdefault(place, PiecedObject(self._joined)).add(rest)
 
-    def whole(self) -> Json:
-        return [*self._loose, *(self._entries[place].whole() for place in sorted(self._entries))]
+    def build(self) -> Json:
+        return [*self._loose, *(self._entries[place].build() for place in sorted(self._entries))]
 
 
-_GROWING: Final = (PiecedObject, _Words, _Row)
+_GROWING: Final = (PiecedObject, _PiecedText, _PiecedList)

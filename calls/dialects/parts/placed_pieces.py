@@ -1,10 +1,10 @@
-"""Join a value whose pieces each name their place by a path, as Gemini streams the arguments of a function."""
+"""Join a value whose pieces each have a path, as Gemini streams the arguments of a function."""
 
 import re
 from itertools import pairwise
 from typing import Final
 
-from calls.codec.lenient_json import text
+from calls.codec.lenient_json import as_text
 from calls.model import Json
 
 _STEP: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\['([^']*)'\]|\[\"([^\"]*)\"\]")
@@ -12,13 +12,13 @@ _DEEPEST: Final = 64
 
 
 class PlacedObject:
-    """An object that grows at the places that its pieces name (RFC 9535, of which only names and indexes occur)."""
+    """An object that is built from pieces at paths (RFC 9535, of which only names and indexes occur)."""
 
     def __init__(self) -> None:
         self._root: dict[str, Json] = {}
 
-    def put(self, path: str, piece: Json) -> None:
-        """Put a piece to its place; a text goes on with the text that is there. What names no place passes."""
+    def put_piece(self, path: str, piece: Json) -> None:
+        """Add a piece at its path; a text is appended to the text there. A path that leads nowhere is ignored."""
         steps = [
             int(found[2]) if found[2] else found[1] or found[3] or found[4] or "" for found in _STEP.finditer(path)
         ]
@@ -26,15 +26,15 @@ class PlacedObject:
             return
         place: Json = self._root
         for step, following in pairwise(steps):
-            place = _inner(place, step, [] if isinstance(following, int) else {})
-        _set(place, steps[-1], piece)
+            place = _descend(place, step, [] if isinstance(following, int) else {})
+        _set_piece(place, steps[-1], piece)
 
-    def whole(self) -> dict[str, Json]:
+    def build(self) -> dict[str, Json]:
         """The object so far."""
         return self._root
 
 
-def _inner(place: Json, step: str | int, empty: Json) -> Json:
+def _descend(place: Json, step: str | int, empty: Json) -> Json:
     found: Json = None
     match place, step:
         case dict(), str():
@@ -49,17 +49,17 @@ def _inner(place: Json, step: str | int, empty: Json) -> Json:
     return found
 
 
-def _set(place: Json, step: str | int, piece: Json) -> None:
+def _set_piece(place: Json, step: str | int, piece: Json) -> None:
     match place, step:
         case dict(), str():
-            place[step] = _joined(place.get(step), piece)
+            place[step] = _append_piece(place.get(step), piece)
         case list(), int() if step < len(place):
-            place[step] = _joined(place[step], piece)
+            place[step] = _append_piece(place[step], piece)
         case list(), int() if step == len(place):
             place.append(piece)
         case _:
             pass
 
 
-def _joined(before: Json, piece: Json) -> Json:
-    return text(before) + piece if isinstance(piece, str) else piece
+def _append_piece(before: Json, piece: Json) -> Json:
+    return as_text(before) + piece if isinstance(piece, str) else piece

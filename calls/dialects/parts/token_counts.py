@@ -10,8 +10,8 @@ _OUTPUT: Final = ("x-amzn-bedrock-output-token-count", "x-generated-tokens")
 _CACHED: Final = ("x-amzn-bedrock-cache-read-input-token-count",)
 
 
-def counted(headers: Headers) -> Usage:
-    """What the headers of a response say that it took."""
+def header_usage(headers: Headers) -> Usage:
+    """The token counts in the headers of a response."""
     return Usage(
         input_tokens=_count(headers, _INPUT),
         output_tokens=_count(headers, _OUTPUT),
@@ -19,8 +19,8 @@ def counted(headers: Headers) -> Usage:
     )
 
 
-def added(usages: Iterable[Usage]) -> Usage:
-    """The sums of what is known."""
+def sum_usages(usages: Iterable[Usage]) -> Usage:
+    """Add up the counts that are known."""
     total: dict[str, int] = {}
     for usage in usages:
         for name in Usage.__slots__:
@@ -30,5 +30,5 @@ def added(usages: Iterable[Usage]) -> Usage:
 
 
 def _count(headers: Headers, names: tuple[str, ...]) -> int | None:
-    written = next((value for value in (header(headers, name) for name in names) if value), "")
-    return int(written) if written.isascii() and written.isdigit() and len(written) < 16 else None
+    digits = next((value for value in (header(headers, name) for name in names) if value), "")
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 16 else None

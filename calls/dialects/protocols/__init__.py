@@ -1,7 +1,4 @@
-"""Protocols that any host may speak.
+"""Protocols that any host may speak. Each module declares a dialect, except:
 
-mcp        the Model Context Protocol
-a2a        Agent to Agent
-jsonrpc    JSON-RPC 2.0, on which both are built
-graphql    GraphQL over HTTP
+jsonrpc    JSON-RPC 2.0, on which MCP and A2A are built
 """

@@ -3,30 +3,35 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from calls.codec.json import NotLossless, lenient
-from calls.codec.lenient_json import elements, members, some
+from calls.codec.json import InvalidJson, parse_json_leniently
+from calls.codec.lenient_json import as_array, as_object, as_text_or_none
 from calls.model import Json
 
 _MARK: Final = b'"jsonrpc"'
 
 
-def messages(body: Json) -> Sequence[Mapping[str, Json]]:
-    """The messages of a body: one, or a batch of them."""
-    return [members(one) for one in (elements(body) if isinstance(body, Sequence) else [body])]
+def split_messages(body: Json) -> Sequence[Mapping[str, Json]]:
+    """The messages of a body: one, or a batch."""
+    return [as_object(one) for one in (as_array(body) if isinstance(body, Sequence) else [body])]
 
 
-def methods(data: bytes) -> tuple[str, ...] | None:
-    """What the requests and notifications of a body call; none are called by answers. None where this is no JSON-RPC."""
+def called_methods(data: bytes) -> tuple[str, ...] | None:
+    """The methods of the requests and notifications in a body; None if the body is not JSON-RPC."""
     if _MARK not in data:
         return None
     try:
-        spoken = [message for message in messages(lenient(data)) if message.get("jsonrpc") == "2.0"]
-    except NotLossless:
+        found = [message for message in split_messages(parse_json_leniently(data)) if message.get("jsonrpc") == "2.0"]
+    except InvalidJson:
         return None
-    named = (some(message.get("method")) for message in spoken)
-    return tuple(name for name in named if name) if spoken else None
+    names = (as_text_or_none(message.get("method")) for message in found)
+    return tuple(name for name in names if name) if found else None
 
 
 def is_answer(message: Mapping[str, Json]) -> bool:
     """Whether a message answers a request."""
     return "method" not in message and ("result" in message or "error" in message)
+
+
+def jsonrpc_error(_status: int, message: str) -> Json:
+    """An error without the id of a request."""
+    return {"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": message}}

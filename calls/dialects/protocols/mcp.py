@@ -1,20 +1,18 @@
 """The Model Context Protocol over streamable HTTP: a message is answered as JSON or at the end of a stream.
 
-A stream brings what the server has to tell on the way (progress, logs, requests of its own) and the answer, once. Request ids and
-progress tokens are counted by the client and say nothing. A session is who is talking, not what is asked.
+A stream has notifications and requests of the server (progress, logs), and the answer once. Request ids and progress tokens are
+counters of the client, and a session identifies the client: none of them is part of what is requested.
 """
 
 from collections.abc import Mapping
 from typing import Final
 
-from calls.codec.json import NotLossless, lenient
-from calls.codec.lenient_json import elements, members, some, text
-from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.codec.json import InvalidJson, parse_json_leniently
+from calls.codec.lenient_json import as_array, as_object, as_text, as_text_or_none
+from calls.dialects.dialect import AnswerSummary, Assembly, Claim, Dialect, RequestSummary
 from calls.dialects.parts.assembly import AccumulatorAssembly
-from calls.dialects.protocols.jsonrpc import is_answer, messages
-from calls.model import Headers, Json, Kind, ToolCall, header
-
-NAME: Final = "mcp"
+from calls.dialects.protocols.jsonrpc import is_answer, jsonrpc_error, split_messages
+from calls.model import CallKind, Headers, Json, ToolCall, header
 
 _HEADERS: Final = ("mcp-session-id", "mcp-protocol-version", "mcp-method")
 
@@ -24,12 +22,12 @@ _FAMILIES: Final = frozenset(
         *("roots", "notifications", "subscriptions", "server", "tasks"),
     )
 )
-"""What the names of MCP's methods begin with, up to a slash."""
+"""The parts of MCP's method names before the slash."""
 
 _SURE: Final = frozenset(("tools", "resources", "prompts", "sampling", "elicitation", "roots"))
-"""Those that nothing else that speaks JSON-RPC has."""
+"""Those that no other protocol over JSON-RPC has."""
 
-_OPERATIONS: Final[Mapping[str, tuple[str, Kind]]] = {
+_OPERATIONS: Final[Mapping[str, tuple[str, CallKind]]] = {
     "tools/call": ("execute_tool", "tool"),
     "resources/read": ("resources/read", "retrieval"),
     "prompts/get": ("prompts/get", "retrieval"),
@@ -37,45 +35,49 @@ _OPERATIONS: Final[Mapping[str, tuple[str, Kind]]] = {
 _WITHOUT_MESSAGE: Final[Mapping[str, str]] = {"GET": "listen", "DELETE": "close", "POST": "answer"}
 
 
-def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:  # noqa: ARG001 # as the protocol has it
-    """Whatever carries a header of MCP's; a first message has none, and is known by its body (`speaks`)."""
-    if not _has_header(headers):
+def claim(method: str, _host: str, _path: str, headers: Headers) -> Claim | None:
+    """Claim requests with a header of MCP. A first message has none, and is recognised by its body (`claim_json_rpc`)."""
+    if not _has_mcp_header(headers):
         return None
-    called = some(header(headers, "mcp-method"))
-    return _claim(called) if called else _other(_WITHOUT_MESSAGE.get(method, method.lower()))
+    called = as_text_or_none(header(headers, "mcp-method"))
+    return _claim_method(called) if called else _claim_other(_WITHOUT_MESSAGE.get(method, method.lower()))
 
 
-def speaks(headers: Headers, methods: tuple[str, ...]) -> Claim | None:
-    """A claim on these calls of JSON-RPC."""
+def claim_json_rpc(headers: Headers, methods: tuple[str, ...]) -> Claim | None:
+    """Claim calls of MCP's methods."""
     families = {name.partition("/")[0] for name in methods}
-    known = _has_header(headers) or bool(families & _SURE) or (bool(families) and _accepts_both(headers))
+    known = _has_mcp_header(headers) or bool(families & _SURE) or (bool(families) and _accepts_both(headers))
     if not known or not families <= _FAMILIES:
         return None
     match methods:
         case []:
-            return _other("answer")
+            return _claim_other("answer")
         case [method]:
-            return _claim(method)
+            return _claim_method(method)
         case _:
-            return Claim(dialect=NAME, operation="batch", kind="tool" if "tools/call" in methods else "other")
+            return Claim(operation="batch", kind="tool" if "tools/call" in methods else "other")
 
 
-def asked(body: Json) -> RequestSummary:
-    """The tools that are called."""
-    calls = [message for message in messages(body) if message.get("method") == "tools/call"]
+def summarize_request(body: Json) -> RequestSummary:
+    """Find the tools that are called."""
+    calls = [message for message in split_messages(body) if message.get("method") == "tools/call"]
     return RequestSummary(tool_calls=tuple(map(_tool_call, calls)))
 
 
-def told(answer: Json) -> AnswerSummary:
-    """What the tools, resources or prompts of an answer say."""
-    results = [members(one.get("result")) for one in messages(answer)]
-    texts = [said for result in results for said in _texts(result)]
-    found = tuple(_result(members(one.get("result")), one.get("id")) for one in messages(answer) if _is_tool(one))
+def summarize_answer(answer: Json) -> AnswerSummary:
+    """Find the texts and results of tools, resources or prompts."""
+    results = [as_object(one.get("result")) for one in split_messages(answer)]
+    texts = [text for result in results for text in _result_texts(result)]
+    found = tuple(
+        _tool_result(as_object(one.get("result")), one.get("id"))
+        for one in split_messages(answer)
+        if _is_tool_result(one)
+    )
     return AnswerSummary(text="\n".join(texts) if texts else None, results=found)
 
 
 def assemble(content_type: str) -> Assembly:
-    """An assembly for an answer, at the end of a stream or alone."""
+    """Make an assembly for an answer, at the end of a stream or alone."""
     return AccumulatorAssembly(content_type, McpStream())
 
 
@@ -86,13 +88,13 @@ class McpStream:
         self._answers: list[Mapping[str, Json]] = []
         self._others: list[Json] = []
 
-    def take(self, event: str, data: str) -> None:  # noqa: ARG002 # every event is a message
-        """Take one message, or a batch. An event without data only gives a place to go on from."""
+    def add_message(self, event: str, data: str) -> None:  # noqa: ARG002 # every event is a message
+        """Add one message, or a batch. An event without data only has an id to resume from."""
         try:
-            said = messages(lenient(data.encode("utf-8", "replace")))
-        except NotLossless:
+            messages = split_messages(parse_json_leniently(data.encode("utf-8", "replace")))
+        except InvalidJson:
             return
-        for message in said:
+        for message in messages:
             if is_answer(message):
                 self._answers.append(message)
             elif message:
@@ -100,7 +102,7 @@ class McpStream:
 
     @property
     def answer(self) -> Json:
-        """The answer, with what else was told on the way."""
+        """The answer, with the notifications before it."""
         if len(self._answers) > 1:
             return [dict(answer) for answer in self._answers]
         answer = dict(self._answers[0]) if self._answers else {}
@@ -109,52 +111,65 @@ class McpStream:
         return answer or None
 
     @property
-    def complete(self) -> bool:
-        """Whether the answer came."""
+    def is_complete(self) -> bool:
+        """Whether the answer arrived."""
         return bool(self._answers)
 
 
-def _has_header(headers: Headers) -> bool:
+def _has_mcp_header(headers: Headers) -> bool:
     return any(header(headers, name) is not None for name in _HEADERS)
 
 
 def _accepts_both(headers: Headers) -> bool:
-    """MCP has its clients take an answer either way."""
+    """Whether the client accepts both JSON and a stream, as MCP requires."""
     accepted = (header(headers, "accept") or "").lower()
     return "application/json" in accepted and "text/event-stream" in accepted
 
 
-def _claim(method: str) -> Claim:
+def _claim_method(method: str) -> Claim:
     operation, kind = _OPERATIONS.get(method, (method, "other"))
-    return Claim(dialect=NAME, operation=operation, kind=kind)
+    return Claim(operation=operation, kind=kind)
 
 
-def _other(operation: str) -> Claim:
-    return Claim(dialect=NAME, operation=operation, kind="other")
+def _claim_other(operation: str) -> Claim:
+    return Claim(operation=operation, kind="other")
 
 
 def _tool_call(message: Mapping[str, Json]) -> ToolCall:
-    params = members(message.get("params"))
-    return ToolCall(id=_id(message.get("id")), name=text(params.get("name")), arguments=params.get("arguments"))
+    params = as_object(message.get("params"))
+    return ToolCall(id=_id_text(message.get("id")), name=as_text(params.get("name")), arguments=params.get("arguments"))
 
 
-def _is_tool(message: Mapping[str, Json]) -> bool:
-    result = members(message.get("result"))
+def _is_tool_result(message: Mapping[str, Json]) -> bool:
+    result = as_object(message.get("result"))
     return "content" in result or "structuredContent" in result
 
 
-def _result(result: Mapping[str, Json], id_: Json) -> Json:
-    found: dict[str, Json] = {"id": _id(id_), "content": result.get("content")}
+def _tool_result(result: Mapping[str, Json], id_: Json) -> Json:
+    found: dict[str, Json] = {"id": _id_text(id_), "content": result.get("content")}
     if "structuredContent" in result:
         found["structured"] = result["structuredContent"]
     return {**found, "is_error": True} if result.get("isError") is True else found
 
 
-def _texts(result: Mapping[str, Json]) -> list[str]:
-    blocks = [members(block) for name in ("content", "contents") for block in elements(result.get(name))]
-    prompts = [members(members(one).get("content")) for one in elements(result.get("messages"))]
-    return [text(block.get("text")) for block in (*blocks, *prompts) if "text" in block]
+def _result_texts(result: Mapping[str, Json]) -> list[str]:
+    blocks = [as_object(block) for name in ("content", "contents") for block in as_array(result.get(name))]
+    prompts = [as_object(as_object(one).get("content")) for one in as_array(result.get("messages"))]
+    return [as_text(block.get("text")) for block in (*blocks, *prompts) if "text" in block]
 
 
-def _id(value: Json) -> str | None:
+def _id_text(value: Json) -> str | None:
     return str(value) if isinstance(value, int | str) and not isinstance(value, bool) else None
+
+
+DIALECT: Final = Dialect(
+    name="mcp",
+    claim=claim,
+    headers=("accept", *_HEADERS),
+    claim_json_rpc=claim_json_rpc,
+    precedence=4,  # claims any path that is requested with its headers
+    summarize_request=summarize_request,
+    assemble=assemble,
+    summarize_answer=summarize_answer,
+    error_body=jsonrpc_error,
+)

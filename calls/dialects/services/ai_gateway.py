@@ -1,21 +1,20 @@
 """Vercel's AI gateway in the AI SDK's own protocol: the options of a call as they are, parts of its answer.
 
-The model stands in a header, and the paths tell what it is asked for. Streamed parts are texts, reasoning and inputs of tools in
-pieces, whole tool calls, and `finish` with why it ended and what it cost. Its versions spell some of that differently: finish reasons and
-counts are plain in the second and objects in the third, and the first calls pieces `textDelta` and inputs `args`.
+A header names the model, and the path the operation. A stream has pieces of texts, reasoning and tool inputs, whole tool
+calls, and `finish` with the finish reason and usage. The versions of the protocol differ: finish reasons and counts are plain
+values in the second and objects in the third, and the first has `textDelta` and `args`.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
-from calls.codec.lenient_json import count, elements, members, some, text
-from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.codec.lenient_json import as_array, as_count, as_object, as_text, as_text_or_none
+from calls.dialects.dialect import AnswerSummary, Assembly, Claim, Dialect, RequestSummary, Service
 from calls.dialects.parts.assembly import AccumulatorAssembly
-from calls.dialects.parts.pieces import arguments_of, payload
+from calls.dialects.parts.pieces import parse_arguments, parse_payload
+from calls.dialects.parts.stream_writing import sse_message
 from calls.model import Headers, Json, ToolCall, Usage, header
-
-NAME: Final = "ai_gateway"
 
 _PATH: Final = re.compile(r"(?:.*/)?ai/(language|embedding|image|reranking|video|speech|transcription)-model")
 _OPERATIONS: Final[Mapping[str, str]] = {
@@ -36,55 +35,54 @@ _STREAMING: Final = "ai-language-model-streaming"
 _OPENED: Final[Mapping[str, str]] = {"text": "text", "reasoning": "reasoning", "tool-input": "tool-call"}
 
 
-def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
-    """The gateway, or any host that is spoken to in its protocol."""
+def claim(method: str, host: str, path: str, headers: Headers) -> Claim | None:
+    """Claim requests to the gateway, or to any host in its protocol."""
     match = _PATH.fullmatch(path) if method == "POST" else None
     model = next((value for name in MODEL if (value := header(headers, name))), None)
     if match is None or (host != _HOST and model is None and header(headers, _PROTOCOL) is None):
         return None
     streams = header(headers, _STREAMING)
     return Claim(
-        dialect=NAME,
         operation=_OPERATIONS[match[1]],
         kind="model",
         model=model,
         provider="vercel",
-        # A video is awaited for minutes, and comes as the one event of a stream.
+        # A video takes minutes, and is the only event of a stream.
         streams=streams == "true" if streams else match[1] == "video",
     )
 
 
-def asked(body: Json) -> RequestSummary:
-    """What tools answered since the assistant spoke last. The model stands in a header."""
+def summarize_request(body: Json) -> RequestSummary:
+    """Find the tool results after the last message of the assistant. A header names the model."""
     results: list[Json] = []
-    for message in map(members, reversed(elements(members(body).get("prompt")))):
+    for message in map(as_object, reversed(as_array(as_object(body).get("prompt")))):
         if message.get("role") == "assistant":
             break
-        for part in map(members, reversed(elements(message.get("content")))):
+        for part in map(as_object, reversed(as_array(message.get("content")))):
             if part.get("type") == "tool-result":
                 results.insert(0, {"id": part.get("toolCallId"), "content": part.get("output", part.get("result"))})
     return RequestSummary(tool_results=tuple(results))
 
 
-def told(answer: Json) -> AnswerSummary:
-    """What an answer says, in whichever version of its words."""
-    said = members(answer)
-    content = said.get("content")  # a list of parts, and in tests of the gateway's own one part
-    parts = [members(part) for part in (elements(content) or [content])]
-    texts = [text(part.get("text")) for part in parts if part.get("type") == "text"]
-    reason = said.get("finishReason")
+def summarize_answer(answer: Json) -> AnswerSummary:
+    """Summarize an answer of any version."""
+    fields = as_object(answer)
+    content = fields.get("content")  # a list of parts; a single part in the gateway's own tests
+    parts = [as_object(part) for part in (as_array(content) or [content])]
+    texts = [as_text(part.get("text")) for part in parts if part.get("type") == "text"]
+    reason = fields.get("finishReason")
     return AnswerSummary(
-        model=some(members(said.get("response")).get("modelId")),
-        text="".join(texts) if texts else some(said.get("text")),
+        model=as_text_or_none(as_object(fields.get("response")).get("modelId")),
+        text="".join(texts) if texts else as_text_or_none(fields.get("text")),
         tool_calls=tuple(_tool_call(part) for part in parts if part.get("type") == "tool-call"),
-        finish_reason=some(reason) or some(members(reason).get("unified")),
-        usage=_usage(members(said.get("usage"))),
-        results=tuple(elements(said.get("ranking"))),
+        finish_reason=as_text_or_none(reason) or as_text_or_none(as_object(reason).get("unified")),
+        usage=_usage(as_object(fields.get("usage"))),
+        results=tuple(as_array(fields.get("ranking"))),
     )
 
 
 def assemble(content_type: str) -> Assembly:
-    """An assembly for an answer, streamed or not."""
+    """Make an assembly for an answer, streamed or not."""
     return AccumulatorAssembly(content_type, AiGatewayStream())
 
 
@@ -96,32 +94,32 @@ class AiGatewayStream:
         self._parts: list[dict[str, Json]] = []
         self._pieces: list[list[str]] = []
         self._open: dict[tuple[str, str], int] = {}
-        self._done = False
+        self._has_ended = False
 
-    def take(self, event: str, data: str) -> None:  # noqa: ARG002 # parts carry their type
-        """Take one part."""
-        said = payload(data)
-        kind = text(said.get("type"))
-        opened = kind.rpartition("-")[0]
+    def add_message(self, event: str, data: str) -> None:  # noqa: ARG002 # parts carry their type
+        """Add one part."""
+        fields = parse_payload(data)
+        kind = as_text(fields.get("type"))
+        part_type = kind.rpartition("-")[0]
         match kind:
             case "text-delta" | "reasoning-delta" | "tool-input-delta":
-                piece = text(said.get("delta")) or text(said.get("textDelta"))
-                self._pieces[self._begun(opened, said)].append(piece)
+                piece = as_text(fields.get("delta")) or as_text(fields.get("textDelta"))
+                self._pieces[self._open_part(part_type, fields)].append(piece)
             case "text-start" | "reasoning-start" | "tool-input-start":
-                self._begun(opened, said)
+                self._open_part(part_type, fields)
             case "text-end" | "reasoning-end" | "tool-input-end":
-                self._note(self._begun(opened, said), said)
+                self._set_metadata(self._open_part(part_type, fields), fields)
             case "tool-call":
-                self._whole_call(said)
+                self._add_tool_call(fields)
             case "tool-result" | "tool-approval-request" | "file" | "source" | "custom" | "reasoning-file":
-                self._add(said)
-            case "reasoning" if "textDelta" in said:  # as the protocol's first version has it
-                self._pieces[self._begun("reasoning", said)].append(text(said["textDelta"]))
+                self._add_part(fields)
+            case "reasoning" if "textDelta" in fields:  # as the protocol's first version has it
+                self._pieces[self._open_part("reasoning", fields)].append(as_text(fields["textDelta"]))
             case "response-metadata":
-                self._state["response"] = {name: value for name, value in said.items() if name != "type"}
+                self._state["response"] = {name: value for name, value in fields.items() if name != "type"}
             case "stream-start" | "finish" | "error" | "result":
-                self._state |= {name: value for name, value in said.items() if name != "type"}
-                self._done = self._done or kind in ("finish", "result")
+                self._state |= {name: value for name, value in fields.items() if name != "type"}
+                self._has_ended = self._has_ended or kind in ("finish", "result")
             case _:
                 pass
 
@@ -130,62 +128,96 @@ class AiGatewayStream:
         """The answer so far."""
         if not self._state and not self._parts:
             return None
-        content = [self._part(part, pieces) for part, pieces in zip(self._parts, self._pieces, strict=True)]
+        content = [self._build_part(part, pieces) for part, pieces in zip(self._parts, self._pieces, strict=True)]
         return {**({"content": content} if content else {}), **self._state}
 
     @property
-    def complete(self) -> bool:
-        """Whether `finish` came, without an error."""
-        return self._done and self._state.get("error") is None
+    def is_complete(self) -> bool:
+        """Whether `finish` arrived, without an error."""
+        return self._has_ended and self._state.get("error") is None
 
-    def _begun(self, opened: str, said: Mapping[str, Json]) -> int:
-        """Where the part with this id stands; a new one behind all others."""
-        place = opened, text(said.get("id"))
+    def _open_part(self, part_type: str, fields: Mapping[str, Json]) -> int:
+        """Find the index of the part with this id; append a new one if there is none."""
+        place = part_type, as_text(fields.get("id"))
         if place not in self._open:
-            kind = _OPENED[opened]
-            named = {"toolCallId": said.get("id"), "toolName": said.get("toolName")} if kind == "tool-call" else {}
-            self._open[place] = self._add({"type": kind, **named})
-        self._note(self._open[place], said)
+            kind = _OPENED[part_type]
+            call = {"toolCallId": fields.get("id"), "toolName": fields.get("toolName")} if kind == "tool-call" else {}
+            self._open[place] = self._add_part({"type": kind, **call})
+        self._set_metadata(self._open[place], fields)
         return self._open[place]
 
-    def _note(self, place: int, said: Mapping[str, Json]) -> None:
-        if said.get("providerMetadata") is not None:  # signatures of reasoning, at its start or its end
-            self._parts[place]["providerMetadata"] = said["providerMetadata"]
+    def _set_metadata(self, place: int, fields: Mapping[str, Json]) -> None:
+        if fields.get("providerMetadata") is not None:  # signatures of reasoning, at its start or its end
+            self._parts[place]["providerMetadata"] = fields["providerMetadata"]
 
-    def _whole_call(self, said: Mapping[str, Json]) -> None:
-        place = self._open.get(("tool-input", text(said.get("toolCallId"))))
+    def _add_tool_call(self, fields: Mapping[str, Json]) -> None:
+        place = self._open.get(("tool-input", as_text(fields.get("toolCallId"))))
         if place is None:
-            self._add(said)
+            self._add_part(fields)
         else:
-            self._parts[place], self._pieces[place] = dict(said), []
+            self._parts[place], self._pieces[place] = dict(fields), []
 
-    def _add(self, part: Mapping[str, Json]) -> int:
+    def _add_part(self, part: Mapping[str, Json]) -> int:
         self._parts.append(dict(part))
         self._pieces.append([])
         return len(self._parts) - 1
 
-    def _part(self, part: Mapping[str, Json], pieces: list[str]) -> Json:
+    def _build_part(self, part: Mapping[str, Json], pieces: list[str]) -> Json:
         if part["type"] == "tool-call":
             return {**part, "input": "".join(pieces)} if pieces else part
         return {**part, "text": "".join(pieces)} if part["type"] in ("text", "reasoning") else part
 
 
 def _tool_call(part: Mapping[str, Json]) -> ToolCall:
-    written = part.get("input", part.get("args"))
-    called = some(part.get("toolCallId"))
-    return ToolCall(id=called, name=text(part.get("toolName")), arguments=arguments_of(written))
+    arguments = part.get("input", part.get("args"))
+    called = as_text_or_none(part.get("toolCallId"))
+    return ToolCall(id=called, name=as_text(part.get("toolName")), arguments=parse_arguments(arguments))
 
 
 def _usage(usage: Mapping[str, Json]) -> Usage:
-    asked, answered = usage.get("inputTokens"), usage.get("outputTokens")
-    inputs, outputs = members(asked), members(answered)
+    input_count, output_count = usage.get("inputTokens"), usage.get("outputTokens")
+    inputs, outputs = as_object(input_count), as_object(output_count)
     return Usage(
-        input_tokens=_first(asked, inputs.get("total"), usage.get("promptTokens"), usage.get("tokens")),
-        output_tokens=_first(answered, outputs.get("total"), usage.get("completionTokens")),
-        cached_tokens=_first(inputs.get("cacheRead"), usage.get("cachedInputTokens")),
-        reasoning_tokens=_first(outputs.get("reasoning"), usage.get("reasoningTokens")),
+        input_tokens=_first_count(input_count, inputs.get("total"), usage.get("promptTokens"), usage.get("tokens")),
+        output_tokens=_first_count(output_count, outputs.get("total"), usage.get("completionTokens")),
+        cached_tokens=_first_count(inputs.get("cacheRead"), usage.get("cachedInputTokens")),
+        reasoning_tokens=_first_count(outputs.get("reasoning"), usage.get("reasoningTokens")),
     )
 
 
-def _first(*told: Json) -> int | None:
-    return next((number for number in map(count, told) if number is not None), None)
+def _first_count(*values: Json) -> int | None:
+    return next((number for number in map(as_count, values) if number is not None), None)
+
+
+def _write_stream(answer: Mapping[str, Json], _request: Mapping[str, Json]) -> Iterator[bytes]:
+    """Write stream-start, response-metadata, each part (texts and reasoning with start and end), and finish."""
+    return (sse_message("", event) for event in _answer_events(answer))
+
+
+def _answer_events(answer: Mapping[str, Json]) -> Iterator[Mapping[str, Json]]:
+    yield {"type": "stream-start", "warnings": answer.get("warnings") or []}
+    if "response" in answer:
+        yield {"type": "response-metadata", **as_object(answer["response"])}
+    for number, part in enumerate(map(as_object, as_array(answer.get("content")))):
+        kind = as_text(part.get("type"))
+        if kind not in ("text", "reasoning"):
+            yield part
+            continue
+        about = {"id": str(number)} | {name: part[name] for name in ("providerMetadata",) if name in part}
+        yield {"type": f"{kind}-start", **about}
+        yield {"type": f"{kind}-delta", "id": str(number), "delta": as_text(part.get("text"))}
+        yield {"type": f"{kind}-end", **about}
+    ending = {name: answer[name] for name in ("finishReason", "usage", "providerMetadata") if name in answer}
+    yield {"type": "finish", **ending}
+
+
+DIALECT: Final = Dialect(
+    name="ai_gateway",
+    claim=claim,
+    headers=(_PROTOCOL, _STREAMING, *MODEL),
+    services=(Service(provider="vercel", hosts=(_HOST,)),),
+    summarize_request=summarize_request,
+    assemble=assemble,
+    summarize_answer=summarize_answer,
+    stream_writers={"sse": _write_stream},
+)

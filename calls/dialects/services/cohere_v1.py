@@ -1,21 +1,22 @@
 """Cohere's first API: chat as lines of JSON, generate, embed, rerank, classify.
 
-A chat's last line, `stream-end`, brings the whole answer as it would have been without a stream. The lines before it are joined
-for an answer that was cut.
+A chat's last line, `stream-end`, has the whole answer as it would be without streaming. The lines before it are joined
+only for an answer that was cut.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
-from calls.codec.lenient_json import count, elements, members, some, text
-from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.codec.lenient_json import as_array, as_count, as_object, as_text, as_text_or_none
+from calls.dialects.dialect import AnswerPaths, AnswerSummary, Assembly, Claim, Dialect, RequestSummary
+from calls.dialects.parts.answer_forms import streamed_if_requested
 from calls.dialects.parts.assembly import AccumulatorAssembly
-from calls.dialects.parts.pieces import payload
+from calls.dialects.parts.error_bodies import message_error
+from calls.dialects.parts.pieces import parse_payload
+from calls.dialects.parts.stream_writing import ndjson_line
 from calls.framing import Framing, ndjson, sse
 from calls.model import Headers, Json, ToolCall, Usage, header
-
-NAME: Final = "cohere_v1"
 
 _HOSTS: Final = re.compile(r"(.+\.)?cohere\.(com|ai)")
 _OPERATIONS: Final[Mapping[str, str]] = {
@@ -33,36 +34,36 @@ _PATH: Final = re.compile(r"(?:.*/)?v1/(\w+)")
 _FRAMINGS: Final[tuple[Framing, ...]] = (ndjson, sse)
 
 
-def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
-    """Cohere's hosts, or any that is asked by Cohere's SDK: other APIs have a `/v1/chat` too."""
-    ours = _HOSTS.fullmatch(host) is not None or header(headers, "x-fern-sdk-name") == "cohere"
-    match = _PATH.fullmatch(path) if method == "POST" and ours else None
+def claim(method: str, host: str, path: str, headers: Headers) -> Claim | None:
+    """Claim requests to Cohere's hosts, or by Cohere's SDK: other APIs have a `/v1/chat` too."""
+    is_cohere = _HOSTS.fullmatch(host) is not None or header(headers, "x-fern-sdk-name") == "cohere"
+    match = _PATH.fullmatch(path) if method == "POST" and is_cohere else None
     operation = _OPERATIONS.get(match[1]) if match else None
-    return Claim(dialect=NAME, operation=operation, kind="model") if operation else None
+    return Claim(operation=operation, kind="model") if operation else None
 
 
-def asked(body: Json) -> RequestSummary:
-    """The model, and what tools answered."""
-    request = members(body)
-    results = [members(result) for result in elements(request.get("tool_results"))]
-    return RequestSummary(model=some(request.get("model")), tool_results=tuple(map(_result, results)))
+def summarize_request(body: Json) -> RequestSummary:
+    """Find the model, and the results of tools."""
+    request = as_object(body)
+    results = [as_object(result) for result in as_array(request.get("tool_results"))]
+    return RequestSummary(model=as_text_or_none(request.get("model")), tool_results=tuple(map(_tool_result, results)))
 
 
-def told(answer: Json) -> AnswerSummary:
-    """What an answer says."""
-    said = members(answer)
-    generations = [members(one) for one in elements(said.get("generations"))]
-    first = generations[0] if generations else said
+def summarize_answer(answer: Json) -> AnswerSummary:
+    """Find the text, tool calls and usage of an answer."""
+    fields = as_object(answer)
+    generations = [as_object(one) for one in as_array(fields.get("generations"))]
+    first = generations[0] if generations else fields
     return AnswerSummary(
-        text=some(first.get("text")),
-        tool_calls=tuple(map(_tool_call, map(members, elements(said.get("tool_calls"))))),
-        finish_reason=some(first.get("finish_reason")),
-        usage=_usage(members(said.get("meta"))),
+        text=as_text_or_none(first.get("text")),
+        tool_calls=tuple(map(_tool_call, map(as_object, as_array(fields.get("tool_calls"))))),
+        finish_reason=as_text_or_none(first.get("finish_reason")),
+        usage=_usage(as_object(fields.get("meta"))),
     )
 
 
 def assemble(content_type: str) -> Assembly:
-    """An assembly for an answer, streamed or not."""
+    """Make an assembly for an answer, streamed or not."""
     return AccumulatorAssembly(content_type, CohereV1Stream(), _FRAMINGS)
 
 
@@ -74,54 +75,81 @@ class CohereV1Stream:
         self._texts: list[str] = []
         self._lists: dict[str, list[Json]] = {}
         self._whole: Mapping[str, Json] = {}
-        self._done = False
+        self._has_ended = False
 
-    def take(self, event: str, data: str) -> None:  # noqa: ARG002 # a line has no name
-        """Take one line. Its kind is in it, but older `generate` has only text and `is_finished`."""
-        line = payload(data)
+    def add_message(self, event: str, data: str) -> None:  # noqa: ARG002 # a line has no name
+        """Add one line. It names its type, but the older `generate` has only text and `is_finished`."""
+        line = parse_payload(data)
         for name, value in line.items():
             match name:
                 case "text" if line.get("event_type") in (None, "text-generation"):
-                    self._texts.append(text(value))
+                    self._texts.append(as_text(value))
                 case "event_type" | "is_finished" | "text" | "tool_call_delta" | "index":
                     pass
                 case "response":
-                    self._whole = members(value)
+                    self._whole = as_object(value)
                 case _ if isinstance(value, list):
                     self._lists.setdefault(name, []).extend(value)
                 case _:
                     self._state[name] = value
-        self._done = self._done or line.get("is_finished") is True
+        self._has_ended = self._has_ended or line.get("is_finished") is True
 
     @property
     def answer(self) -> Json:
-        """The answer as Cohere itself gave it at the end, else the answer so far."""
+        """The answer that Cohere sent at the end, else the answer so far."""
         if self._whole:
             return dict(self._whole)
         joined: dict[str, Json] = {"text": "".join(self._texts)} if self._texts else {}
         return {**self._state, **joined, **self._lists} or None
 
     @property
-    def complete(self) -> bool:
-        """Whether the line came that says so, and no error with it."""
+    def is_complete(self) -> bool:
+        """Whether the last line arrived, without an error."""
         ended = self._state.get("finish_reason")
-        return self._done and not text(ended).startswith("ERROR")
+        return self._has_ended and not as_text(ended).startswith("ERROR")
 
 
 def _usage(meta: Mapping[str, Json]) -> Usage:
-    """Counts as they are billed; as they are where the bill does not say: searches are billed in other units."""
-    billed, counted = members(meta.get("billed_units")), members(meta.get("tokens"))
+    """The billed counts, or else the actual ones: searches are billed in other units."""
+    billed, actual = as_object(meta.get("billed_units")), as_object(meta.get("tokens"))
     return Usage(
-        input_tokens=count((billed if "input_tokens" in billed else counted).get("input_tokens")),
-        output_tokens=count((billed if "output_tokens" in billed else counted).get("output_tokens")),
-        cached_tokens=count(meta.get("cached_tokens")),
+        input_tokens=as_count((billed if "input_tokens" in billed else actual).get("input_tokens")),
+        output_tokens=as_count((billed if "output_tokens" in billed else actual).get("output_tokens")),
+        cached_tokens=as_count(meta.get("cached_tokens")),
     )
 
 
-def _result(result: Mapping[str, Json]) -> Json:
-    call = members(result.get("call"))
+def _tool_result(result: Mapping[str, Json]) -> Json:
+    call = as_object(result.get("call"))
     return {"id": call.get("generation_id"), "name": call.get("name"), "content": result.get("outputs")}
 
 
 def _tool_call(call: Mapping[str, Json]) -> ToolCall:
-    return ToolCall(id=None, name=text(call.get("name")), arguments=call.get("parameters"))
+    return ToolCall(id=None, name=as_text(call.get("name")), arguments=call.get("parameters"))
+
+
+def _write_stream(answer: Mapping[str, Json], _request: Mapping[str, Json]) -> Iterator[bytes]:
+    """Write the text, the tool calls, and at the end the whole answer."""
+    generation = {"generation_id": answer.get("generation_id")}
+    yield ndjson_line({"event_type": "stream-start", **generation, "is_finished": False})
+    if as_text(answer.get("text")):
+        yield ndjson_line({"event_type": "text-generation", "text": answer["text"], "is_finished": False})
+    if as_array(answer.get("tool_calls")):
+        calls = {"event_type": "tool-calls-generation", "tool_calls": answer["tool_calls"], "is_finished": False}
+        yield ndjson_line(calls)
+    end = {"event_type": "stream-end", "finish_reason": answer.get("finish_reason"), "response": answer}
+    yield ndjson_line({**end, "is_finished": True})
+
+
+DIALECT: Final = Dialect(
+    name="cohere_v1",
+    claim=claim,
+    headers=("x-fern-sdk-name",),
+    summarize_request=summarize_request,
+    assemble=assemble,
+    summarize_answer=summarize_answer,
+    answer_form=streamed_if_requested("ndjson"),
+    stream_writers={"ndjson": _write_stream},
+    answer_paths=AnswerPaths(texts=("text",), calls=("tool_calls/*",), arguments=("parameters",)),
+    error_body=message_error,
+)

@@ -1,62 +1,62 @@
 """Cohere's second API: chat as events, embed, rerank.
 
-A message comes in parts: content by index, the plan for its tools, tool calls by index with their arguments in pieces, citations
-by index, and `message-end` with why it ended and what it cost.
+A message arrives in parts: content by index, the plan for its tools, tool calls by index with their arguments in pieces, citations
+by index, and `message-end` with the finish reason and usage.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
-from calls.codec.lenient_json import count, elements, members, some, text
-from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.codec.lenient_json import as_array, as_count, as_object, as_text, as_text_or_none
+from calls.dialects.dialect import AnswerPaths, AnswerSummary, Assembly, Claim, Dialect, RequestSummary, Service
 from calls.dialects.parts.assembly import AccumulatorAssembly
-from calls.dialects.parts.pieces import arguments_of, payload
+from calls.dialects.parts.error_bodies import message_error
+from calls.dialects.parts.pieces import parse_arguments, parse_payload
+from calls.dialects.parts.stream_writing import sse_message
 from calls.model import Headers, Json, ToolCall, Usage, header
-
-NAME: Final = "cohere_v2"
 
 _HOSTS: Final = re.compile(r"(.+\.)?cohere\.(com|ai)")
 _OPERATIONS: Final[Mapping[str, str]] = {"chat": "chat", "embed": "embeddings", "rerank": "rerank"}
 _PATH: Final = re.compile(r"(?:.*/)?v2/(\w+)")
 
 
-def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
-    """Cohere's hosts, or any that is asked by Cohere's SDK."""
-    ours = _HOSTS.fullmatch(host) is not None or header(headers, "x-fern-sdk-name") == "cohere"
-    match = _PATH.fullmatch(path) if method == "POST" and ours else None
+def claim(method: str, host: str, path: str, headers: Headers) -> Claim | None:
+    """Claim requests to Cohere's hosts, or by Cohere's SDK."""
+    is_cohere = _HOSTS.fullmatch(host) is not None or header(headers, "x-fern-sdk-name") == "cohere"
+    match = _PATH.fullmatch(path) if method == "POST" and is_cohere else None
     operation = _OPERATIONS.get(match[1]) if match else None
-    return Claim(dialect=NAME, operation=operation, kind="model") if operation else None
+    return Claim(operation=operation, kind="model") if operation else None
 
 
-def asked(body: Json) -> RequestSummary:
-    """The model, and the tool messages that follow the last word of the assistant."""
-    request = members(body)
+def summarize_request(body: Json) -> RequestSummary:
+    """Find the model, and the tool messages after the last message of the assistant."""
+    request = as_object(body)
     results: list[Json] = []
-    for message in map(members, reversed(elements(request.get("messages")))):
+    for message in map(as_object, reversed(as_array(request.get("messages")))):
         if message.get("role") == "assistant":
             break
         if message.get("role") == "tool":
             results.insert(0, {"id": message.get("tool_call_id"), "content": message.get("content")})
-    return RequestSummary(model=some(request.get("model")), tool_results=tuple(results))
+    return RequestSummary(model=as_text_or_none(request.get("model")), tool_results=tuple(results))
 
 
-def told(answer: Json) -> AnswerSummary:
-    """What a message says."""
-    said = members(answer)
-    message = members(said.get("message"))
-    parts = [members(part) for part in elements(message.get("content"))]
-    texts = [text(part.get("text")) for part in parts if part.get("type") == "text"]
+def summarize_answer(answer: Json) -> AnswerSummary:
+    """Find the text, tool calls and usage of a message."""
+    fields = as_object(answer)
+    message = as_object(fields.get("message"))
+    parts = [as_object(part) for part in as_array(message.get("content"))]
+    texts = [as_text(part.get("text")) for part in parts if part.get("type") == "text"]
     return AnswerSummary(
         text="".join(texts) if texts else None,
-        tool_calls=tuple(map(_tool_call, map(members, elements(message.get("tool_calls"))))),
-        finish_reason=some(said.get("finish_reason")),
-        usage=_usage(members(said.get("usage") or said.get("meta"))),
+        tool_calls=tuple(map(_tool_call, map(as_object, as_array(message.get("tool_calls"))))),
+        finish_reason=as_text_or_none(fields.get("finish_reason")),
+        usage=_usage(as_object(fields.get("usage") or fields.get("meta"))),
     )
 
 
 def assemble(content_type: str) -> Assembly:
-    """An assembly for a message, streamed or not."""
+    """Make an assembly for a message, streamed or not."""
     return AccumulatorAssembly(content_type, CohereV2Stream())
 
 
@@ -69,25 +69,25 @@ class CohereV2Stream:
         self._plan: list[str] = []
         self._parts: dict[str, dict[int, _Part]] = {"content": {}, "tool_calls": {}, "citations": {}}
         self._logprobs: list[Json] = []
-        self._done = False
+        self._has_ended = False
 
-    def take(self, event: str, data: str) -> None:  # noqa: ARG002 # the payload says it too
-        """Take one event. Its type is in the payload; the event's name only repeats it."""
-        said = payload(data)
-        delta = members(said.get("delta"))
-        message = members(delta.get("message"))
-        match said.get("type"):
+    def add_message(self, event: str, data: str) -> None:  # noqa: ARG002 # the payload says it too
+        """Add one event. Its type is in the payload; the event's name only repeats it."""
+        fields = parse_payload(data)
+        delta = as_object(fields.get("delta"))
+        message = as_object(delta.get("message"))
+        match fields.get("type"):
             case "message-start":
-                self._state["id"] = said.get("id")
+                self._state["id"] = fields.get("id")
                 self._message = {name: value for name, value in message.items() if value not in ("", [], None)}
             case "message-end":
                 self._state |= delta
-                self._done = True
+                self._has_ended = True
             case "tool-plan-delta":
-                self._plan.append(text(message.get("tool_plan")))
+                self._plan.append(as_text(message.get("tool_plan")))
             case _:
-                self._take_parts(count(said.get("index")) or 0, message)
-        self._logprobs.extend([said["logprobs"]] if said.get("logprobs") is not None else [])
+                self._add_parts(as_count(fields.get("index")) or 0, message)
+        self._logprobs.extend([fields["logprobs"]] if fields.get("logprobs") is not None else [])
 
     @property
     def answer(self) -> Json:
@@ -99,60 +99,101 @@ class CohereV2Stream:
             message["tool_plan"] = "".join(self._plan)
         for name, parts in self._parts.items():
             if parts:
-                message[name] = [parts[index].whole() for index in sorted(parts)]
+                message[name] = [parts[index].build() for index in sorted(parts)]
         logprobs: dict[str, Json] = {"logprobs": list(self._logprobs)} if self._logprobs else {}
         return {**self._state, "message": message, **logprobs}
 
     @property
-    def complete(self) -> bool:
-        """Whether `message-end` came, without an error."""
-        return self._done and self._state.get("error") is None and self._state.get("finish_reason") != "ERROR"
+    def is_complete(self) -> bool:
+        """Whether `message-end` arrived, without an error."""
+        return self._has_ended and self._state.get("error") is None and self._state.get("finish_reason") != "ERROR"
 
-    def _take_parts(self, index: int, message: Mapping[str, Json]) -> None:
+    def _add_parts(self, index: int, message: Mapping[str, Json]) -> None:
         for name, parts in self._parts.items():
             if name in message:
-                parts.setdefault(index, _Part()).take(members(message[name]))
+                parts.setdefault(index, _Part()).add(as_object(message[name]))
 
 
 class _Part:
-    """A piece of content, a tool call or a citation while its deltas come."""
+    """A piece of content, a tool call or a citation while its deltas arrive."""
 
     def __init__(self) -> None:
         self._state: dict[str, Json] = {}
         self._pieces: dict[str, list[str]] = {}
         self._function: _Part | None = None
 
-    def take(self, part: Mapping[str, Json]) -> None:
-        """Take its frame or one delta."""
+    def add(self, part: Mapping[str, Json]) -> None:
+        """Add its frame or one delta."""
         for name, value in part.items():
             match name, value:
                 case "function", Mapping():
                     self._function = self._function or _Part()
-                    self._function.take(value)
-                # A citation's text comes whole, but so does it only once.
+                    self._function.add(value)
+                # The text of a citation is whole, but is sent only once.
                 case (("text" | "thinking" | "arguments"), str()):
                     self._pieces.setdefault(name, []).append(value)
                 case _:
                     self._state[name] = value
 
-    def whole(self) -> dict[str, Json]:
-        """The part."""
+    def build(self) -> dict[str, Json]:
+        """The part so far."""
         joined: dict[str, Json] = {name: "".join(pieces) for name, pieces in self._pieces.items()}
-        function: dict[str, Json] = {"function": self._function.whole()} if self._function else {}
+        function: dict[str, Json] = {"function": self._function.build()} if self._function else {}
         return {**self._state, **joined, **function}
 
 
 def _usage(usage: Mapping[str, Json]) -> Usage:
-    """Counts as they are billed; as they are where the bill does not say: searches are billed in other units."""
-    billed, counted = members(usage.get("billed_units")), members(usage.get("tokens"))
+    """The billed counts, or else the actual ones: searches are billed in other units."""
+    billed, actual = as_object(usage.get("billed_units")), as_object(usage.get("tokens"))
     return Usage(
-        input_tokens=count((billed if "input_tokens" in billed else counted).get("input_tokens")),
-        output_tokens=count((billed if "output_tokens" in billed else counted).get("output_tokens")),
-        cached_tokens=count(usage.get("cached_tokens")),
+        input_tokens=as_count((billed if "input_tokens" in billed else actual).get("input_tokens")),
+        output_tokens=as_count((billed if "output_tokens" in billed else actual).get("output_tokens")),
+        cached_tokens=as_count(usage.get("cached_tokens")),
     )
 
 
 def _tool_call(call: Mapping[str, Json]) -> ToolCall:
-    function = members(call.get("function"))
-    arguments = arguments_of(function.get("arguments"))
-    return ToolCall(id=some(call.get("id")), name=text(function.get("name")), arguments=arguments)
+    function = as_object(call.get("function"))
+    arguments = parse_arguments(function.get("arguments"))
+    return ToolCall(id=as_text_or_none(call.get("id")), name=as_text(function.get("name")), arguments=arguments)
+
+
+def _write_stream(answer: Mapping[str, Json], _request: Mapping[str, Json]) -> Iterator[bytes]:
+    """Write the start of a message, its parts, its tool calls and citations, and its end."""
+    for event in _message_events(answer):
+        yield sse_message(as_text(event.get("type")), event)
+    yield sse_message("", "[DONE]")
+
+
+def _message_events(answer: Mapping[str, Json]) -> Iterator[Mapping[str, Json]]:
+    message = as_object(answer.get("message"))
+    yield {"type": "message-start", "id": answer.get("id"), "delta": {"message": {"role": "assistant"}}}
+    for index, part in enumerate(as_array(message.get("content"))):
+        yield {"type": "content-start", "index": index, "delta": {"message": {"content": part}}}
+        yield {"type": "content-end", "index": index}
+    if "tool_plan" in message:
+        yield {"type": "tool-plan-delta", "delta": {"message": {"tool_plan": message["tool_plan"]}}}
+    for kind, name in (("tool-call", "tool_calls"), ("citation", "citations")):
+        for index, part in enumerate(as_array(message.get(name))):
+            yield {"type": f"{kind}-start", "index": index, "delta": {"message": {name: part}}}
+            yield {"type": f"{kind}-end", "index": index}
+    yield {
+        "type": "message-end",
+        "delta": {name: answer[name] for name in ("finish_reason", "usage") if name in answer},
+    }
+
+
+DIALECT: Final = Dialect(
+    name="cohere_v2",
+    claim=claim,
+    headers=("x-fern-sdk-name",),
+    services=(Service(provider="cohere", hosts=("api.cohere.com", "api.cohere.ai")),),
+    summarize_request=summarize_request,
+    assemble=assemble,
+    summarize_answer=summarize_answer,
+    stream_writers={"sse": _write_stream},
+    answer_paths=AnswerPaths(
+        texts=("message/content/*/text",), calls=("message/tool_calls/*/function",), arguments=("arguments",)
+    ),
+    error_body=message_error,
+)

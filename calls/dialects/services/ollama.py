@@ -1,20 +1,20 @@
-"""Ollama's own API: chat, generate and embed, as lines of JSON unless the request says `stream: false`.
+"""Ollama's own API: chat, generate and embed, as lines of JSON unless the request has `stream: false`.
 
-Every line is a whole answer of which only text is a piece; tool calls come whole, and the last line (`done`) brings the counts.
+Every line is an answer in which only the text is a piece; tool calls are whole, and the last line (`done`) has the counts.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
-from calls.codec.lenient_json import count, elements, members, some, text
-from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.codec.lenient_json import as_array, as_count, as_object, as_text, as_text_or_none
+from calls.dialects.dialect import AnswerPaths, AnswerSummary, Assembly, Claim, Dialect, RequestSummary
+from calls.dialects.parts.answer_forms import AnswerForm, FormCriteria
 from calls.dialects.parts.assembly import AccumulatorAssembly
-from calls.dialects.parts.pieces import arguments_of, payload
+from calls.dialects.parts.pieces import parse_arguments, parse_payload
+from calls.dialects.parts.stream_writing import ndjson_line
 from calls.framing import Framing, ndjson
 from calls.model import Headers, Json, ToolCall, Usage, header
-
-NAME: Final = "ollama"
 
 _PATH: Final = re.compile(r"(?:.*/)?api/(chat|generate|embed|embeddings)")
 _OPERATIONS: Final[Mapping[str, str]] = {
@@ -26,49 +26,51 @@ _OPERATIONS: Final[Mapping[str, str]] = {
 _LOCAL: Final = re.compile(
     r"[^.]+|\[.*\]|(127|10|192\.168|172\.(1[6-9]|2\d|3[01]))\..+|.*ollama.*|host\.docker\.internal|.+\.(local|internal|lan)"
 )
-"""Where an Ollama runs. `/api/chat` is also what many a web page calls its own back end."""
+"""Hosts where Ollama is expected: `/api/chat` is also a common path of web back ends."""
 
 _FRAMINGS: Final[tuple[Framing, ...]] = (ndjson,)
 _TEXTS: Final = frozenset(("content", "thinking", "response"))
 
 
-def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
-    """A machine nearby, or any that is asked by Ollama's SDK."""
+def claim(method: str, host: str, path: str, headers: Headers) -> Claim | None:
+    """Claim requests to a local machine, or by Ollama's SDK."""
     match = _PATH.fullmatch(path) if method == "POST" else None
     near = _LOCAL.fullmatch(host) or (header(headers, "user-agent") or "").startswith("ollama")
     if match is None or not near:
         return None
-    return Claim(dialect=NAME, operation=_OPERATIONS[match[1]], kind="model", provider=NAME)
+    return Claim(operation=_OPERATIONS[match[1]], kind="model", provider="ollama")
 
 
-def asked(body: Json) -> RequestSummary:
-    """The model, and the tool messages that follow the last word of the assistant."""
-    request = members(body)
+def summarize_request(body: Json) -> RequestSummary:
+    """Find the model, and the tool messages after the last message of the assistant."""
+    request = as_object(body)
     results: list[Json] = []
-    for message in map(members, reversed(elements(request.get("messages")))):
+    for message in map(as_object, reversed(as_array(request.get("messages")))):
         if message.get("role") == "assistant":
             break
         if message.get("role") == "tool":
             name = message.get("tool_name") or message.get("name")
             results.insert(0, {"id": message.get("tool_call_id"), "name": name, "content": message.get("content")})
-    return RequestSummary(model=some(request.get("model")), tool_results=tuple(results))
+    return RequestSummary(model=as_text_or_none(request.get("model")), tool_results=tuple(results))
 
 
-def told(answer: Json) -> AnswerSummary:
-    """What an answer says."""
-    said = members(answer)
-    message = members(said.get("message"))
+def summarize_answer(answer: Json) -> AnswerSummary:
+    """Find the text, tool calls and usage of an answer."""
+    fields = as_object(answer)
+    message = as_object(fields.get("message"))
     return AnswerSummary(
-        model=some(said.get("model")),
-        text=some(message.get("content")) or some(said.get("response")),
-        tool_calls=tuple(map(_tool_call, map(members, elements(message.get("tool_calls"))))),
-        finish_reason=some(said.get("done_reason")),
-        usage=Usage(input_tokens=count(said.get("prompt_eval_count")), output_tokens=count(said.get("eval_count"))),
+        model=as_text_or_none(fields.get("model")),
+        text=as_text_or_none(message.get("content")) or as_text_or_none(fields.get("response")),
+        tool_calls=tuple(map(_tool_call, map(as_object, as_array(message.get("tool_calls"))))),
+        finish_reason=as_text_or_none(fields.get("done_reason")),
+        usage=Usage(
+            input_tokens=as_count(fields.get("prompt_eval_count")), output_tokens=as_count(fields.get("eval_count"))
+        ),
     )
 
 
 def assemble(content_type: str) -> Assembly:
-    """An assembly for an answer, streamed or not."""
+    """Make an assembly for an answer, streamed or not."""
     return AccumulatorAssembly(content_type, OllamaStream(), _FRAMINGS)
 
 
@@ -76,39 +78,39 @@ class OllamaStream:
     """The lines of one streamed answer."""
 
     def __init__(self) -> None:
-        self._answer = _Joined()
+        self._answer = _PiecedAnswer()
 
-    def take(self, event: str, data: str) -> None:  # noqa: ARG002 # a line has no name
-        """Take one line."""
-        self._answer.take(payload(data))
+    def add_message(self, event: str, data: str) -> None:  # noqa: ARG002 # a line has no name
+        """Add one line."""
+        self._answer.add(parse_payload(data))
 
     @property
     def answer(self) -> Json:
         """The answer so far."""
-        return self._answer.whole() or None
+        return self._answer.build() or None
 
     @property
-    def complete(self) -> bool:
-        """Whether the line came that is the last, and no error."""
+    def is_complete(self) -> bool:
+        """Whether the last line arrived, and no error."""
         return self._answer.state.get("done") is True and "error" not in self._answer.state
 
 
-class _Joined:
-    """An object whose texts and lists go on from line to line."""
+class _PiecedAnswer:
+    """An object whose texts and lists continue from line to line."""
 
     def __init__(self) -> None:
         self.state: dict[str, Json] = {}
         self._texts: dict[str, list[str]] = {}
         self._lists: dict[str, list[Json]] = {}
-        self._message: _Joined | None = None
+        self._message: _PiecedAnswer | None = None
 
-    def take(self, line: Mapping[str, Json]) -> None:
-        """Take what one line says of it."""
+    def add(self, line: Mapping[str, Json]) -> None:
+        """Add one line."""
         for name, value in line.items():
             match name, value:
                 case "message", Mapping():
-                    self._message = self._message or _Joined()
-                    self._message.take(value)
+                    self._message = self._message or _PiecedAnswer()
+                    self._message.add(value)
                 case _, str() if name in _TEXTS:
                     self._texts.setdefault(name, []).append(value)
                 case (("tool_calls" | "logprobs" | "images"), list()):
@@ -116,14 +118,45 @@ class _Joined:
                 case _:
                     self.state[name] = value
 
-    def whole(self) -> dict[str, Json]:
-        """The object."""
+    def build(self) -> dict[str, Json]:
+        """The object so far."""
         texts: dict[str, Json] = {name: "".join(pieces) for name, pieces in self._texts.items()}
-        message: dict[str, Json] = {"message": self._message.whole()} if self._message else {}
+        message: dict[str, Json] = {"message": self._message.build()} if self._message else {}
         return {**self.state, **message, **texts, **self._lists}
 
 
 def _tool_call(call: Mapping[str, Json]) -> ToolCall:
-    function = members(call.get("function"))
-    arguments = arguments_of(function.get("arguments"))
-    return ToolCall(id=some(call.get("id")), name=text(function.get("name")), arguments=arguments)
+    function = as_object(call.get("function"))
+    arguments = parse_arguments(function.get("arguments"))
+    return ToolCall(id=as_text_or_none(call.get("id")), name=as_text(function.get("name")), arguments=arguments)
+
+
+def _requested_form(criteria: FormCriteria) -> AnswerForm:
+    """Stream unless the request has `"stream": false`."""
+    is_whole = as_object(criteria.body).get("stream") is False or criteria.operation == "embeddings"
+    return "whole" if is_whole else "ndjson"
+
+
+def _write_stream(answer: Mapping[str, Json], _request: Mapping[str, Json]) -> Iterator[bytes]:
+    """Write one line: the last line can be the only one."""
+    yield ndjson_line(answer)
+
+
+def _error_body(_status: int, message: str) -> Json:
+    return {"error": message}
+
+
+DIALECT: Final = Dialect(
+    name="ollama",
+    claim=claim,
+    headers=("user-agent",),
+    summarize_request=summarize_request,
+    assemble=assemble,
+    summarize_answer=summarize_answer,
+    answer_form=_requested_form,
+    stream_writers={"ndjson": _write_stream},
+    answer_paths=AnswerPaths(
+        texts=("message/content", "response"), calls=("message/tool_calls/*/function",), arguments=("arguments",)
+    ),
+    error_body=_error_body,
+)

@@ -3,53 +3,60 @@
 import re
 from typing import Final
 
-from calls.codec.lenient_json import count, elements, members, some, text
-from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.codec.lenient_json import as_array, as_count, as_object, as_text, as_text_or_none
+from calls.dialects.dialect import AnswerSummary, Assembly, Claim, Dialect, RequestSummary, Service
 from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.model import Headers, Json, Usage
 
-NAME: Final = "replicate"
-
-_MADE: Final = re.compile(r"/v1/(?:predictions|deployments/[^/]+/([^/]+)/predictions|models/([^/]+/[^/]+)/predictions)")
-_ASKED: Final = re.compile(r"/v1/predictions/([^/]+)")
+_CREATED_PATH: Final = re.compile(
+    r"/v1/(?:predictions|deployments/[^/]+/([^/]+)/predictions|models/([^/]+/[^/]+)/predictions)"
+)
+_POLLED_PATH: Final = re.compile(r"/v1/predictions/([^/]+)")
 _GOING_ON: Final = frozenset(("starting", "processing"))
 
 
-def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:  # noqa: ARG001 # as the protocol has it
-    """A new prediction, whoever asks after one, and its stream."""
+def claim(method: str, host: str, path: str, _headers: Headers) -> Claim | None:
+    """Claim a new prediction, a poll for one, and its stream."""
     if host.endswith(".replicate.net") and path.startswith("/v1/streams/"):
-        return Claim(dialect=NAME, operation="stream", kind="model", provider=NAME, streams=True)
+        return Claim(operation="stream", kind="model", provider="replicate", streams=True)
     if host != "api.replicate.com":
         return None
-    if method == "POST" and (match := _MADE.fullmatch(path)):
-        return Claim(dialect=NAME, operation="text_completion", kind="model", model=match[2] or match[1])
-    if method == "GET" and (match := _ASKED.fullmatch(path)):
-        return Claim(dialect=NAME, operation="poll", kind="model", polls=match[1])
+    if method == "POST" and (match := _CREATED_PATH.fullmatch(path)):
+        return Claim(operation="text_completion", kind="model", model=match[2] or match[1])
+    if method == "GET" and (match := _POLLED_PATH.fullmatch(path)):
+        return Claim(operation="poll", kind="model", polls=match[1])
     return None
 
 
-def asked(body: Json) -> RequestSummary:
-    """The version of a model, where the path does not name the model."""
-    return RequestSummary(model=some(members(body).get("model")) or some(members(body).get("version")))
-
-
-def told(answer: Json) -> AnswerSummary:
-    """What a prediction came to; of a stream, its text."""
-    said = members(answer)
-    output, metrics = said.get("output"), members(said.get("metrics"))
-    spoken = output if isinstance(output, str) else "".join(map(text, elements(output)))
-    status = some(said.get("status"))
-    counts = Usage(
-        input_tokens=count(metrics.get("input_token_count")), output_tokens=count(metrics.get("output_token_count"))
+def summarize_request(body: Json) -> RequestSummary:
+    """Find the model or its version, where the path does not name the model."""
+    return RequestSummary(
+        model=as_text_or_none(as_object(body).get("model")) or as_text_or_none(as_object(body).get("version"))
     )
-    pending = some(said.get("id")) if status in _GOING_ON else None
+
+
+def summarize_answer(answer: Json) -> AnswerSummary:
+    """Find the text and status of a prediction."""
+    prediction = as_object(answer)
+    output, metrics = prediction.get("output"), as_object(prediction.get("metrics"))
+    text = output if isinstance(output, str) else "".join(map(as_text, as_array(output)))
+    status = as_text_or_none(prediction.get("status"))
+    counts = Usage(
+        input_tokens=as_count(metrics.get("input_token_count")),
+        output_tokens=as_count(metrics.get("output_token_count")),
+    )
+    pending = as_text_or_none(prediction.get("id")) if status in _GOING_ON else None
     return AnswerSummary(
-        model=some(said.get("model")), text=spoken or None, finish_reason=status, usage=counts, pending=pending
+        model=as_text_or_none(prediction.get("model")),
+        text=text or None,
+        finish_reason=status,
+        usage=counts,
+        pending=pending,
     )
 
 
 def assemble(content_type: str) -> Assembly:
-    """An assembly for a prediction, or for the stream of one's output."""
+    """Make an assembly for a prediction, or for the stream of its output."""
     return AccumulatorAssembly(content_type, ReplicateStream())
 
 
@@ -58,18 +65,18 @@ class ReplicateStream:
 
     def __init__(self) -> None:
         self._pieces: list[Json] = []
-        self._ended: str | None = None
+        self._end_data: str | None = None
         self._error: str | None = None
 
-    def take(self, event: str, data: str) -> None:
-        """Take one piece, an error, or the end."""
+    def add_message(self, event: str, data: str) -> None:
+        """Add one piece, an error, or the end."""
         match event:
             case "output":
                 self._pieces.append(data)
             case "error":
                 self._error = data
-            case "done" if data.endswith("}"):  # with why, where it was not to the end
-                self._ended = data
+            case "done" if data.endswith("}"):  # with the reason, if it ended early
+                self._end_data = data
             case _:
                 pass
 
@@ -80,6 +87,16 @@ class ReplicateStream:
         return {"output": list(self._pieces), **error}
 
     @property
-    def complete(self) -> bool:
-        """Whether `done` came without a reason to be done early, and no error."""
-        return self._ended is not None and "reason" not in self._ended and self._error is None
+    def is_complete(self) -> bool:
+        """Whether `done` arrived without a reason for an early end, and no error."""
+        return self._end_data is not None and "reason" not in self._end_data and self._error is None
+
+
+DIALECT: Final = Dialect(
+    name="replicate",
+    claim=claim,
+    services=(Service(provider="replicate", hosts=("api.replicate.com",)),),
+    summarize_request=summarize_request,
+    assemble=assemble,
+    summarize_answer=summarize_answer,
+)

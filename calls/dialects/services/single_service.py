@@ -1,20 +1,18 @@
 """APIs that only one service has: speech, transcripts, pictures, the models of Cloudflare and Oracle.
 
-What they are asked and answer is read no further than who asks has to know: which operation it is, the text that came of it, and which work
-goes on after its answer.
+Only the operation, the text of the answer and pending work are read from them.
 """
 
 import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from calls.codec.lenient_json import count, elements, members, some, text
-from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.codec.lenient_json import as_array, as_count, as_object, as_text, as_text_or_none
+from calls.dialects.dialect import AnswerSummary, Assembly, Claim, Dialect, RequestSummary, Service
 from calls.dialects.parts.assembly import AccumulatorAssembly
-from calls.dialects.parts.pieces import arguments_of, payload
+from calls.dialects.parts.pieces import parse_arguments, parse_payload
+from calls.dialects.parts.unclaimed_kinds import always_tool
 from calls.model import Headers, Json, Usage
-
-NAME: Final = "services"
 
 _FAL: Final = r"(queue\.)?fal\.run"
 _CLOUDFLARE: Final = r"(.+\.)?api\.cloudflare\.com|gateway\.ai\.cloudflare\.com"
@@ -87,11 +85,11 @@ _POSTS: Final = tuple(
         (_RUNWAY, r"/v1/(?:image|text|video)_to_(?:video|image)", "video_generation"),
         (_KLING, r"/v1/(?:videos|images)/[\w-]+", "video_generation"),
         (r"api\.runpod\.ai", r"/v2/(?P<model>[^/]+)/run(sync)?", "invoke"),
-        # Whatever agent runs there answers as its author pleased.
+        # Agents there answer in any shape.
         (r"bedrock-agentcore\..+\.amazonaws\.com(\.cn)?", r"/runtimes/[^/]+/invocations", "invoke_agent"),
     )
 )
-"""Host and path, and what is asked for there."""
+"""Host, path and operation."""
 
 _LOOKS: Final = tuple(
     (re.compile(host), re.compile(path))
@@ -107,7 +105,7 @@ _LOOKS: Final = tuple(
         (r"api\.runpod\.ai", r"/v2/[^/]+/status/(?P<work>[^/]+)"),
     )
 )
-"""Where work is looked after that goes on."""
+"""Host and path of polls for pending work."""
 
 _ACCOUNT: Final = re.compile(r"/accounts/[^/]+/")
 _GOING_ON: Final = re.compile(
@@ -115,116 +113,143 @@ _GOING_ON: Final = re.compile(
 )
 
 
-def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:  # noqa: ARG001 # as the protocol has it
-    """The services, by host and path."""
+def claim(method: str, host: str, path: str, _headers: Headers) -> Claim | None:
+    """Claim the services by host and path."""
     if method == "GET":
-        looked = next((match for at, shape in _LOOKS if at.fullmatch(host) and (match := shape.fullmatch(path))), None)
-        return Claim(dialect=NAME, operation="poll", kind="model", polls=looked["work"]) if looked else None
+        poll = next((match for at, shape in _LOOKS if at.fullmatch(host) and (match := shape.fullmatch(path))), None)
+        return Claim(operation="poll", kind="model", polls=poll["work"]) if poll else None
     if method != "POST":
         return None
     for at, shape, operation in _POSTS:
         if at.fullmatch(host) and (match := shape.fullmatch(path)):
             model = match.groupdict().get("model")
-            place = _ACCOUNT.sub("/accounts/*/", path)
-            return Claim(dialect=NAME, operation=operation, kind="model", path=place, model=model)
+            key_path = _ACCOUNT.sub("/accounts/*/", path)
+            return Claim(operation=operation, kind="model", path=key_path, model=model)
     return None
 
 
-def asked(body: Json) -> RequestSummary:
-    """The model, where the body names it."""
-    request = members(body)
-    named = (request.get("model"), request.get("model_id"), members(request.get("servingMode")).get("modelId"))
-    return RequestSummary(model=next((model for model in map(some, named) if model), None))
+def summarize_request(body: Json) -> RequestSummary:
+    """Find the model, where the body names it."""
+    request = as_object(body)
+    models = (request.get("model"), request.get("model_id"), as_object(request.get("servingMode")).get("modelId"))
+    return RequestSummary(model=next((model for model in map(as_text_or_none, models) if model), None))
 
 
-def told(answer: Json) -> AnswerSummary:
-    """The text that came of it, and the work that goes on."""
-    said = members(answer)
-    result, output = members(said.get("result")), members(said.get("output"))
-    spoken = "".join(map(text, elements(said.get("events"))))
-    usage = members(result.get("usage") or said.get("usage"))
-    told_of = (
-        said.get("status"),
+def summarize_answer(answer: Json) -> AnswerSummary:
+    """Find the text, the usage and the pending work."""
+    fields = as_object(answer)
+    result, output = as_object(fields.get("result")), as_object(fields.get("output"))
+    event_texts = "".join(map(as_text, as_array(fields.get("events"))))
+    usage = as_object(result.get("usage") or fields.get("usage"))
+    states = (
+        fields.get("status"),
         output.get("task_status"),
-        members(said.get("data")).get("task_status"),
-        said.get("state"),
+        as_object(fields.get("data")).get("task_status"),
+        fields.get("state"),
     )
-    status = next((found for found in map(some, told_of) if found), None)
+    status = next((found for found in map(as_text_or_none, states) if found), None)
     return AnswerSummary(
-        model=some(said.get("model")) or some(said.get("modelId")),
-        text=next((found for found in _texts(said, result, output) if found), None) or spoken or some(answer),
+        model=as_text_or_none(fields.get("model")) or as_text_or_none(fields.get("modelId")),
+        text=next((found for found in _answer_texts(fields, result, output) if found), None)
+        or event_texts
+        or as_text_or_none(answer),
         finish_reason=status,
         usage=Usage(
-            input_tokens=count(usage.get("prompt_tokens", usage.get("input_tokens"))),
-            output_tokens=count(usage.get("completion_tokens", usage.get("output_tokens"))),
+            input_tokens=as_count(usage.get("prompt_tokens", usage.get("input_tokens"))),
+            output_tokens=as_count(usage.get("completion_tokens", usage.get("output_tokens"))),
         ),
-        pending=_going_on(said, output, status),
+        pending=_pending_id(fields, output, status),
     )
 
 
 def assemble(content_type: str) -> Assembly:
-    """An assembly for an answer, streamed or not."""
+    """Make an assembly for an answer, streamed or not."""
     return AccumulatorAssembly(content_type, SingleServiceStream())
 
 
 class SingleServiceStream:
-    """The events of one streamed answer: Cloudflare's hold pieces of one text; of others they are kept as they came."""
+    """The events of one streamed answer: Cloudflare's have pieces of one text; those of others are listed."""
 
     def __init__(self) -> None:
-        self._texts: list[str] = []
+        self._answer_texts: list[str] = []
         self._state: dict[str, Json] = {}
         self._events: list[Json] = []
-        self._done = False
+        self._has_ended = False
 
-    def take(self, event: str, data: str) -> None:  # noqa: ARG002 # events have no names
-        """Take one event."""
-        self._done = self._done or data.strip() == "[DONE]"
-        said = payload(data)
-        if "response" in said:
-            self._texts.append(text(said["response"]))
-            self._state |= {name: value for name, value in said.items() if name not in ("response", "p")}
-        elif said:
-            self._events.append(dict(said))
+    def add_message(self, event: str, data: str) -> None:  # noqa: ARG002 # events have no names
+        """Add one event."""
+        self._has_ended = self._has_ended or data.strip() == "[DONE]"
+        fields = parse_payload(data)
+        if "response" in fields:
+            self._answer_texts.append(as_text(fields["response"]))
+            self._state |= {name: value for name, value in fields.items() if name not in ("response", "p")}
+        elif fields:
+            self._events.append(dict(fields))
         elif data.startswith('"'):
-            self._events.append(arguments_of(data))
+            self._events.append(parse_arguments(data))
 
     @property
     def answer(self) -> Json:
         """The answer so far."""
-        if self._texts:
-            return {"result": {**self._state, "response": "".join(self._texts)}, "success": True}
+        if self._answer_texts:
+            return {"result": {**self._state, "response": "".join(self._answer_texts)}, "success": True}
         return {"events": list(self._events)} if self._events else None
 
     @property
-    def complete(self) -> bool | None:
-        """Whether the end mark came; not all have one."""
-        return True if self._done else None if self._events else False
+    def is_complete(self) -> bool | None:
+        """Whether the end marker arrived; None where events have none."""
+        return True if self._has_ended else None if self._events else False
 
 
-def _texts(said: Mapping[str, Json], result: Mapping[str, Json], output: Mapping[str, Json]) -> Iterator[str]:
-    yield text(result.get("response")) or text(result.get("description")) or text(result.get("text"))
+def _answer_texts(fields: Mapping[str, Json], result: Mapping[str, Json], output: Mapping[str, Json]) -> Iterator[str]:
+    yield as_text(result.get("response")) or as_text(result.get("description")) or as_text(result.get("text"))
     yield (
-        text(said.get("text")) or text(said.get("answer")) or text(said.get("suggestion")) or text(said.get("summary"))
+        as_text(fields.get("text"))
+        or as_text(fields.get("answer"))
+        or as_text(fields.get("suggestion"))
+        or as_text(fields.get("summary"))
     )
-    yield text(output.get("text"))
-    for channel in elements(members(said.get("results")).get("channels")):
-        for one in elements(members(channel).get("alternatives"))[:1]:
-            yield text(members(one).get("transcript"))
-    chat = members(said.get("chatResponse"))  # Oracle's
-    yield text(chat.get("text"))
-    for one in elements(chat.get("choices"))[:1]:
-        parts = elements(members(members(one).get("message")).get("content"))
-        yield "".join(text(members(part).get("text")) for part in parts)
-    for one in elements(said.get("completions"))[:1]:
-        yield text(members(members(one).get("data")).get("text"))
+    yield as_text(output.get("text"))
+    for channel in as_array(as_object(fields.get("results")).get("channels")):
+        for one in as_array(as_object(channel).get("alternatives"))[:1]:
+            yield as_text(as_object(one).get("transcript"))
+    chat = as_object(fields.get("chatResponse"))  # Oracle's
+    yield as_text(chat.get("text"))
+    for one in as_array(chat.get("choices"))[:1]:
+        parts = as_array(as_object(as_object(one).get("message")).get("content"))
+        yield "".join(as_text(as_object(part).get("text")) for part in parts)
+    for one in as_array(fields.get("completions"))[:1]:
+        yield as_text(as_object(as_object(one).get("data")).get("text"))
 
 
-def _going_on(said: Mapping[str, Json], output: Mapping[str, Json], status: str | None) -> str | None:
-    """The name of work that is not done, or whose result is still to be fetched (fal)."""
-    if "response_url" in said:
-        return some(said.get("request_id"))
-    if said.keys() == {"id"}:  # nothing else is told of a video that is to be made (Runway, Volcengine)
-        return some(said["id"])
+def _pending_id(fields: Mapping[str, Json], output: Mapping[str, Json], status: str | None) -> str | None:
+    """The id of work that is not done, or whose result is still to be fetched (fal)."""
+    if "response_url" in fields:
+        return as_text_or_none(fields.get("request_id"))
+    if fields.keys() == {"id"}:  # the whole answer to a new video (Runway, Volcengine)
+        return as_text_or_none(fields["id"])
     if status is None or _GOING_ON.fullmatch(status) is None:
         return None
-    return some(output.get("task_id")) or some(members(said.get("data")).get("task_id")) or some(said.get("id"))
+    return (
+        as_text_or_none(output.get("task_id"))
+        or as_text_or_none(as_object(fields.get("data")).get("task_id"))
+        or as_text_or_none(fields.get("id"))
+    )
+
+
+DIALECT: Final = Dialect(
+    name="services",
+    claim=claim,
+    services=(
+        Service(provider="cloudflare", host_pattern=_CLOUDFLARE, only_models=False, unclaimed_kind=always_tool),
+        Service(provider="fal", host_pattern=_FAL),
+        Service(provider="oci.generative_ai", host_pattern=_ORACLE, only_models=False),
+        *(
+            Service(provider=name, host_pattern=rf"api\.{name}\.(io|ai|cn|com)")
+            for name in ("assemblyai", "deepgram", "elevenlabs", "lumalabs", "runwayml", "stability")
+        ),
+    ),
+    summarize_request=summarize_request,
+    assemble=assemble,
+    summarize_answer=summarize_answer,
+)

@@ -1,23 +1,21 @@
-"""Text generation as Hugging Face serves it (TGI), alone or behind its endpoints; and Aleph Alpha's `complete`;
-and as servers on a machine nearby do in shapes of their own: llama.cpp, vLLM, SGLang.
+"""Text generation by Hugging Face's TGI, alone or behind its endpoints; by Aleph Alpha's `complete`; and by local servers in shapes of
+their own: llama.cpp, vLLM, SGLang.
 
-An answer is `generated_text`, alone or in a list of one; a stream is one token an event, and the last event has the whole text. llama.cpp
-says `content`, in a stream piece by piece, and `stop` in the last event. vLLM and SGLang say `text`, in a stream all of it so far; vLLM has no end
-mark, SGLang has `[DONE]`.
+An answer is `generated_text`, alone or in a list of one; a stream has one token in each event, and the last event has the whole text.
+llama.cpp has `content`, in a stream in pieces, and `stop` in the last event. vLLM and SGLang have `text`, in a stream the whole
+so far; vLLM has no end marker, SGLang has `[DONE]`.
 """
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from calls.codec.lenient_json import count, elements, members, some, text
-from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.codec.lenient_json import as_array, as_count, as_object, as_text, as_text_or_none
+from calls.dialects.dialect import AnswerSummary, Assembly, Claim, Dialect, RequestSummary, Service
 from calls.dialects.parts.assembly import AccumulatorAssembly
-from calls.dialects.parts.pieces import payload
+from calls.dialects.parts.pieces import parse_payload
 from calls.framing import Framing, nul, sse
 from calls.model import Headers, Json, Usage
-
-NAME: Final = "text_generation"
 
 _ENDPOINTS: Final = re.compile(r".+\.endpoints\.huggingface\.cloud|api-inference\.huggingface\.co")
 _ROUTED: Final = re.compile(r"/hf-inference(/(?:models|pipeline)/.+)")
@@ -26,83 +24,88 @@ _MODEL: Final = re.compile(
 )
 _NEARBY: Final = re.compile(r"[\d.]+|[^.]*|.+\.(local|internal|lan)")
 _TASKS: Final = {"feature-extraction": "embeddings", "text-generation": "text_completion"}
-"""What Hugging Face calls what a model is asked to do; other tasks are operations by their own names."""
+"""Operations by Hugging Face's names of tasks; other tasks are operations under their own names."""
 
 
-def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:  # noqa: ARG001 # as the protocol has it
-    """`/generate` and `/generate_stream`, llama.cpp's paths nearby, and the bare paths of hosts that serve nothing else."""
+def claim(method: str, host: str, path: str, _headers: Headers) -> Claim | None:
+    """Claim `/generate` and `/generate_stream`, llama.cpp's paths at local hosts, and all paths of hosts that serve nothing else."""
     if method != "POST":
         return None
     if path in ("/generate", "/generate_stream"):
-        place, streams = path.removesuffix("_stream"), path.endswith("_stream")
-        return Claim(dialect=NAME, operation="text_completion", kind="model", path=place, streams=streams)
+        key_path, streams = path.removesuffix("_stream"), path.endswith("_stream")
+        return Claim(operation="text_completion", kind="model", path=key_path, streams=streams)
     if path in ("/completion", "/infill") and _NEARBY.fullmatch(host):
-        return Claim(dialect=NAME, operation="text_completion", kind="model")
+        return Claim(operation="text_completion", kind="model")
     routed = _ROUTED.fullmatch(path) if host == "router.huggingface.co" else None
     if routed or _ENDPOINTS.fullmatch(host) or (host == "api.aleph-alpha.com" and path == "/complete"):
-        return _named(routed[1] if routed else path)
+        return _claim_model_path(routed[1] if routed else path)
     return None
 
 
-def _named(path: str) -> Claim:
-    """The model and its task, where the path names them."""
-    named = _MODEL.fullmatch(path)
-    task = (named["task"] or named["of"] if named else None) or "text-generation"
+def _claim_model_path(path: str) -> Claim:
+    """Claim a path with its model and task, where it names them."""
+    match = _MODEL.fullmatch(path)
+    task = (match["task"] or match["of"] if match else None) or "text-generation"
     operation = _TASKS.get(task) or task.replace("-", "_")
-    model = named["model"] or named["name"] if named else None
-    return Claim(dialect=NAME, operation=operation, kind="model", model=model)
+    model = match["model"] or match["name"] if match else None
+    return Claim(operation=operation, kind="model", model=model)
 
 
-def asked(body: Json) -> RequestSummary:
-    """The model, where the body names it."""
-    return RequestSummary(model=some(members(body).get("model")))
+def summarize_request(body: Json) -> RequestSummary:
+    """Find the model, where the body names it."""
+    return RequestSummary(model=as_text_or_none(as_object(body).get("model")))
 
 
-def told(answer: Json) -> AnswerSummary:
-    """What was generated."""
-    first = elements(answer)
-    said = members(first[0]) if first else members(answer)
-    completions = elements(said.get("completions"))
-    completion = members(completions[0]) if completions else {}
-    details = members(said.get("details"))
-    meta = members(said.get("meta_info"))
-    texts = (said.get("generated_text"), completion.get("completion"), said.get("content"), *_texts(said.get("text")))
-    ends = (details.get("finish_reason"), completion.get("finish_reason"), said.get("stop_type"))
+def summarize_answer(answer: Json) -> AnswerSummary:
+    """Find the text and usage."""
+    first = as_array(answer)
+    fields = as_object(first[0]) if first else as_object(answer)
+    completions = as_array(fields.get("completions"))
+    completion = as_object(completions[0]) if completions else {}
+    details = as_object(fields.get("details"))
+    meta = as_object(fields.get("meta_info"))
+    texts = (
+        fields.get("generated_text"),
+        completion.get("completion"),
+        fields.get("content"),
+        *_text_values(fields.get("text")),
+    )
+    ends = (details.get("finish_reason"), completion.get("finish_reason"), fields.get("stop_type"))
     return AnswerSummary(
-        model=some(said.get("model_version")) or some(said.get("model")),
-        text=_first(texts),
-        finish_reason=_first((*ends, members(meta.get("finish_reason")).get("type"))),
+        model=as_text_or_none(fields.get("model_version")) or as_text_or_none(fields.get("model")),
+        text=_first_text(texts),
+        finish_reason=_first_text((*ends, as_object(meta.get("finish_reason")).get("type"))),
         usage=Usage(
-            input_tokens=_count(
-                said.get("num_tokens_prompt_total"),
-                *(details.get("input_length"), said.get("tokens_evaluated"), meta.get("prompt_tokens")),
+            input_tokens=_first_count(
+                fields.get("num_tokens_prompt_total"),
+                *(details.get("input_length"), fields.get("tokens_evaluated"), meta.get("prompt_tokens")),
             ),
-            output_tokens=_count(
-                said.get("num_tokens_generated"),
-                *(details.get("generated_tokens"), said.get("tokens_predicted"), meta.get("completion_tokens")),
+            output_tokens=_first_count(
+                fields.get("num_tokens_generated"),
+                *(details.get("generated_tokens"), fields.get("tokens_predicted"), meta.get("completion_tokens")),
             ),
         ),
     )
 
 
-def _texts(said: Json) -> Sequence[Json]:
-    """vLLM says a list of texts, SGLang one."""
-    return (said,) if isinstance(said, str) else elements(said)[:1]
+def _text_values(fields: Json) -> Sequence[Json]:
+    """The texts: vLLM has a list, SGLang one."""
+    return (fields,) if isinstance(fields, str) else as_array(fields)[:1]
 
 
-def _first(values: Iterable[Json]) -> str | None:
-    return next((word for value in values if (word := some(value))), None)
+def _first_text(values: Iterable[Json]) -> str | None:
+    return next((word for value in values if (word := as_text_or_none(value))), None)
 
 
-def _count(*values: Json) -> int | None:
-    return next((number for value in values if (number := count(value)) is not None), None)
+def _first_count(*values: Json) -> int | None:
+    return next((number for value in values if (number := as_count(value)) is not None), None)
 
 
 _FRAMINGS: Final[tuple[Framing, ...]] = (sse, nul)
 
 
 def assemble(content_type: str) -> Assembly:
-    """An assembly for an answer, streamed or not."""
+    """Make an assembly for an answer, streamed or not."""
     return AccumulatorAssembly(content_type, TextGenerationStream(), _FRAMINGS)
 
 
@@ -113,20 +116,20 @@ class TextGenerationStream:
         self._tokens: list[str] = []
         self._whole: dict[str, Json] = {}
         self._pieces: list[str] = []
-        self._done = False
+        self._has_ended = False
 
-    def take(self, event: str, data: str) -> None:  # noqa: ARG002 # events have no names
-        """Take one token; the last one brings the whole text and the details."""
-        self._done = self._done or data.strip() == "[DONE]"
-        said = payload(data)
-        if "content" in said or "text" in said:
-            self._pieces.append(text(said.get("content")))
-            self._whole |= said
+    def add_message(self, event: str, data: str) -> None:  # noqa: ARG002 # events have no names
+        """Add one token; the last event has the whole text and the details."""
+        self._has_ended = self._has_ended or data.strip() == "[DONE]"
+        fields = parse_payload(data)
+        if "content" in fields or "text" in fields:
+            self._pieces.append(as_text(fields.get("content")))
+            self._whole |= fields
             return
-        token = members(said.get("token"))
+        token = as_object(fields.get("token"))
         if token.get("special") is not True:
-            self._tokens.append(text(token.get("text")))
-        self._take_whole(said)
+            self._tokens.append(as_text(token.get("text")))
+        self._add_whole_text(fields)
 
     @property
     def answer(self) -> Json:
@@ -136,14 +139,33 @@ class TextGenerationStream:
         return {**joined, **self._whole, **content} or None
 
     @property
-    def complete(self) -> bool | None:
-        """Whether the whole text came; vLLM's own server does not say."""
+    def is_complete(self) -> bool | None:
+        """Whether the whole text arrived; None for vLLM's own server, which has no end marker."""
         if "error" in self._whole:
             return False
         if "text" in self._whole:
-            return self._done if "meta_info" in self._whole else None
+            return self._has_ended if "meta_info" in self._whole else None
         return "generated_text" in self._whole or self._whole.get("stop") is True
 
-    def _take_whole(self, said: Mapping[str, Json]) -> None:
+    def _add_whole_text(self, fields: Mapping[str, Json]) -> None:
         names = ("generated_text", "details", "error", "error_type")
-        self._whole |= {name: said[name] for name in names if said.get(name) is not None}
+        self._whole |= {name: fields[name] for name in names if fields.get(name) is not None}
+
+
+DIALECT: Final = Dialect(
+    name="text_generation",
+    claim=claim,
+    precedence=2,  # claims every path of hosts that serve nothing else
+    services=(
+        Service(
+            provider="huggingface",
+            hosts=("router.huggingface.co",),
+            host_pattern=r".+\.endpoints\.huggingface\.cloud|(api-inference\.)?huggingface\.co",
+            only_models=False,
+        ),
+        Service(provider="aleph_alpha", hosts=("api.aleph-alpha.com",)),
+    ),
+    summarize_request=summarize_request,
+    assemble=assemble,
+    summarize_answer=summarize_answer,
+)

@@ -1,7 +1,7 @@
 """Vector databases and search engines: the query, and what it found.
 
 Pinecone, Qdrant, Chroma, Milvus, Elasticsearch and OpenSearch, Azure AI Search, Marqo, Meilisearch and Typesense, Turbopuffer, Upstash,
-S3 Vectors, MongoDB's data API, Vertex and Bedrock. Each finds in a shape of its own; all of them come out as pieces with an id, a
+S3 Vectors, MongoDB's data API, Vertex and Bedrock. Each has a shape of its own; all results become pieces with an id, a
 score and a content.
 """
 
@@ -9,12 +9,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from calls.codec.lenient_json import elements, members
-from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.codec.lenient_json import as_array, as_object
+from calls.dialects.dialect import AnswerSummary, Assembly, Claim, Dialect, Service
 from calls.dialects.generic import WholeBody
+from calls.dialects.parts.answer_forms import never_streamed
+from calls.dialects.parts.unclaimed_kinds import always_retrieval
 from calls.model import Headers, Json, header
-
-NAME: Final = "vectors"
 
 _SEARCHES: Final = re.compile(
     r".*/collections/[^/]+/points(/(search|query|recommend|discover|scroll)(/batch|/groups)?)?"  # Qdrant
@@ -33,7 +33,7 @@ _LOOKUPS: Final = re.compile(
     r".*/collections/[^/]+/points/[\w-]+"
     r"|.*/indexes(/[^/]+|\('[^']+'\))/docs(/[^/$]+|\('[^']+'\))|.*/_doc/[^/]+"
 )
-"""One piece by its name."""
+"""Paths that fetch one piece by its id."""
 
 _WRITES: Final = re.compile(
     r".*/collections/[^/]+/points(/(delete|payload|vectors|batch))?"
@@ -63,18 +63,18 @@ _BY_HOST: Final = (
         re.compile(r"/(PutVectors|DeleteVectors)"),
     ),
 )
-"""Whose paths may be anybody's: the host, how it is searched, how it is written to."""
+"""Services whose paths mean something else at other hosts: the host, its search paths and its write paths."""
 
 
-def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
-    """Paths that only such a store has; at some hosts also plain ones."""
-    operation = _operation(method, path, *_shapes(host, headers))
+def claim(method: str, host: str, path: str, headers: Headers) -> Claim | None:
+    """Claim paths that only such a database has, and at some hosts also common ones."""
+    operation = _operation(method, path, *_path_patterns(host, headers))
     if operation is None:
         return None
-    return Claim(dialect=NAME, operation=operation, kind="retrieval" if operation == "search" else "tool")
+    return Claim(operation=operation, kind="retrieval" if operation == "search" else "tool")
 
 
-def _shapes(host: str, headers: Headers) -> tuple[re.Pattern[str], re.Pattern[str]]:
+def _path_patterns(host: str, headers: Headers) -> tuple[re.Pattern[str], re.Pattern[str]]:
     if host.endswith(".pinecone.io") or header(headers, "x-pinecone-api-version") is not None:
         return _PINECONE
     return next(((searches, writes) for at, searches, writes in _BY_HOST if at.fullmatch(host)), (_SEARCHES, _WRITES))
@@ -88,190 +88,213 @@ def _operation(method: str, path: str, searches: re.Pattern[str], writes: re.Pat
     return "write" if method in ("POST", "PUT", "PATCH", "DELETE") and writes.fullmatch(path) else None
 
 
-def asked(body: Json) -> RequestSummary:  # noqa: ARG001 # as the protocol has it
-    """The whole request is the question."""
-    return RequestSummary()
-
-
-def told(answer: Json) -> AnswerSummary:
-    """What was found, piece by piece."""
-    found = members(answer)
+def summarize_answer(answer: Json) -> AnswerSummary:
+    """Find the results, one by one."""
+    found = as_object(answer)
     reader = next((read for name, read in _READERS.items() if name in found), None)
     return AnswerSummary(results=tuple(reader(found)) if reader else ())
 
 
 def assemble(content_type: str) -> Assembly:
-    """An assembly for one value."""
+    """Make an assembly for one value."""
     return WholeBody(content_type)
 
 
 type Fields = Mapping[str, Json]
 
 
-def _piece(one: Fields, content: Json, score: str = "score", id_: str = "id") -> Json:
+def _search_result(one: Fields, content: Json, score: str = "score", id_: str = "id") -> Json:
     return {"id": one.get(id_), "score": one.get(score), "content": content}
 
 
-def _without(one: Fields, *names: str) -> Json:
+def _omit_members(one: Fields, *names: str) -> Json:
     return {name: value for name, value in one.items() if name not in names}
 
 
-def _each(value: Json) -> Iterator[Fields]:
-    """The objects of a list, or of lists in it (a batch of searches)."""
-    for one in elements(value):
+def _flatten_objects(value: Json) -> Iterator[Fields]:
+    """Iterate over the objects of a list, or of lists in it (a batch of searches)."""
+    for one in as_array(value):
         if isinstance(one, Mapping):
             yield one
         else:
-            yield from map(members, elements(one))
+            yield from map(as_object, as_array(one))
 
 
-def _pinecone(answer: Fields) -> Iterator[Json]:
-    for match in _each(answer.get("matches")):
-        yield _piece(match, match.get("metadata"))
+def _read_pinecone(answer: Fields) -> Iterator[Json]:
+    for match in _flatten_objects(answer.get("matches")):
+        yield _search_result(match, match.get("metadata"))
 
 
-def _vectors(answer: Fields) -> Iterator[Json]:
-    """Pinecone's vectors by their names; those of S3, which have a distance and a key, in their order."""
+def _read_vectors(answer: Fields) -> Iterator[Json]:
+    """Read Pinecone's vectors, by id; or those of S3, a list with distances and keys."""
     found = answer.get("vectors")
-    for vector in map(members, found.values() if isinstance(found, Mapping) else elements(found)):
+    for vector in map(as_object, found.values() if isinstance(found, Mapping) else as_array(found)):
         yield (
-            _piece(vector, vector.get("metadata"), "distance", "key")
+            _search_result(vector, vector.get("metadata"), "distance", "key")
             if "key" in vector
-            else _piece(vector, vector.get("metadata"))
+            else _search_result(vector, vector.get("metadata"))
         )
 
 
-def _results(answer: Fields) -> Iterator[Json]:
-    """Qdrant's points under `result`, and Pinecone's records, which have hits there."""
+def _read_points(answer: Fields) -> Iterator[Json]:
+    """Read `result`: Qdrant's points, Pinecone's hits, or Databricks' rows."""
     result = answer.get("result")
-    if "hits" in members(result):
-        yield from _hits(members(result))
+    if "hits" in as_object(result):
+        yield from _read_hits(as_object(result))
         return
-    if "data_array" in members(result):
-        yield from _rows(answer, members(result))
+    if "data_array" in as_object(result):
+        yield from _read_rows(answer, as_object(result))
         return
-    groups = _each(result if not isinstance(result, Mapping) else result.get("points") or result.get("groups"))
+    groups = _flatten_objects(
+        result if not isinstance(result, Mapping) else result.get("points") or result.get("groups")
+    )
     for one in groups:
-        for point in _each(one.get("points") or one.get("hits")) if "hits" in one or "points" in one else [one]:
+        for point in (
+            _flatten_objects(one.get("points") or one.get("hits")) if "hits" in one or "points" in one else [one]
+        ):
             # Upstash has a text and metadata where Qdrant has a payload.
-            yield _piece(point, point.get("payload") or _without(point, "id", "score", "version", "vector"))
+            yield _search_result(
+                point, point.get("payload") or _omit_members(point, "id", "score", "version", "vector")
+            )
 
 
-def _rows(answer: Fields, result: Fields) -> Iterator[Json]:
-    """Rows of Databricks: the first column is the name, the last one the score."""
-    names = [str(members(one).get("name")) for one in elements(members(answer.get("manifest")).get("columns"))]
-    for row in map(elements, elements(result.get("data_array"))):
+def _read_rows(answer: Fields, result: Fields) -> Iterator[Json]:
+    """Read the rows of Databricks: the first column is the id."""
+    names = [str(as_object(one).get("name")) for one in as_array(as_object(answer.get("manifest")).get("columns"))]
+    for row in map(as_array, as_array(result.get("data_array"))):
         content = dict(zip(names, row, strict=False))
         yield {"id": row[0] if row else None, "score": content.pop("score", None), "content": content}
 
 
-def _chroma(answer: Fields) -> Iterator[Json]:
-    """Columns; lists of them, where several things were looked for."""
-    rows = _columns(answer, *("ids", "distances", "documents", "metadatas"))
+def _read_chroma(answer: Fields) -> Iterator[Json]:
+    """Read columns, or a list of columns for a batch of searches."""
+    rows = _zip_columns(answer, *("ids", "distances", "documents", "metadatas"))
     for name, distance, document, metadata in rows:
         yield {"id": name, "score": distance, "content": {"document": document, "metadata": metadata}}
 
 
-def _columns(answer: Fields, *names: str) -> Iterator[tuple[Json, ...]]:
-    columns = [_flat(answer.get(name)) for name in names]
+def _zip_columns(answer: Fields, *names: str) -> Iterator[tuple[Json, ...]]:
+    columns = [_flatten_column(answer.get(name)) for name in names]
     for place in range(len(columns[0])):
         yield tuple(column[place] if place < len(column) else None for column in columns)
 
 
-def _flat(column: Json) -> list[Json]:
-    nested = [elements(one) if not isinstance(one, str | Mapping | None) else [one] for one in elements(column)]
+def _flatten_column(column: Json) -> list[Json]:
+    nested = [as_array(one) if not isinstance(one, str | Mapping | None) else [one] for one in as_array(column)]
     return [one for part in nested for one in (part or [None])]
 
 
-def _elastic(answer: Fields) -> Iterator[Json]:
-    responses = [members(one) for one in elements(answer.get("responses"))] or [answer]
+def _read_elastic(answer: Fields) -> Iterator[Json]:
+    responses = [as_object(one) for one in as_array(answer.get("responses"))] or [answer]
     for response in responses:
         hits = response.get("hits")
-        yield from _hits(members(hits) if isinstance(hits, Mapping) else response)
+        yield from _read_hits(as_object(hits) if isinstance(hits, Mapping) else response)
 
 
-def _hits(answer: Fields) -> Iterator[Json]:
-    """Hits of Elasticsearch, of Pinecone's records, of Typesense, and the bare ones of Marqo and Meilisearch."""
-    for hit in _each(answer.get("hits")):
+def _read_hits(answer: Fields) -> Iterator[Json]:
+    """Read the hits of Elasticsearch, of Pinecone's records and of Typesense, and the plain ones of Marqo and Meilisearch."""
+    for hit in _flatten_objects(answer.get("hits")):
         content = (
-            hit.get("_source") or hit.get("fields") or hit.get("document") or _without(hit, "_id", "_score", "_index")
+            hit.get("_source")
+            or hit.get("fields")
+            or hit.get("document")
+            or _omit_members(hit, "_id", "_score", "_index")
         )
-        named = hit if "_id" in hit or "id" in hit else members(hit.get("document"))
+        identified = hit if "_id" in hit or "id" in hit else as_object(hit.get("document"))
         score = next((hit[name] for name in ("_score", "vector_distance", "text_match") if name in hit), None)
-        yield {"id": named.get("_id", named.get("id")), "score": score, "content": content}
+        yield {"id": identified.get("_id", identified.get("id")), "score": score, "content": content}
 
 
-def _docs(answer: Fields) -> Iterator[Json]:
-    for doc in _each(answer.get("docs")):
-        yield _piece(doc, doc.get("_source"), "_score", "_id")
+def _read_docs(answer: Fields) -> Iterator[Json]:
+    for doc in _flatten_objects(answer.get("docs")):
+        yield _search_result(doc, doc.get("_source"), "_score", "_id")
 
 
-def _azure(answer: Fields) -> Iterator[Json]:
-    for one in _each(answer.get("value")):
-        yield _piece(one, _without(one, "@search.score"), "@search.score")
+def _read_azure(answer: Fields) -> Iterator[Json]:
+    for one in _flatten_objects(answer.get("value")):
+        yield _search_result(one, _omit_members(one, "@search.score"), "@search.score")
 
 
-def _milvus(answer: Fields) -> Iterator[Json]:
-    for one in _each(answer.get("data")):
-        yield _piece(one, _without(one, "id", "distance"), "distance")
+def _read_milvus(answer: Fields) -> Iterator[Json]:
+    for one in _flatten_objects(answer.get("data")):
+        yield _search_result(one, _omit_members(one, "id", "distance"), "distance")
 
 
-def _bedrock(answer: Fields) -> Iterator[Json]:
-    for one in _each(answer.get("retrievalResults")):
+def _read_bedrock(answer: Fields) -> Iterator[Json]:
+    for one in _flatten_objects(answer.get("retrievalResults")):
         yield {"id": one.get("location"), "score": one.get("score"), "content": one.get("content")}
 
 
-def _named(scored: str, *without: str) -> Callable[[Json], Iterator[Json]]:
-    """Pieces whose score has this name, and whose content is all else."""
+def _score_reader(scored: str, *without: str) -> Callable[[Json], Iterator[Json]]:
+    """Make a reader of pieces whose score has this name, and whose content is everything else."""
 
     def read(found: Json) -> Iterator[Json]:
-        for one in _each(found):
-            yield _piece(one, _without(one, "id", scored, *without), scored)
+        for one in _flatten_objects(found):
+            yield _search_result(one, _omit_members(one, "id", scored, *without), scored)
 
     return read
 
 
-def _contexts(answer: Fields) -> Iterator[Json]:
-    """What Vertex's RAG found."""
-    for one in _each(members(answer.get("contexts")).get("contexts")):
+def _read_contexts(answer: Fields) -> Iterator[Json]:
+    """Read the contexts of Vertex's RAG."""
+    for one in _flatten_objects(as_object(answer.get("contexts")).get("contexts")):
         yield {"id": one.get("sourceUri"), "score": one.get("score"), "content": one.get("text")}
 
 
-def _documents(answer: Fields) -> Iterator[Json]:
-    """MongoDB's documents."""
-    for one in _each(answer.get("documents")):
-        yield _piece(one, _without(one, "_id", "score"), id_="_id")
+def _read_documents(answer: Fields) -> Iterator[Json]:
+    """Read MongoDB's documents."""
+    for one in _flatten_objects(answer.get("documents")):
+        yield _search_result(one, _omit_members(one, "_id", "score"), id_="_id")
 
 
-def _memories(answer: Fields) -> Iterator[Json]:
-    for one in _each(answer.get("memoryRecordSummaries")):
-        yield _piece(one, one.get("content"), id_="memoryRecordId")
+def _read_memories(answer: Fields) -> Iterator[Json]:
+    for one in _flatten_objects(answer.get("memoryRecordSummaries")):
+        yield _search_result(one, one.get("content"), id_="memoryRecordId")
 
 
-def _batch(answer: Fields) -> Iterator[Json]:
-    """Several searches at once, each with hits; else bare pieces."""
-    for one in _each(answer.get("results")):
+def _read_batch(answer: Fields) -> Iterator[Json]:
+    """Read a batch of searches, each with hits; or else plain pieces."""
+    for one in _flatten_objects(answer.get("results")):
         if "hits" in one:
-            yield from _hits(one)
+            yield from _read_hits(one)
         else:
-            yield _piece(one, one.get("document") or _without(one, "id", "score"))
+            yield _search_result(one, one.get("document") or _omit_members(one, "id", "score"))
 
 
 _READERS: Final[Mapping[str, Callable[[Fields], Iterator[Json]]]] = {
-    "matches": _pinecone,
-    "vectors": _vectors,
-    "result": _results,
-    "ids": _chroma,
-    "hits": _elastic,
-    "responses": _elastic,
-    "docs": _docs,
-    "value": _azure,
-    "data": _milvus,
-    "retrievalResults": _bedrock,
-    "results": _batch,
-    "rows": lambda answer: _named("$dist", "vector")(answer.get("rows")),
-    "contexts": _contexts,
-    "documents": _documents,
-    "memoryRecordSummaries": _memories,
+    "matches": _read_pinecone,
+    "vectors": _read_vectors,
+    "result": _read_points,
+    "ids": _read_chroma,
+    "hits": _read_elastic,
+    "responses": _read_elastic,
+    "docs": _read_docs,
+    "value": _read_azure,
+    "data": _read_milvus,
+    "retrievalResults": _read_bedrock,
+    "results": _read_batch,
+    "rows": lambda answer: _score_reader("$dist", "vector")(answer.get("rows")),
+    "contexts": _read_contexts,
+    "documents": _read_documents,
+    "memoryRecordSummaries": _read_memories,
 }
-"""How pieces are read, by a member that the answer has."""
+"""Readers by a member that the answer has."""
+
+
+DIALECT: Final = Dialect(
+    name="vectors",
+    claim=claim,
+    precedence=8,  # claims paths that are not only a database's
+    headers=("x-pinecone-api-version",),
+    services=(
+        Service(
+            provider=None,
+            host_pattern=r".+\.(pinecone\.io|weaviate\.network|weaviate\.cloud|qdrant\.io|trychroma\.com)",
+            only_models=False,
+            unclaimed_kind=always_retrieval,
+        ),
+    ),
+    assemble=assemble,
+    summarize_answer=summarize_answer,
+    answer_form=never_streamed,
+)

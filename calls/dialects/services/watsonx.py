@@ -4,26 +4,23 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from calls.codec.lenient_json import count, elements, members, some, text
-from calls.dialects import AnswerSummary, Assembly, Claim, RequestSummary
+from calls.codec.lenient_json import as_array, as_count, as_object, as_text, as_text_or_none
+from calls.dialects.dialect import AnswerSummary, Assembly, Claim, Dialect, RequestSummary, Service
 from calls.dialects.parts.assembly import AccumulatorAssembly
-from calls.dialects.parts.pieces import payload
+from calls.dialects.parts.pieces import parse_payload
 from calls.model import Headers, Json, Usage
-
-NAME: Final = "watsonx"
 
 _PATH: Final = re.compile(
     r"(/ml/v1[^/]*(?:/deployments/[^/]+)?(?:/generation)?/text)(/generation)?(_stream)?(/embeddings)?"
 )
 
 
-def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:  # noqa: ARG001 # as the protocol has it
-    """IBM's `/ml/v1…/text/generation`, in either of its spellings; whether as a stream is not what is asked."""
+def claim(method: str, _host: str, path: str, _headers: Headers) -> Claim | None:
+    """Claim IBM's `/ml/v1…/text/generation` in both spellings. Streaming is not part of the key."""
     match = _PATH.fullmatch(path) if method == "POST" else None
     if match is None:
         return None
     return Claim(
-        dialect=NAME,
         operation="embeddings" if match[4] else "text_completion",
         kind="model",
         path=match[1] + (match[2] or "") + (match[4] or ""),
@@ -31,29 +28,29 @@ def claims(method: str, host: str, path: str, headers: Headers) -> Claim | None:
     )
 
 
-def asked(body: Json) -> RequestSummary:
-    """The model."""
-    return RequestSummary(model=some(members(body).get("model_id")))
+def summarize_request(body: Json) -> RequestSummary:
+    """Find the model."""
+    return RequestSummary(model=as_text_or_none(as_object(body).get("model_id")))
 
 
-def told(answer: Json) -> AnswerSummary:
-    """What the first result says."""
-    said = members(answer)
-    results = elements(said.get("results"))
-    result = members(results[0]) if results else {}
+def summarize_answer(answer: Json) -> AnswerSummary:
+    """Find the text of the first result."""
+    fields = as_object(answer)
+    results = as_array(fields.get("results"))
+    result = as_object(results[0]) if results else {}
     return AnswerSummary(
-        model=some(said.get("model_id")),
-        text=some(result.get("generated_text")),
-        finish_reason=some(result.get("stop_reason")),
+        model=as_text_or_none(fields.get("model_id")),
+        text=as_text_or_none(result.get("generated_text")),
+        finish_reason=as_text_or_none(result.get("stop_reason")),
         usage=Usage(
-            input_tokens=count(result.get("input_token_count", said.get("input_token_count"))),
-            output_tokens=count(result.get("generated_token_count")),
+            input_tokens=as_count(result.get("input_token_count", fields.get("input_token_count"))),
+            output_tokens=as_count(result.get("generated_token_count")),
         ),
     )
 
 
 def assemble(content_type: str) -> Assembly:
-    """An assembly for an answer, streamed or not."""
+    """Make an assembly for an answer, streamed or not."""
     return AccumulatorAssembly(content_type, WatsonxStream())
 
 
@@ -65,13 +62,13 @@ class WatsonxStream:
         self._result: dict[str, Json] = {}
         self._texts: list[str] = []
 
-    def take(self, event: str, data: str) -> None:  # noqa: ARG002 # every event is called `message`
-        """Take one event: text goes on, counts are totals (the prompt's is told once), and the last reason counts."""
-        said = payload(data)
-        self._state |= {name: value for name, value in said.items() if name not in ("results", "created_at")}
-        self._state.setdefault("created_at", said.get("created_at"))
-        for result in map(members, elements(said.get("results"))[:1]):
-            self._take_result(result)
+    def add_message(self, event: str, data: str) -> None:  # noqa: ARG002 # every event is called `message`
+        """Add one event: texts are joined, counts are totals (the prompt's is sent once), and the last reason counts."""
+        fields = parse_payload(data)
+        self._state |= {name: value for name, value in fields.items() if name not in ("results", "created_at")}
+        self._state.setdefault("created_at", fields.get("created_at"))
+        for result in map(as_object, as_array(fields.get("results"))[:1]):
+            self._add_result(result)
 
     @property
     def answer(self) -> Json:
@@ -81,13 +78,23 @@ class WatsonxStream:
         return {**self._state, "results": [{"generated_text": "".join(self._texts), **self._result}]}
 
     @property
-    def complete(self) -> bool:
-        """Whether the text said why it ended."""
+    def is_complete(self) -> bool:
+        """Whether the text has a finish reason."""
         return self._result.get("stop_reason") not in (None, "not_finished") and "errors" not in self._state
 
-    def _take_result(self, result: Mapping[str, Json]) -> None:
+    def _add_result(self, result: Mapping[str, Json]) -> None:
         for name, value in result.items():
             if name == "generated_text":
-                self._texts.append(text(value))
+                self._texts.append(as_text(value))
             elif name != "input_token_count" or value != 0 or name not in self._result:
                 self._result[name] = value
+
+
+DIALECT: Final = Dialect(
+    name="watsonx",
+    claim=claim,
+    services=(Service(provider="ibm.watsonx.ai", host_pattern=r".+\.ml\.cloud\.ibm\.com", only_models=False),),
+    summarize_request=summarize_request,
+    assemble=assemble,
+    summarize_answer=summarize_answer,
+)

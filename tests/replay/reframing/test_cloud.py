@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from calls.answer_form import Form, asked, given
+from calls.answer_form import received_form, requested_form
 from calls.codec.json import dumps
-from calls.derive import derive
+from calls.derive import derive_call
+from calls.dialects.parts.answer_forms import AnswerForm
 from calls.dialects.table import BY_NAME
-from calls.keys.key import keyed
+from calls.keys.key import make_key
 from calls.model import Exchange, Json, Request, Response
-from replay.reframing.adapt_answer import fitted
+from replay.reframing.adapt_answer import adapt_answer
 from tests.calls.judging import differences, said
 from tests.calls.test_cloud_sdks import (
     by_cohere_v1,
@@ -51,19 +52,19 @@ def whole_answers() -> list[tuple[Exchange, Any]]:
     for one in (one for cassette in cassettes() for one in cassette.exchanges if one.status == 200):
         request = Request(method=one.method, url=one.url, headers=one.request_headers, body=body(one.request_body))
         recorded = exchange(request, Response(status=200, headers=one.response_headers, body=body(one.response_body)))
-        key = keyed(request, PROFILES)
+        key = make_key(request, PROFILES)
         if (
             key.dialect in FORMS
             and key.operation in ("chat", "generate_content", "text_completion")
             and one.request_body
         ):
-            call = derive(recorded, PROFILES)
+            call = derive_call(recorded, PROFILES)
             if call.complete and not call.streamed and isinstance(call.answer, dict):
                 found.append((recorded, call.answer))
     return found
 
 
-FORMS: dict[str, Form] = {
+FORMS: dict[str, AnswerForm] = {
     "gemini": "sse",
     "bedrock_converse": "eventstream",
     "bedrock_invoke": "eventstream",
@@ -93,15 +94,15 @@ def sdk(dialect: str, data: bytes, url: str) -> Any:
 def test_whole_answers_of_the_clouds_mean_the_same_as_a_stream() -> None:
     made: Counter[str] = Counter()
     for recorded, answer in whole_answers():
-        fit = fitted(recorded, streaming(recorded.request), PROFILES)
-        dialect = keyed(recorded.request, PROFILES).dialect
+        fit = adapt_answer(recorded, streaming(recorded.request), PROFILES)
+        dialect = make_key(recorded.request, PROFILES).dialect
         if fit.misfit:
-            assert "cannot be put into that one" in fit.misfit
+            assert "to which it cannot be converted" in fit.misfit
             made[f"{dialect} in no other form"] += 1
             continue
-        assert fit.reframed, recorded.request
+        assert fit.is_reframed, recorded.request
         assert fit.exchange.response
-        call = derive(fit.exchange, PROFILES)
+        call = derive_call(fit.exchange, PROFILES)
         assert (call.streamed, call.complete) == (True, True), recorded.request.url
         assert list(differences(said(json.loads(dumps(call.answer))), said(json.loads(dumps(answer))))) == []
         made[dialect] += 1
@@ -111,9 +112,9 @@ def test_whole_answers_of_the_clouds_mean_the_same_as_a_stream() -> None:
 
 @pytest.mark.parametrize("dialect", [name for name in FORMS if name != "bedrock_invoke"])
 def test_the_official_sdk_reads_the_stream_that_we_make(dialect: str) -> None:
-    found = [one for one in whole_answers() if keyed(one[0].request, PROFILES).dialect == dialect]
+    found = [one for one in whole_answers() if make_key(one[0].request, PROFILES).dialect == dialect]
     for recorded, answer in found[:8]:
-        fit = fitted(recorded, streaming(recorded.request), PROFILES)
+        fit = adapt_answer(recorded, streaming(recorded.request), PROFILES)
         assert fit.exchange.response
         theirs = sdk(dialect, fit.exchange.response.body.data, recorded.request.url.partition("?")[0])
         ours = READ_WHOLE.get(dialect, lambda same: same)(json.loads(dumps(answer)))
@@ -135,32 +136,34 @@ ANSWER: Json = {"candidates": [{"content": {"parts": [{"text": "Hi"}], "role": "
     ],
 )
 @pytest.mark.parametrize("recorded_path", ["generateContent", "streamGenerateContent", "streamGenerateContent?alt=sse"])
-def test_gemini_s_three_forms_are_one_answer(recorded_path: str, path: str, form: Form, starts: bytes) -> None:
+def test_gemini_s_three_forms_are_one_answer(recorded_path: str, path: str, form: AnswerForm, starts: bytes) -> None:
     """Whichever was recorded, whichever is asked for."""
     whole = exchange(post(GEMINI + "generateContent", b"{}"), ok(dumps(ANSWER)))
-    first = fitted(whole, post(GEMINI + recorded_path, b"{}"), PROFILES).exchange
+    first = adapt_answer(whole, post(GEMINI + recorded_path, b"{}"), PROFILES).exchange
     recorded = exchange(post(GEMINI + recorded_path, b"{}"), first.response)
     request = post(GEMINI + path, b"{}")
-    response = fitted(recorded, request, PROFILES).exchange.response
+    response = adapt_answer(recorded, request, PROFILES).exchange.response
     assert response
     assert response.body.data.startswith(starts)
-    call = derive(exchange(request, response), PROFILES)
+    call = derive_call(exchange(request, response), PROFILES)
     assert call.answer == ANSWER
-    assert given(response, call) == asked(keyed(request, PROFILES), request) == form
+    assert received_form(response, call) == requested_form(make_key(request, PROFILES), request) == form
 
 
 def test_ollama_streams_unless_it_is_told_not_to() -> None:
     url = "http://localhost:11434/api/generate"
-    forms = [asked(keyed(post(url, data), PROFILES), post(url, data)) for data in (b"{}", b'{"stream":false}')]
+    forms = [
+        requested_form(make_key(post(url, data), PROFILES), post(url, data)) for data in (b"{}", b'{"stream":false}')
+    ]
     assert forms == ["ndjson", "whole"]
 
 
 def test_a_stream_that_we_cannot_make_is_refused_and_says_so() -> None:
     url = "https://bedrock-runtime.us-east-1.amazonaws.com/model/meta.llama3-70b-instruct-v1%3A0/invoke"
     recorded = exchange(post(url, b"{}"), ok(b'{"generation":"Hi","stop_reason":"stop"}'))
-    fit = fitted(recorded, post(url + "-with-response-stream", b"{}"), PROFILES)
+    fit = adapt_answer(recorded, post(url + "-with-response-stream", b"{}"), PROFILES)
     assert fit.misfit == (
-        "it was recorded in another form (whole) than is now asked for (eventstream), and cannot be put into that one"
+        "it was recorded in one form (whole) and is now requested in another (eventstream), to which it cannot be converted"
     )
 
 

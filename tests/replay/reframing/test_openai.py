@@ -10,25 +10,24 @@ import pytest
 from hypothesis import given
 
 from calls.codec.json import dumps
-from calls.codec.lenient_json import members
+from calls.codec.lenient_json import as_object
+from calls.dialects.openai.embeddings import respell_vectors
+from calls.dialects.parts.stream_writing import sse_message
 from calls.dialects.table import BY_NAME
 from calls.model import Json, Request
-from replay.reframing import openai as openais
-from replay.reframing.adapt_answer import fitted
+from replay.reframing.adapt_answer import adapt_answer
 from tests.calls.judging import client, derived
 from tests.calls.strategies import json_values
 from tests.replay.strategies import PROFILES, exchange, ok, post
 
+STREAMED = ("openai_responses", "openai_completions", "openai_rest")
+
 
 def stream(dialect: str, answer: Any, request: Json = None) -> bytes:
-    asked = {**members(request), "stream_options": {"include_usage": True}}
-    pieces = openais.STREAMS[dialect](members(answer), asked)
-    return b"".join(_message(name, data) for name, data in pieces)
-
-
-def _message(name: str, data: Json | str) -> bytes:
-    line = data.encode() if isinstance(data, str) else dumps(data)
-    return (f"event: {name}\n".encode() if name else b"") + b"data: " + line + b"\n\n"
+    asked = {**as_object(request), "stream_options": {"include_usage": True}}
+    pieces = BY_NAME[dialect].stream_writers["sse"](as_object(answer), asked)
+    assert pieces is not None
+    return b"".join(pieces)
 
 
 def plain(value: Json) -> Any:
@@ -39,20 +38,20 @@ def read(dialect: str, data: bytes) -> Any:
     assembly = BY_NAME[dialect].assemble("text/event-stream")
     assembly.feed(data)
     assembly.finish()
-    assert assembly.complete
+    assert assembly.is_complete
     return plain(assembly.answer)
 
 
 def test_whole_answers_of_the_corpus_mean_the_same_as_a_stream() -> None:
     seen: Counter[str] = Counter()
     for name, recorded, call in derived():
-        if call.dialect not in openais.STREAMS or recorded.status != 200 or call.streamed or call.kind != "model":
+        if call.dialect not in STREAMED or recorded.status != 200 or call.streamed or call.kind != "model":
             continue
         if call.operation == "moderation" or not isinstance(call.answer, dict):
             continue
         seen[call.dialect] += 1
         if call.provider == "writer":
-            assert stream(call.dialect, call.answer) == _message("", {"value": call.text})
+            assert stream(call.dialect, call.answer) == sse_message("", {"value": call.text})
             continue
         assert read(call.dialect, stream(call.dialect, call.answer, call.request)) == plain(call.answer), name
     assert seen["openai_responses"] > 70
@@ -124,26 +123,28 @@ def test_every_kind_of_item_arrives_with_and_without_the_end(status: str) -> Non
     assembly = BY_NAME["openai_responses"].assemble("text/event-stream")
     assembly.feed("\n\n".join([*pieces, ""]).encode() + b"\n\n")
     assembly.finish()
-    assert plain(members(assembly.answer)["output"]) == plain(ITEMS)
+    assert plain(as_object(assembly.answer)["output"]) == plain(ITEMS)
 
 
 def test_vectors_are_spelled_as_they_are_asked_for() -> None:
     numbers: Json = {"data": [{"embedding": [0.5, -1.0]}], "model": "m"}
-    packed = openais.spelled(numbers, {"encoding_format": "base64"})
+    as_base64: Json = {"encoding_format": "base64"}
+    packed = respell_vectors(numbers, {}, as_base64)
     assert plain(packed) == {"data": [{"embedding": "AAAAPwAAgL8="}], "model": "m"}
-    assert plain(openais.spelled(packed, {})) == plain(numbers)
+    assert plain(respell_vectors(packed, as_base64, {})) == plain(numbers)
+    assert respell_vectors(packed, as_base64, as_base64) is None
 
 
 @given(json_values, json_values)
 def test_no_answer_surprises_us(answer: Json, request: Json) -> None:
-    for dialect in openais.STREAMS:
+    for dialect in STREAMED:
         for odd in (
             answer,
             {"output": [answer, {"type": "message", "content": answer}]},
             {"choices": answer, "data": answer},
         ):
             stream(dialect, odd, request)
-    openais.spelled(answer, request)
+    respell_vectors(answer, request, {})
 
 
 EMBEDDINGS = "https://api.openai.com/v1/embeddings"
@@ -156,28 +157,28 @@ def embedding(**more: Json) -> Request:
 
 def test_vectors_recorded_in_one_spelling_serve_the_other() -> None:
     recorded = exchange(embedding(), ok(dumps(VECTORS)))
-    packed = fitted(recorded, embedding(encoding_format="base64"), PROFILES)
+    packed = adapt_answer(recorded, embedding(encoding_format="base64"), PROFILES)
     assert packed.exchange.response
     assert b'"embedding":"AAAAPwAAgL8="' in packed.exchange.response.body.data
-    back = fitted(replace(packed.exchange, request=embedding(encoding_format="base64")), embedding(), PROFILES)
+    back = adapt_answer(replace(packed.exchange, request=embedding(encoding_format="base64")), embedding(), PROFILES)
     assert back.exchange.response
-    assert (packed.reframed, back.reframed) == (True, True)
+    assert (packed.is_reframed, back.is_reframed) == (True, True)
     assert json.loads(back.exchange.response.body.data) == plain(VECTORS)
 
 
 def test_vectors_in_the_spelling_that_is_asked_for_keep_their_bytes() -> None:
     recorded = exchange(embedding(), ok(dumps(VECTORS) + b" "))
-    fit = fitted(recorded, embedding(encoding_format="float", user="ann"), PROFILES)
-    assert (fit.exchange, fit.reframed) == (recorded, False)
+    fit = adapt_answer(recorded, embedding(encoding_format="float", user="ann"), PROFILES)
+    assert (fit.exchange, fit.is_reframed) == (recorded, False)
 
 
 def test_a_response_recorded_whole_serves_who_asks_for_a_stream_and_the_reverse() -> None:
     url = "https://api.openai.com/v1/responses"
     answer: Json = {"id": "resp_1", "object": "response", "status": "completed", "model": "m", "output": ITEMS}
     whole, streaming = (post(url, dumps({"model": "m", "input": "hi", "stream": stream})) for stream in (False, True))
-    there = fitted(exchange(whole, ok(dumps(answer))), streaming, PROFILES)
-    assert (there.reframed, there.misfit) == (True, None)
+    there = adapt_answer(exchange(whole, ok(dumps(answer))), streaming, PROFILES)
+    assert (there.is_reframed, there.misfit) == (True, None)
     assert there.exchange.response
-    back = fitted(exchange(streaming, there.exchange.response), whole, PROFILES)
+    back = adapt_answer(exchange(streaming, there.exchange.response), whole, PROFILES)
     assert back.exchange.response
     assert json.loads(back.exchange.response.body.data) == plain(answer)

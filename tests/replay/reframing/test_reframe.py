@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from calls.codec.json import dumps, parse
-from calls.codec.lenient_json import members
-from calls.derive import derive
+from calls.codec.json import dumps, parse_json
+from calls.codec.lenient_json import as_object
+from calls.derive import derive_call
+from calls.dialects.aws.converse_writer import event_frame
 from calls.model import Exchange, Headers, Json, Request, Response
-from replay.reframing import cloud as clouds
 from replay.reframing import reframe
-from replay.reframing.adapt_answer import fitted
+from replay.reframing.adapt_answer import adapt_answer
 from tests.replay.strategies import CHAT, JSON, PROFILES, body, chat, exchange, ok, post, said, said_in_a_stream
 from tests.support.corpus import cassettes
 
@@ -67,11 +67,11 @@ def asking(url: str, *, stream: bool) -> Request:
 @pytest.mark.parametrize(("url", "answer"), [(CHAT, OPENAI), (MESSAGES, ANTHROPIC)], ids=["openai_chat", "anthropic"])
 def test_a_whole_answer_asked_as_a_stream_means_the_same(url: str, answer: dict[str, Json]) -> None:
     recorded = exchange(asking(url, stream=False), ok(dumps(answer)))
-    fit = fitted(recorded, asking(url, stream=True), PROFILES)
-    assert fit.reframed
+    fit = adapt_answer(recorded, asking(url, stream=True), PROFILES)
+    assert fit.is_reframed
     assert fit.exchange.response
     assert reframe.is_stream(fit.exchange.response)
-    call = derive(fit.exchange, PROFILES)
+    call = derive_call(fit.exchange, PROFILES)
     assert call.complete
     assert json.loads(dumps(call.answer)) == json.loads(dumps(answer))
 
@@ -79,9 +79,9 @@ def test_a_whole_answer_asked_as_a_stream_means_the_same(url: str, answer: dict[
 @pytest.mark.parametrize(("url", "answer"), [(CHAT, OPENAI), (MESSAGES, ANTHROPIC)], ids=["openai_chat", "anthropic"])
 def test_there_and_back_is_the_answer_again(url: str, answer: dict[str, Json]) -> None:
     asked = asking(url, stream=True)
-    there = fitted(exchange(asking(url, stream=False), ok(dumps(answer))), asked, PROFILES).exchange
+    there = adapt_answer(exchange(asking(url, stream=False), ok(dumps(answer))), asked, PROFILES).exchange
     assert there.response
-    back = fitted(exchange(asked, there.response), asking(url, stream=False), PROFILES)
+    back = adapt_answer(exchange(asked, there.response), asking(url, stream=False), PROFILES)
     assert back.exchange.response
     assert json.loads(back.exchange.response.body.data) == json.loads(dumps(answer))
     assert ("Content-Length", str(len(back.exchange.response.body.data))) in back.exchange.response.headers
@@ -90,13 +90,13 @@ def test_there_and_back_is_the_answer_again(url: str, answer: dict[str, Json]) -
 def test_usage_is_sent_only_to_who_asked_for_it() -> None:
     recorded = exchange(asking(CHAT, stream=False), ok(dumps(OPENAI)))
     plain = post(CHAT, dumps({"model": "m", "messages": [{"role": "user", "content": "a"}], "stream": True}))
-    response = fitted(recorded, plain, PROFILES).exchange.response
+    response = adapt_answer(recorded, plain, PROFILES).exchange.response
     assert response
     assert b"usage" not in response.body.data
 
 
 def test_each_message_is_a_piece() -> None:
-    response = fitted(exchange(chat("a"), said("A")), chat("a", stream=True), PROFILES).exchange.response
+    response = adapt_answer(exchange(chat("a"), said("A")), chat("a", stream=True), PROFILES).exchange.response
     assert response
     assert len(response.body.chunks) == response.body.data.count(b"\n\n")
 
@@ -104,7 +104,7 @@ def test_each_message_is_a_piece() -> None:
 def test_a_compressed_answer_is_opened_first() -> None:
     data = gzip.compress(said("A").body.data)
     recorded = exchange(chat("a"), Response(status=200, headers=(*JSON, ("content-encoding", "gzip")), body=body(data)))
-    response = fitted(recorded, chat("a", stream=True), PROFILES).exchange.response
+    response = adapt_answer(recorded, chat("a", stream=True), PROFILES).exchange.response
     assert response
     assert b'"content":"A"' in response.body.data
     assert {name.lower() for name, _ in response.headers} == {"content-type"}
@@ -112,22 +112,22 @@ def test_a_compressed_answer_is_opened_first() -> None:
 
 def test_an_error_is_given_as_it_is() -> None:
     recorded = exchange(chat("a"), ok(b'{"error":{"message":"slow down"}}', status=429))
-    fit = fitted(recorded, chat("a", stream=True), PROFILES)
-    assert (fit.exchange, fit.reframed, fit.misfit) == (recorded, False, None)
+    fit = adapt_answer(recorded, chat("a", stream=True), PROFILES)
+    assert (fit.exchange, fit.is_reframed, fit.misfit) == (recorded, False, None)
 
 
 def test_a_server_that_answered_otherwise_than_asked_does_so_again() -> None:
     recorded = exchange(chat("a", stream=True), said("A"))
-    fit = fitted(recorded, chat("a", stream=True, user="ann"), PROFILES)
-    assert (fit.reframed, fit.misfit) == (False, None)
+    fit = adapt_answer(recorded, chat("a", stream=True, user="ann"), PROFILES)
+    assert (fit.is_reframed, fit.misfit) == (False, None)
 
 
 def test_a_stream_whose_headers_were_not_kept_is_one_all_the_same() -> None:
     recorded = exchange(chat("a", stream=True), replace(said_in_a_stream("A"), headers=()))
-    fit = fitted(recorded, chat("a"), PROFILES)
-    assert (fit.reframed, derive(fit.exchange, PROFILES).text) == (True, "A")
-    again = fitted(recorded, chat("a", stream=True, user="ann"), PROFILES)
-    assert not again.reframed
+    fit = adapt_answer(recorded, chat("a"), PROFILES)
+    assert (fit.is_reframed, derive_call(fit.exchange, PROFILES).text) == (True, "A")
+    again = adapt_answer(recorded, chat("a", stream=True, user="ann"), PROFILES)
+    assert not again.is_reframed
 
 
 OLLAMA = "http://localhost:11434/api/chat"
@@ -146,7 +146,7 @@ def converse_stream() -> bytes:
         "messageStop": {"stopReason": "end_turn"},
         "metadata": {"usage": {"inputTokens": 1, "outputTokens": 1, "totalTokens": 2}, "metrics": {"latencyMs": 1}},
     }
-    return b"".join(clouds._frame(name, value) for name, value in events.items())
+    return b"".join(event_frame(name, value) for name, value in events.items())
 
 
 @pytest.mark.parametrize("headers", [(), (("content-type", "application/octet-stream"),)])
@@ -160,11 +160,11 @@ def converse_stream() -> bytes:
 )
 def test_a_stream_that_nothing_labels_is_made_whole(then: Request, now: Request, data: bytes, headers: Headers) -> None:
     recorded = exchange(then, ok(data, headers=headers))
-    fit = fitted(recorded, now, PROFILES)
-    assert (fit.reframed, fit.misfit, derive(fit.exchange, PROFILES).text) == (True, None, "Hello")
+    fit = adapt_answer(recorded, now, PROFILES)
+    assert (fit.is_reframed, fit.misfit, derive_call(fit.exchange, PROFILES).text) == (True, None, "Hello")
     assert fit.exchange.response
     assert json.loads(fit.exchange.response.body.data)
-    assert not fitted(recorded, then, PROFILES).reframed
+    assert not adapt_answer(recorded, then, PROFILES).is_reframed
 
 
 def test_the_older_completions_of_anthropic_stream_as_they_do() -> None:
@@ -179,18 +179,18 @@ def test_the_older_completions_of_anthropic_stream_as_they_do() -> None:
     }
     ask: dict[str, Json] = {"model": "claude-2.1", "prompt": "a", "max_tokens_to_sample": 9}
     recorded = exchange(post(url, dumps(ask)), ok(dumps(answer)))
-    fit = fitted(recorded, post(url, dumps({**ask, "stream": True})), PROFILES)
-    assert fit.reframed
+    fit = adapt_answer(recorded, post(url, dumps({**ask, "stream": True})), PROFILES)
+    assert fit.is_reframed
     assert fit.exchange.response
     assert fit.exchange.response.body.data.count(b"event: completion\n") == 2
     assert b"message_start" not in fit.exchange.response.body.data
-    call = derive(fit.exchange, PROFILES)
+    call = derive_call(fit.exchange, PROFILES)
     assert (call.complete, call.text, call.finish_reason) == (True, " Hello", "stop_sequence")
 
 
 @pytest.mark.parametrize("data", [b"", b"\n\n", b": ping\n\n"])
 def test_a_stream_without_an_event_is_no_answer(data: bytes) -> None:
-    call = derive(exchange(chat("a", stream=True), ok(data, headers=EVENTS)), PROFILES)
+    call = derive_call(exchange(chat("a", stream=True), ok(data, headers=EVENTS)), PROFILES)
     assert (call.streamed, call.complete, call.answer) == (True, False, None)
 
 
@@ -200,16 +200,16 @@ def test_a_stream_without_an_event_is_no_answer(data: bytes) -> None:
 )
 def test_a_stream_that_did_not_end_is_not_made_whole(cut: bytes) -> None:
     recorded = exchange(chat("a", stream=True), ok(cut, headers=EVENTS))
-    fit = fitted(recorded, chat("a"), PROFILES)
+    fit = adapt_answer(recorded, chat("a"), PROFILES)
     assert fit.misfit
-    assert "did not come to its end" in fit.misfit
+    assert "incomplete stream" in fit.misfit
 
 
 def test_an_api_of_which_we_know_no_stream_is_left_alone() -> None:
     url = "https://tickets.example.com/v2/search"
     recorded = exchange(post(url, b'{"stream": false}'), ok(b"{}"))
-    fit = fitted(recorded, post(url, b'{"stream": true}'), PROFILES)
-    assert not fit.reframed
+    fit = adapt_answer(recorded, post(url, b'{"stream": true}'), PROFILES)
+    assert not fit.is_reframed
 
 
 def whole_answers_of_the_corpus() -> Iterator[tuple[Exchange, Any]]:
@@ -219,7 +219,7 @@ def whole_answers_of_the_corpus() -> Iterator[tuple[Exchange, Any]]:
             request = Request(method=one.method, url=one.url, headers=one.request_headers, body=body(one.request_body))
             response = Response(status=200, headers=one.response_headers, body=body(one.response_body))
             recorded = exchange(request, response)
-            call = derive(recorded, PROFILES)
+            call = derive_call(recorded, PROFILES)
             if call.complete and not call.streamed and isinstance(call.answer, dict):
                 yield recorded, call.answer
 
@@ -227,12 +227,12 @@ def whole_answers_of_the_corpus() -> Iterator[tuple[Exchange, Any]]:
 def test_whole_answers_of_real_providers_mean_the_same_as_a_stream() -> None:
     checked = 0
     for recorded, answer in whole_answers_of_the_corpus():
-        asked = members(parse(recorded.request.body.data))
+        asked = as_object(parse_json(recorded.request.body.data))
         options: Json = {"include_usage": True}
         streaming = post(recorded.request.url, dumps({**asked, "stream": True, "stream_options": options}))
-        fit = fitted(recorded, streaming, PROFILES)
-        assert fit.reframed, fit.misfit
-        assert said_in(derive(fit.exchange, PROFILES).answer) == said_in(answer)
+        fit = adapt_answer(recorded, streaming, PROFILES)
+        assert fit.is_reframed, fit.misfit
+        assert said_in(derive_call(fit.exchange, PROFILES).answer) == said_in(answer)
         checked += 1
     assert checked > 100
 

@@ -1,0 +1,35 @@
+"""Stream a whole chat completion as OpenAI does."""
+
+from collections.abc import Iterator, Mapping
+
+from calls.codec.lenient_json import as_array, as_object
+from calls.dialects.parts.stream_writing import sse_message
+from calls.model import Json
+
+
+def write_chat_stream(answer: Mapping[str, Json], request: Mapping[str, Json]) -> Iterator[bytes]:
+    """Write chunks: for each choice one with the message, one with its end; then the usage, if requested."""
+    common = {name: value for name, value in answer.items() if name not in ("choices", "usage", "object")}
+    common = {"object": "chat.completion.chunk", **common}
+    has_usage = as_object(request.get("stream_options")).get("include_usage") is True
+    usage: dict[str, Json] = {"usage": None} if has_usage else {}
+    choices = [as_object(choice) for choice in as_array(answer.get("choices"))]
+    for choice in choices:
+        first = {
+            "index": choice.get("index", 0),
+            "delta": _whole_delta(as_object(choice.get("message"))),
+            "finish_reason": None,
+        }
+        yield sse_message("", common | {"choices": [{**first, "logprobs": choice.get("logprobs")}]} | usage)
+    for choice in choices:
+        rest = {name: value for name, value in choice.items() if name not in ("message", "logprobs")}
+        yield sse_message("", common | {"choices": [{"index": 0, "delta": {}, **rest}]} | usage)
+    if has_usage:
+        yield sse_message("", common | {"choices": [], "usage": answer.get("usage")})
+    yield sse_message("", "[DONE]")
+
+
+def _whole_delta(message: Mapping[str, Json]) -> dict[str, Json]:
+    """A message in one delta: its tool calls are numbered, as in a stream."""
+    calls = [{"index": number, **as_object(call)} for number, call in enumerate(as_array(message.get("tool_calls")))]
+    return {**message, "tool_calls": calls} if calls else dict(message)
