@@ -1,13 +1,15 @@
 """The command line. Each command reads the settings once and passes plain values on.
 
-record, replay, fork, up, fixtures, inference, rules, why, explain    commands of these names
-look         ls, show
+record, replay, fork, up, fixtures, inference, rules    commands of these names
+show         ls, show
+explain      explain, why
 compare      diff, bisect, drift
 files        export, import
 keys         calibrate, rekey
-ground       env, ca, config, doctor, demo
+environment  env, ca, token, config, doctor, demo
+completion   completion
+run_completion  the names of runs that a shell offers
 common       options that several commands have
-profiles     the profiles of a command
 """
 
 import errno
@@ -20,29 +22,30 @@ from importlib import import_module
 from typing import Any, Final
 
 import click
+from click.shell_completion import CompletionItem
 
-from proxy.errors import OWN_FAILURE, Failure
+from proxy.errors import FAILURE_EXIT_CODE, Failure
 from proxy.terminal.text import printable
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-"""What a disk says that takes no more."""
+"""Errors of a write to a full disk or over a quota."""
 
 SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "Record and replay": {
         "record": ("record", "Run a command and record every call it makes."),
         "replay": ("replay", "Run a command with its calls answered from a recording."),
-        "fork": ("fork", "Replay a run up to a step, then go on live as a run of its own."),
-        "resume": ("fork", "Go on with a run that stopped, without paying for it again."),
+        "fork": ("fork", "Replay a run up to a step, then continue live as a new run."),
+        "resume": ("fork", "Continue a run that stopped, without paying for it again."),
         "up": ("up", "Run Playhead in the foreground: proxy, store server, Postgres."),
-        "env": ("ground", "Print what points a shell at the running `up`."),
+        "env": ("environment", "Print the variables that point a shell at the running `up`."),
     },
     "Look": {
-        "ls": ("look", "List runs, newest first."),
-        "show": ("look", "Show a run step by step, or one call whole."),
-        "why": ("why", "Explain what a replay missed, and what would mend it."),
+        "ls": ("show", "List runs, newest first."),
+        "show": ("show", "Show a run step by step, or one call in full."),
+        "why": ("explain", "Explain what a replay missed, and how to fix it."),
     },
     "Compare": {
-        "diff": ("compare", "Show where two runs part, and why."),
+        "diff": ("compare", "Show where two runs diverge, and why."),
         "bisect": ("compare", "Find the answer that makes a command fail."),
         "drift": ("compare", "Show where a provider changed the model behind a name."),
     },
@@ -56,59 +59,70 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "import": ("files", "Read bundles, VCR cassettes, HAR and fixtures into the store."),
     },
     "Operate": {
-        "demo": ("ground", "See the whole of it in a minute: record, cut the network, replay, miss."),
-        "doctor": ("ground", "Test which clients on this machine are recorded, and which would escape."),
-        "config": ("ground", "Print the settings in force."),
-        "token": ("ground", "Print the token of the REST API, or of the proxy."),
-        "ca": ("ground", "Print the path of our CA certificate."),
+        "demo": ("environment", "Show Playhead at work in a minute: record, cut the network, replay, miss."),
+        "doctor": ("environment", "Test which clients on this machine are recorded, and which would escape."),
+        "config": ("environment", "Print the settings in force."),
+        "token": ("environment", "Print the token of the REST API, or of the proxy."),
+        "ca": ("environment", "Print the path of Playhead's CA certificate."),
         "rules": ("rules", "Redirect other programs' connections to `up --transparent`."),
+        "completion": ("completion", "Print the script by which a shell completes commands and run names."),
         "inference": ("inference", "Set up, run and probe the bundled batch-invariant vLLM server."),
     },
 }
-"""The commands as the help shows them: each with the module that has it, and its short help."""
+"""The commands in the order of the help: each with its module and its short help."""
 
 COMMANDS: Final = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
-"""Every command by its name. Only the module of the command that is given is imported: all of them together take longer than
-most commands."""
+"""Every command by name. Only the module of the given command is imported: importing all takes longer than most commands."""
+
+COMPLETION_VARIABLE: Final = "_PLAYHEAD_COMPLETE"
+"""The environment variable with which a shell's completion script requests completions (`proxy.cli.completion`)."""
 
 HIDDEN: Final = {"fixtures": "fixtures"}
-"""What only our own plugins start."""
+"""Commands that only Playhead's own plugins start."""
 
 
-class _Group(click.Group):
-    """Knows its commands by name, and imports what one needs when it is asked for."""
+class _CommandGroup(click.Group):
+    """Imports the module of a command when the command is requested."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return loaded(cmd_name)
+        return load_command(cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, section in SECTIONS.items():
             with formatter.section(title):
                 formatter.write_dl([(name, short) for name, (_, short) in section.items()])
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        # Importing every command's module would take over a second, while a person waits.
+        return [
+            CompletionItem(name, help=short) for name, (_, short) in COMMANDS.items() if name.startswith(incomplete)
+        ]
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            raise _misplaced(error, args) from None
+            raise _misplaced_option_error(error, args) from None
 
 
-def loaded(name: str) -> click.Command | None:
-    """The command of this name, if there is one."""
+def load_command(name: str) -> click.Command | None:
+    """Import and return the command of this name; None if there is none."""
     module = COMMANDS[name][0] if name in COMMANDS else HIDDEN.get(name)
     if module is None:
         return None
-    with _ended_by_ctrl_c():
+    with _default_ctrl_c():
         commands: tuple[click.Command, ...] = import_module(f"proxy.cli.{module}").COMMANDS
     return next(command for command in commands if command.name == name)
 
 
 @contextmanager
-def _ended_by_ctrl_c() -> Iterator[None]:
-    """The exception that Ctrl-C raises can be lost in an import; nothing has begun yet, so let the signal do what it does."""
+def _default_ctrl_c() -> Iterator[None]:
+    """Let Ctrl-C end the process during an import, which could swallow the exception. Nothing has been started yet."""
     usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if usual:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -119,10 +133,10 @@ def _ended_by_ctrl_c() -> Iterator[None]:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _misplaced(error: click.NoSuchOption, args: list[str]) -> click.UsageError:
-    """An option of a command that was written before the command: say where it goes."""
+def _misplaced_option_error(error: click.NoSuchOption, args: list[str]) -> click.UsageError:
+    """Return an error that says where to put a command's option that was written before the command."""
     name = next((word for word in args if word in COMMANDS), None)
-    command = loaded(name or "ls")
+    command = load_command(name or "ls")
     known = command is not None and any(error.option_name in parameter.opts for parameter in command.params)
     if not known:
         return error
@@ -132,18 +146,18 @@ def _misplaced(error: click.NoSuchOption, args: list[str]) -> click.UsageError:
     )
 
 
-def _reopened() -> None:
-    """Put what reads and says nothing in place of streams that we were started without: else the next file that is opened
-    would get the number of one, and what is said would be written into that."""
+def _reopen_missing_streams() -> None:
+    """Open /dev/null for standard streams that are closed. Otherwise the next file to be opened would get the number of one, and
+    messages would be written into that file."""
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
-            # It takes the lowest free number, which is this one.
+            # The lowest free file descriptor is this number.
             os.open(os.devnull, os.O_RDWR)
             setattr(sys, name, os.fdopen(number, mode))
 
 
 @click.group(
-    cls=_Group,
+    cls=_CommandGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Start with `playhead demo`. Then: playhead record -- python agent.py, and playhead replay last -- python agent.py",
 )
@@ -157,10 +171,12 @@ def playhead() -> None:
 
 
 def main() -> None:
-    """The console script. Our own failures exit with 125, a wrong command line with 2."""
-    _reopened()
+    """Run the console script. Playhead's own failures exit with 125, a wrong command line with 2."""
+    _reopen_missing_streams()
     try:
-        code: Any = playhead.main(standalone_mode=False)
+        if COMPLETION_VARIABLE in os.environ:
+            import_module("proxy.cli.completion")
+        code: Any = playhead.main(standalone_mode=False, complete_var=COMPLETION_VARIABLE)
     except click.exceptions.Exit as exit_:
         code = exit_.exit_code
     except click.exceptions.Abort:
@@ -170,12 +186,12 @@ def main() -> None:
         code = error.exit_code
     except Failure as failure:
         click.echo("\n".join(map(printable, f"playhead: {failure}".split("\n"))), err=True)
-        code = OWN_FAILURE
+        code = FAILURE_EXIT_CODE
     except OSError as error:
         if error.errno not in FULL:
             raise
-        # What is still in the buffer cannot be written either, and Python would try.
+        # Python would try to write the rest of the buffer at exit, and fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         click.echo(f"playhead: cannot write: {error.strerror}; make room, and try again", err=True)
-        code = OWN_FAILURE
+        code = FAILURE_EXIT_CODE
     sys.exit(code if isinstance(code, int) else 0)

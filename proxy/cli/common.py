@@ -1,4 +1,4 @@
-"""What the commands share: options that become settings, and how results are printed."""
+"""Options that several commands share, and how they connect to the store and print results."""
 
 import asyncio
 import json
@@ -7,35 +7,46 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from proxy.capture.command import IsolationWish
+from proxy.capture.command import IsolationOptions
+from proxy.errors import Failure
 from proxy.processes.command_processes import CommandProcesses
 from proxy.processes.store_client import Api
-from proxy.run_names import unfit
-from proxy.settings import Settings, WrongFlag, load
+from proxy.run_names import invalid_name_reason
+from proxy.settings import Settings, WrongFlag, load_settings
 from proxy.terminal.text import printable_json
+
+if TYPE_CHECKING:
+    from calls.keys.profile import Profiles
 
 type Command = Callable[..., Any]
 
 _SETTINGS = [
-    click.option("--data", type=click.Path(path_type=Path), metavar="DIR", help="Where recordings and keys live."),
-    click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Instead of ./playhead.toml."),
-    click.option("--database-url", metavar="URL", help="A PostgreSQL of yours instead of the embedded one."),
+    click.option(
+        "--data", type=click.Path(path_type=Path), metavar="DIR", help="The directory of recordings and keys."
+    ),
+    click.option(
+        "--config",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="The configuration file. Default: ./playhead.toml.",
+    ),
+    click.option("--database-url", metavar="URL", help="A PostgreSQL server to use instead of the embedded one."),
 ]
 
 
 def with_settings(command: Command) -> Command:
-    """The options that every command has."""
+    """Add the options that every command has."""
     for option in reversed(_SETTINGS):
         command = option(command)
     return command
 
 
 class _LocalService(click.ParamType[tuple[str, int]]):
-    """A service of this machine: its address and port."""
+    """The address and port of a service on this machine."""
 
     name = "HOST:PORT"
 
@@ -44,7 +55,7 @@ class _LocalService(click.ParamType[tuple[str, int]]):
             return value
         host, _, port = str(value).rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            self.fail(f"{value!r} is no HOST:PORT: write 127.0.0.1:5432, localhost:5432 or [::1]:5432", param, ctx)
+            self.fail(f"{value!r} is not HOST:PORT: write 127.0.0.1:5432, localhost:5432 or [::1]:5432", param, ctx)
         return host.strip("[]"), int(port)
 
 
@@ -53,50 +64,50 @@ _ISOLATION = [
         "--isolation",
         type=click.Choice(["require", "auto", "off"]),
         default="auto",
-        help="Run COMMAND in a network of its own, from which nothing leaves but through the proxy. Default: auto, where the"
-        " system allows it. require: or not at all. off: set proxy variables only.",
+        help="Run COMMAND in its own network namespace, which only the proxy connects to the outside. Default: auto, where the"
+        " system allows it. require: fail elsewhere. off: only set proxy variables.",
     ),
     click.option(
         "--allow-local",
         type=_LocalService(),
         multiple=True,
         metavar="HOST:PORT",
-        help="Let COMMAND reach this service of this machine in a replay, such as a database. May be repeated.",
+        help="Let COMMAND reach this service on this machine, such as a database, in a replay. May be repeated.",
     ),
     click.option(
         "--watch",
         type=click.Choice(["seccomp", "poll", "off"]),
         default="seccomp",
-        help="How connections past the proxy are noticed where COMMAND has no network of its own. Default: seccomp, which sees"
-        " all; without root, programs such as sudo gain no privileges then. poll: reads /proc, and misses short ones.",
+        help="How to detect connections past the proxy if COMMAND has no network namespace of its own. Default: seccomp, which"
+        " sees all of them; without root, programs such as sudo then gain no privileges. poll: read /proc, which misses short ones.",
     ),
 ]
 
 
 def with_isolation(command: Command) -> Command:
-    """The options of the commands that run somebody's command."""
+    """Add the options of the commands that run the user's command."""
     for option in reversed(_ISOLATION):
         command = option(command)
     return command
 
 
-def isolation_wish(flags: dict[str, Any]) -> IsolationWish:
-    """Take these options out of `flags`."""
-    return IsolationWish(
-        isolation=flags.pop("isolation"), allow_local=tuple(flags.pop("allow_local")), watch=flags.pop("watch")
+def isolation_options(flags: dict[str, Any]) -> IsolationOptions:
+    """Remove the isolation options from `flags` and return them."""
+    return IsolationOptions(
+        mode=flags.pop("isolation"), allow_local=tuple(flags.pop("allow_local")), watch=flags.pop("watch")
     )
 
 
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs instead of text for people.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
 
 class _RunId(click.ParamType[str]):
-    """An id that a user gives to a run."""
+    """A run id that the user chooses."""
 
     name = "ID"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if why := unfit(value):
+        if why := invalid_name_reason(value):
             self.fail(f"{value!r} cannot be a run id: {why}", param, ctx)
         return str(value)
 
@@ -104,42 +115,51 @@ class _RunId(click.ParamType[str]):
 RUN_ID: Final = _RunId()
 
 
-class _Host(click.ParamType[str]):
-    """Who may be asked: one host, or all below a name. What is none would never be asked, and nobody would know why."""
+class _Hosts(click.ParamType[tuple[str, ...]]):
+    """Hosts separated by commas; `*.example.com` means every host below that name."""
 
-    name = "HOST"
+    name = "HOST[,HOST…]"
     _form = re.compile(r"(\*\.)?[a-z0-9._-]{1,253}|[0-9a-f.]*(:[0-9a-f.]*){2,8}")
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        host = str(value).lower()
-        if not self._form.fullmatch(host):
-            self.fail(f"{value!r} is no host: write api.example.com or *.example.com, one with each option", param, ctx)
-        return host
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value
+        hosts = tuple(host.strip().lower() for host in str(value).split(","))
+        for host in hosts:
+            # A request never goes to anything else, so the option would silently do nothing.
+            if not self._form.fullmatch(host):
+                self.fail(
+                    f"{host!r} is not a host: write api.example.com or *.example.com, separated by commas", param, ctx
+                )
+        return hosts
 
 
-HOST: Final = _Host()
+HOSTS: Final = _Hosts()
+
+ALLOW_UNUSED: Final = click.option(
+    "--allow-unused", is_flag=True, help="Succeed even if the command leaves recorded answers unused."
+)
 
 
-def settings(config: Path | None = None, **flags: Any) -> Settings:
-    """The settings in force under these flags, profiles checked. Raises Failure."""
+def settings_from_flags(config: Path | None = None, **flags: Any) -> Settings:
+    """Load the settings, with these flags on top, and check the profiles. Raise Failure for a mistake."""
     try:
-        found = load(flags, config)
+        found = load_settings(flags, config)
     except WrongFlag as error:
         raise click.UsageError(str(error)) from error
     if found.profile:
-        # What reads profiles takes as long to import as most commands take in all.
-        from proxy.cli.profiles import user_profiles
+        # The profile reader takes as long to import as most commands take to run.
 
         user_profiles(found)
     return found
 
 
-def asking[T](flags: dict[str, Any], question: Callable[[Api], T]) -> T:
-    """Ask the store server: the running one, or one of our own for this moment."""
+def query_store[T](flags: dict[str, Any], question: Callable[[Api], T]) -> T:
+    """Query the running store server, or one that is started for this query."""
 
     async def ask() -> T:
-        async with CommandProcesses(settings(**flags)) as house:
-            with await house.api() as api:
+        async with CommandProcesses(settings_from_flags(**flags)) as processes:
+            with await processes.connect_store_server() as api:
                 return await asyncio.to_thread(question, api)
 
     answer: Awaitable[T] = ask()
@@ -147,42 +167,57 @@ def asking[T](flags: dict[str, Any], question: Callable[[Api], T]) -> T:
 
 
 def print_json(value: Any) -> None:
-    """One JSON value, readable, and without anything that a terminal acts on."""
-    click.echo(printable_json(json.dumps(value, indent=2, ensure_ascii=False, default=_digits)))
+    """Print a JSON value, indented and safe for a terminal."""
+    click.echo(printable_json(json.dumps(value, indent=2, ensure_ascii=False, default=_decimal_text)))
 
 
-def _digits(number: Decimal) -> str:
-    """A number that nobody's parser makes an int or a float of, with all its digits (`proxy.processes.store_client.read_json`)."""
+def _decimal_text(number: Decimal) -> str:
+    """Write a number that neither int nor float can hold with all its digits (`proxy.processes.store_client`)."""
     if not isinstance(number, Decimal):
-        raise TypeError(f"{type(number).__name__} is no JSON")
+        raise TypeError(f"{type(number).__name__} is not JSON")
     return str(number)
 
 
-def pairs(labels: tuple[str, ...]) -> dict[str, str]:
-    """Labels as they were given, k=v."""
+def parse_labels(labels: tuple[str, ...]) -> dict[str, str]:
+    """Parse labels of the form k=v."""
     split = [label.partition("=") for label in labels]
     wrong = next((label for label, (name, sign, _) in zip(labels, split, strict=True) if not (name and sign)), None)
     if wrong is not None:
-        raise click.UsageError(f"--label {wrong} is not of the form key=value")
+        raise click.UsageError(f"--label {wrong} is not a label: write it as key=value")
     return {name: value for name, _, value in split}
 
 
-def moment(told: str | None) -> str | None:
-    """A time as the store server takes it, also of one that was said as so long ago."""
-    if told is None:
+def parse_time(text: str | None) -> str | None:
+    """Convert a time, or an age such as 12h, to a time that the store server accepts."""
+    if text is None:
         return None
-    if ago := re.fullmatch(r"(\d{1,6})([smhdw])", told):
+    if ago := re.fullmatch(r"(\d{1,6})([smhdw])", text):
         unit = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}[ago[2]]
         try:
             return (datetime.now(UTC) - timedelta(**{unit: int(ago[1])})).isoformat()
         except OverflowError:
-            raise click.UsageError(f"{told} is longer ago than there are days.") from None
-    if not _DAY_AND_TIME.match(told):
+            raise click.UsageError(
+                f"{text} is too long ago: give an age within the last 2,000 years, or a date"
+            ) from None
+    if not _DAY_AND_TIME.match(text):
         raise click.UsageError(
-            f"{told!r} is no time: write 2026-11-21T18:30:00Z, or how long ago it was, such as 90s, 12h or 7d."
+            f"invalid time {text!r}: use 90s, 15m, 12h, 7d, 2w or an RFC 3339 time such as 2026-11-21T18:30:00Z"
         )
-    return told
+    return text
 
 
 _DAY_AND_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d")
-"""The rest of it, with its offset, is the store server's to judge."""
+"""The beginning of an RFC 3339 time. The store server checks the rest."""
+
+
+def user_profiles(found: Settings) -> "Profiles":
+    """Load the shipped and the user's profiles. Raise Failure with the line of a mistake."""
+    # Imported here, because few commands need profiles and reading them is slow.
+    from calls.keys.profile import BadProfile
+    from store.active_profiles import load_profiles
+
+    text = found.config.read_text("utf-8") if found.config and found.profile else None
+    try:
+        return load_profiles(text)
+    except BadProfile as error:
+        raise Failure(f"{found.config}: {error}") from error

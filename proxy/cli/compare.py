@@ -10,123 +10,130 @@ import click
 
 from calls.model import Exchange
 from calls.redaction.redactor import Redactor
-from proxy.capture.command import IsolationWish
+from proxy.capture.command import IsolationOptions
 from proxy.cli.common import (
     as_json,
-    asking,
-    isolation_wish,
-    moment,
+    isolation_options,
+    parse_time,
     print_json,
-    settings,
+    query_store,
+    settings_from_flags,
+    user_profiles,
     with_isolation,
     with_settings,
 )
-from proxy.cli.profiles import user_profiles
-from proxy.commands.bisect import Bisection, BisectResult, Harmless, sentence
+from proxy.cli.run_completion import complete_command, complete_recording
+from proxy.commands.bisect import BadRunSucceeds, Bisection, BisectResult, verdict_sentence
 from proxy.errors import Failure
 from proxy.processes.command_processes import CommandProcesses
-from proxy.processes.store_client import Api, NotFound, meant, segment
-from proxy.processes.user_command import present
-from proxy.run_names import file_of, no_file, unknown
+from proxy.processes.store_client import Api, NotFound, path_segment, resolve_run_name
+from proxy.processes.user_command import require_command
+from proxy.run_names import missing_file_failure, recording_path, unknown_run_failure
 from proxy.settings import Settings
-from proxy.terminal.render_diff import show
+from proxy.terminal.render_diff import show_diff
 from proxy.terminal.render_drift import show_drift
-from proxy.terminal.table import sheet
+from proxy.terminal.table import stdout_sheet
 from proxy.terminal.text import printable
-from proxy.worker.recordings import from_file
-from store.bundle.bundle import read
-from store.diff.diff import compare
-from store.diff.diff import compared as compared_runs
+from proxy.worker.recordings import load_file
+from store.bundle.bundle import read_bundle
+from store.diff.diff import build_diff as compared_runs
+from store.diff.diff import compare_runs
 from store.diff.mixed_recording import Mixture
-from store.diff.settled import settled
 from store.diff.steps import StepReader, step_shape
+from store.diff.volatile_values import equalize_volatile_values
 
 DIFFER = 1
 
 
-@click.command("diff", short_help="Show where two runs part, and why.")
+@click.command("diff", short_help="Show where two runs diverge, and why.")
 @with_settings
 @as_json
 @click.option(
-    "--all", "everything", is_flag=True, help="Show equal calls, and those that follow from others, one by one."
+    "--all-calls",
+    "everything",
+    is_flag=True,
+    help="Show every call in a line of its own, also equal ones and those that follow from another difference.",
 )
-@click.argument("one", metavar="A")
-@click.argument("other", metavar="B")
+@click.argument("one", metavar="A", shell_complete=complete_recording)
+@click.argument("other", metavar="B", shell_complete=complete_recording)
 def diff_command(one: str, other: str, everything: bool, as_json: bool, **flags: Any) -> None:
-    """Align two runs and show where they part, what stands there on either side, and why.
+    """Align two runs and show where they diverge, what each of them has there, and why.
 
-    A and B are runs, `last`, or bundle files. Calls that were added, left out or repeated are found; the others are told by
-    their cause: another request, another model, another answer of a model or a tool, or what follows from one of these.
-    Exits with 0 where the runs are the same (whatever differs outside of the keys), with 1 where they differ, and with 125
-    where that could not be told.
+    A and B are runs, `last`, or bundle files. Calls that were added, left out or repeated are recognised. For the others the cause
+    is shown: another request, another model, another answer of a model or a tool, or a consequence of one of these. Exits with 0 if
+    the runs are the same (differences outside the keys do not count), 1 if they differ, and 125 if the comparison failed.
 
     \b
         playhead diff ticket-904 last
         playhead diff tests/recordings/good.jsonl last --json
     """
-    found = settings(**flags)
-    told = asyncio.run(compared(found, one, other))
+    found = settings_from_flags(**flags)
+    result = asyncio.run(compare_recordings(found, one, other))
     if as_json:
-        print_json(told)
+        print_json(result)
     else:
-        show(told, sheet(), everything=everything)
-    raise click.exceptions.Exit(0 if told["same"] else DIFFER)
+        show_diff(result, stdout_sheet(), everything=everything)
+    raise click.exceptions.Exit(0 if result["same"] else DIFFER)
 
 
-async def compared(found: Settings, one: str, other: str) -> dict[str, Any]:
-    """The diff of two runs or files. Raises Failure."""
-    reading, redactor = _reading(found)
+async def compare_recordings(found: Settings, one: str, other: str) -> dict[str, Any]:
+    """Compare two runs or files. Raise Failure if one cannot be read."""
+    reading, redactor = _step_reader(found)
     names = (one, other)
-    files = {name: path for name in names if (path := _file(name))}
+    files = {name: path for name in names if (path := _recording_file(name))}
     if all(name in files for name in names):
-        sides = [from_file(files[name], redactor, reading.profiles).exchanges for name in names]
-        return compare((one, sides[0]), (other, sides[1]), reading)
-    async with CommandProcesses(found) as house:
+        sides = [load_file(files[name], redactor, reading.profiles).exchanges for name in names]
+        return compare_runs((one, sides[0]), (other, sides[1]), reading)
+    async with CommandProcesses(found) as processes:
         if not files:
-            with await house.api() as api:
-                return await asyncio.to_thread(_asked, api, one, other)
-        sides = [await _exchanges(house, name, redactor, reading) for name in names]
-    return await asyncio.to_thread(compare, (one, sides[0]), (other, sides[1]), reading)
+            with await processes.connect_store_server() as api:
+                return await asyncio.to_thread(_fetch_diff, api, one, other)
+        sides = [await _load_exchanges(processes, name, redactor, reading) for name in names]
+    return await asyncio.to_thread(compare_runs, (one, sides[0]), (other, sides[1]), reading)
 
 
-def _reading(found: Settings) -> tuple[StepReader, Redactor]:
-    """What is shown is searched for secrets as the store server would. Nothing of it is kept, so any key does."""
+def _step_reader(found: Settings) -> tuple[StepReader, Redactor]:
+    """Return what reads and redacts steps as the store server does. Nothing is stored, so any redaction key will do."""
     redactor = Redactor(key=secrets.token_bytes(32))
-    return StepReader(profiles=user_profiles(found), clean=redactor.text), redactor
+    return StepReader(profiles=user_profiles(found), clean=redactor.redact_text), redactor
 
 
-def _asked(api: Api, one: str, other: str) -> dict[str, Any]:
-    runs = [meant(api, name) for name in (one, other)]
+def _fetch_diff(api: Api, one: str, other: str) -> dict[str, Any]:
+    runs = [resolve_run_name(api, name) for name in (one, other)]
     try:
-        told: dict[str, Any] = api.get(f"/runs/{segment(runs[0])}/diff/{segment(runs[1])}", settled="true")
+        result: dict[str, Any] = api.get(f"/runs/{path_segment(runs[0])}/diff/{path_segment(runs[1])}", settled="true")
     except NotFound as error:
         raise Failure(f"{error}; `playhead ls` lists what was recorded") from error
-    return told
+    return result
 
 
-async def _exchanges(house: CommandProcesses, name: str, redactor: Redactor, reading: StepReader) -> list[Exchange]:
-    """The exchanges of a file or a run. Raises Failure."""
-    if file := _file(name):
-        return from_file(file, redactor, reading.profiles).exchanges
-    with await house.api() as api:
-        return await asyncio.to_thread(recorded, api, name)
+async def _load_exchanges(
+    processes: CommandProcesses, name: str, redactor: Redactor, reading: StepReader
+) -> list[Exchange]:
+    """Load the exchanges of a file or a run. Raise Failure if there is none."""
+    if file := _recording_file(name):
+        return load_file(file, redactor, reading.profiles).exchanges
+    with await processes.connect_store_server() as api:
+        return await asyncio.to_thread(load_run_exchanges, api, name)
 
 
-def recorded(api: Api, name: str) -> list[Exchange]:
-    """The exchanges of a run. Raises Failure."""
-    run = meant(api, name)
+def load_run_exchanges(api: Api, name: str) -> list[Exchange]:
+    """Fetch the exchanges of a run. Raise Failure if there is none."""
+    run = resolve_run_name(api, name)
     try:
-        return read(b"".join(api.raw(f"/runs/{segment(run)}/bundle")).splitlines(keepends=True)).exchanges
+        return read_bundle(
+            b"".join(api.stream_bytes(f"/runs/{path_segment(run)}/bundle")).splitlines(keepends=True)
+        ).exchanges
     except NotFound as error:
-        raise unknown(run) from error
+        raise unknown_run_failure(run) from error
 
 
-def _file(name: str) -> Path | None:
-    """The recording that is meant, where it is a file. Raises Failure for one that is not there."""
-    if (file := file_of(name)) is not None:
+def _recording_file(name: str) -> Path | None:
+    """Return the path if the name is that of a file, None for a run. Raise Failure if the file does not exist."""
+    if (file := recording_path(name)) is not None:
         return file
     if "/" in name or name.endswith(".jsonl"):
-        raise no_file(name)
+        raise missing_file_failure(name)
     return None
 
 
@@ -134,76 +141,76 @@ def _file(name: str) -> Path | None:
 @with_settings
 @with_isolation
 @as_json
-@click.argument("good", metavar="GOOD")
-@click.argument("bad", metavar="BAD")
-@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.argument("good", metavar="GOOD", shell_complete=complete_recording)
+@click.argument("bad", metavar="BAD", shell_complete=complete_recording)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_command)
 def bisect_command(good: str, bad: str, command: tuple[str, ...], as_json: bool, **flags: Any) -> None:
     """Find the first step whose answer, taken from BAD in place of GOOD's, makes COMMAND fail.
 
-    COMMAND is replayed from both runs mixed, a few times; nothing leaves this machine. It judges by its exit code: 0 is good,
-    125 cannot be judged, anything else is bad. Without COMMAND, tells where the two runs part, as `playhead diff` does.
-    Exits with 0 where the step is found, with 1 where it could not be told, and with 125 where there was nothing to try.
+    COMMAND is replayed a few times from a mixture of both runs; nothing leaves this machine. Its exit code decides: 0 is good, 125
+    cannot be judged, anything else is bad. Without COMMAND, shows where the two runs diverge, as `playhead diff` does. Exits with 0
+    if the step is found, 1 if it remains unknown, and 125 if there was nothing to try.
 
     \b
         playhead bisect ticket-904 last -- python agent.py
         playhead bisect good.jsonl bad.jsonl -- pytest tests/test_agent.py
     """
-    wish = isolation_wish(flags)
-    found = settings(**flags)
-    told = asyncio.run(_bisected(found, good, bad, command, wish) if command else _parted(found, good, bad))
+    wish = isolation_options(flags)
+    found = settings_from_flags(**flags)
+    result = asyncio.run(_bisect(found, good, bad, command, wish) if command else _first_difference(found, good, bad))
     if as_json:
-        print_json(told)
+        print_json(result)
     else:
-        click.echo(printable(told["words"]))
-    raise click.exceptions.Exit(0 if told["verdict"] == "found" else 1)
+        click.echo(printable(result["words"]))
+    raise click.exceptions.Exit(0 if result["verdict"] == "found" else 1)
 
 
-async def _parted(found: Settings, good: str, bad: str) -> dict[str, Any]:
-    cause = (await compared(found, good, bad))["cause"]
-    words = cause["words"] if cause else "the runs are the same: every call was asked and answered alike"
+async def _first_difference(found: Settings, good: str, bad: str) -> dict[str, Any]:
+    cause = (await compare_recordings(found, good, bad))["cause"]
+    words = cause["words"] if cause else "the runs are the same: all requests and answers are equal"
     verdict = "found" if cause else "none"
     return {"good": good, "bad": bad, "verdict": verdict, "words": words, "cause": cause, "trials": []}
 
 
-async def _bisected(
-    found: Settings, good: str, bad: str, command: tuple[str, ...], wish: IsolationWish
+async def _bisect(
+    found: Settings, good: str, bad: str, command: tuple[str, ...], wish: IsolationOptions
 ) -> dict[str, Any]:
-    present(command)
-    reading, redactor = _reading(found)
-    async with CommandProcesses(found) as house:
-        sides = [await _exchanges(house, name, redactor, reading) for name in (good, bad)]
-        mixtures = await asyncio.to_thread(_mixtures, (good, bad), sides, reading)
+    require_command(command)
+    reading, redactor = _step_reader(found)
+    async with CommandProcesses(found) as processes:
+        sides = [await _load_exchanges(processes, name, redactor, reading) for name in (good, bad)]
+        mixtures = await asyncio.to_thread(_build_mixtures, (good, bad), sides, reading)
         able = [mixture for mixture in mixtures if mixture.candidates]
         if not able:
             why = (mixtures[-1].diff.shape()["cause"] or {"words": "they are the same"})["words"]
-            raise Failure(f"no request that both runs made was answered otherwise, so there is nothing to try: {why}")
+            raise Failure(f"no request that both runs made was answered differently, so there is nothing to try: {why}")
         for mixture in able[:-1]:
             try:
-                return _told(good, bad, await Bisection(house, mixture, command, wish).run())
-            except Harmless:
+                return _bisect_json(good, bad, await Bisection(processes, mixture, command, wish).find_culprits())
+            except BadRunSucceeds:
                 click.echo(
-                    "playhead: what the command minds may be a time or an id: all that differs is tried", err=True
+                    "playhead: the difference that matters may be a time or an id: trying every difference", err=True
                 )
-        return _told(good, bad, await Bisection(house, able[-1], command, wish).run())
+        return _bisect_json(good, bad, await Bisection(processes, able[-1], command, wish).find_culprits())
 
 
-def _mixtures(names: tuple[str, str], sides: list[list[Exchange]], reading: StepReader) -> list[Mixture]:
-    """Without the values that are made anew in each answer, and with them: it may be one of these that matters."""
+def _build_mixtures(names: tuple[str, str], sides: list[list[Exchange]], reading: StepReader) -> list[Mixture]:
+    """Build mixtures without the values that are new in each answer, and with them, since one of these may matter."""
     one, other = sides
     diff = compared_runs((names[0], one), (names[1], other), reading)
     made = [Mixture(diff=diff, one=one, other=other, profiles=reading.profiles.digest)]
-    if (both := settled(one, other, diff, reading)) is not None:
+    if (both := equalize_volatile_values(one, other, diff, reading)) is not None:
         diff = compared_runs((names[0], both[0]), (names[1], both[1]), reading)
         made.insert(0, Mixture(diff=diff, one=both[0], other=both[1], profiles=reading.profiles.digest))
     return made
 
 
-def _told(good: str, bad: str, result: BisectResult) -> dict[str, Any]:
+def _bisect_json(good: str, bad: str, result: BisectResult) -> dict[str, Any]:
     return {
         "good": good,
         "bad": bad,
         "verdict": "found" if len(result.culprits) == 1 else "unknown",
-        "words": sentence(result),
+        "words": verdict_sentence(result),
         "alone": result.alone,
         "culprits": [
             {"a": step_shape(one.one), "b": step_shape(one.other), "cause": one.cause, "words": one.where}
@@ -216,11 +223,11 @@ def _told(good: str, bad: str, result: BisectResult) -> dict[str, Any]:
 @click.command("drift", short_help="Show where a provider changed the model behind a name.")
 @with_settings
 @as_json
-@click.option("--since", metavar="TIME", help="Only changes since this RFC 3339 time, or since so long ago: 7d, 12h.")
-@click.option("--until", metavar="TIME", help="Only calls before this time.")
-@click.option("--model", metavar="NAME", help="Only this model, as it was asked for or as it answered.")
+@click.option("--since", metavar="TIME", help="Only changes since this time: RFC 3339, or an age such as 7d or 12h.")
+@click.option("--until", metavar="TIME", help="Only calls before this time: RFC 3339, or an age such as 7d or 12h.")
+@click.option("--model", metavar="NAME", help="Only this model, as requested or as returned.")
 @click.option("--provider", metavar="NAME", help="Only this provider.")
-@click.option("--exit-code", is_flag=True, help="Exit with 1 where there is a change.")
+@click.option("--exit-code", is_flag=True, help="Exit with 1 if there is a change.")
 def drift_command(
     since: str | None,
     until: str | None,
@@ -230,19 +237,18 @@ def drift_command(
     as_json: bool,
     **flags: Any,
 ) -> None:
-    """Show where another model, or another fingerprint, began to answer to a name: from ordinary runs, without a replay.
+    """Show where another model or fingerprint began to answer under a name, from recorded runs and without a replay.
 
-    Tells when it was first seen, how many calls came before and after, and how often the very same request was answered
-    otherwise.
+    Each change has its time, the number of calls before and after, and how often the same request was answered differently.
     """
-    query = {"since": moment(since), "until": moment(until), "model": model, "provider": provider}
-    told = asking(flags, lambda api: api.get("/drift", settled="true", **query))
+    query = {"since": parse_time(since), "until": parse_time(until), "model": model, "provider": provider}
+    result = query_store(flags, lambda api: api.get("/drift", settled="true", **query))
     if as_json:
-        print_json(told)
+        print_json(result)
     else:
         given = {"--until": until, "--model": model, "--provider": provider}
-        show_drift(told, sheet(), [f"{name} {value}" for name, value in given.items() if value])
-    raise click.exceptions.Exit(1 if exit_code and told["items"] else 0)
+        show_drift(result, stdout_sheet(), [f"{name} {value}" for name, value in given.items() if value])
+    raise click.exceptions.Exit(1 if exit_code and result["items"] else 0)
 
 
 COMMANDS = (diff_command, bisect_command, drift_command)

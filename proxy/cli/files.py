@@ -1,4 +1,4 @@
-"""The commands that carry recordings about: export and import."""
+"""The commands that write and read files of recordings: export, import."""
 
 import tempfile
 import time
@@ -12,16 +12,16 @@ import click
 from calls.keys.profile import Profiles
 from calls.model import Headers
 from calls.redaction.redactor import Redactor
-from proxy.cli.common import RUN_ID, as_json, asking, print_json, settings, with_settings
-from proxy.cli.profiles import user_profiles
-from proxy.commands.export import SecretSearch, exported, show_skipped
+from proxy.cli.common import RUN_ID, as_json, print_json, query_store, settings_from_flags, user_profiles, with_settings
+from proxy.cli.run_completion import complete_run
+from proxy.commands.export import SecretSearch, export_run, show_skipped
 from proxy.errors import Failure
-from proxy.processes.store_client import Api, meant
-from proxy.run_names import unfit
-from proxy.terminal.text import counted, printable
-from store.datadir import DataDirError, opened
+from proxy.processes.store_client import Api, resolve_run_name
+from proxy.run_names import invalid_name_reason
+from proxy.terminal.text import count_text, printable
+from store.datadir import DataDirError, open_data_dir
 from store.foreign import read
-from store.foreign.adopt import Adoption, bundle_of
+from store.foreign.adopt import Adoption, adopt_bundle
 from store.foreign.contents import FORMATS, Format, Found, NotReadable, SkippedEntry
 
 LONG = 600.0
@@ -36,31 +36,34 @@ LONG = 600.0
     "--format", "form", type=click.Choice(["bundle", "vcr", "har"]), default="bundle", help="Default: bundle."
 )
 @click.option(
-    "--allow-secret", "allowed", multiple=True, metavar="PLACE", help="Let this place pass; * stands for anything."
+    "--allow-secret",
+    "allowed",
+    multiple=True,
+    metavar="PLACE",
+    help="Write the file although this place seems to hold a secret; * matches anything. May be repeated.",
 )
-@click.option("--force", is_flag=True, help="Write the file whatever it holds.")
-@click.argument("run", metavar="RUN|last")
+@click.argument("run", metavar="RUN|last", shell_complete=complete_run)
 def export_command(
-    run: str, output: Path | None, form: str, allowed: tuple[str, ...], force: bool, as_json: bool, **flags: Any
+    run: str, output: Path | None, form: str, allowed: tuple[str, ...], as_json: bool, **flags: Any
 ) -> None:
     """Write a run as one file.
 
-    A bundle holds all of the run, and replays and verifies without Playhead's database. A VCR cassette (YAML, for VCR.py)
-    and HAR hold whole answers; what they cannot hold is named and left out.
+    A bundle holds the complete run; it can be replayed and verified without the database. A VCR cassette (YAML, for VCR.py) and HAR
+    hold whole answers; what they cannot represent is listed and left out.
 
-    Before anything is written the run is searched for secrets under the rules of today. If there seems to be one, the
-    places are named (STEP/request/headers/NAME, STEP/response/body/JSON/POINTER) and no file is written.
+    First the run is searched for secrets under today's rules. If it seems to hold any, their places are listed
+    (STEP/request/headers/NAME, STEP/response/body/JSON/POINTER) and no file is written.
     """
     if as_json and output is None:
-        raise click.UsageError("--json tells of a file: give one with -o FILE.")
+        raise click.UsageError("--json describes the written file: name one with -o FILE.")
     try:
-        redactor = _redactor(flags)[0]
-        search = SecretSearch(redactor=redactor, allowed=("*",) if force else allowed)
-        made = asking(flags, lambda api: exported(api, meant(api, run), form, search, output))
+        redactor = _load_redactor(flags)[0]
+        search = SecretSearch(redactor=redactor, allowed=allowed)
+        made = query_store(flags, lambda api: export_run(api, resolve_run_name(api, run), form, search, output))
     except OSError as error:
         if output is None:
             raise
-        raise Failure(f"cannot write {output}: {error.strerror}") from error
+        raise Failure(f"cannot write {output}: {error.strerror}; name another file with -o") from error
     if as_json:
         print_json(made.as_json())
     else:
@@ -71,15 +74,19 @@ def export_command(
 @with_settings
 @as_json
 @click.option(
-    "--as", "name", type=RUN_ID, metavar="RUN", help="Give the run this name instead of its own, or its file's."
+    "--run",
+    "name",
+    type=RUN_ID,
+    metavar="ID",
+    help="The id of the run. Default: that of the bundle, or the name of the file.",
 )
-@click.option("--format", "form", type=click.Choice(FORMATS), help="Default: what each file is seen to be.")
+@click.option("--format", "form", type=click.Choice(FORMATS), help="Default: detected for each file.")
 @click.option(
     "--header",
     "added",
     multiple=True,
     metavar="'NAME: VALUE'",
-    help="Give it to requests that lack it: recorders often leave out headers that answers depend on.",
+    help="Add this header to requests without it: recorders often leave out headers that answers depend on. May be repeated.",
 )
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE…")
 def import_command(
@@ -90,25 +97,25 @@ def import_command(
     added: tuple[str, ...],
     **flags: Any,
 ) -> None:
-    """Read recordings into the store, each FILE as a run.
+    """Import recordings into the store, each FILE as a run.
 
-    A bundle of Playhead's comes in as it is; one that was altered, or is of a newer format, is refused whole. VCR cassettes
-    (YAML or JSON, also .gz), HAR files and llm-fixture-replay JSONL become a run that is called like their file: redacted
-    and keyed as if recorded here. What they do not hold (times, chunks, HTTP version) stays unknown; what cannot be
-    imported is named with its reason, and the rest is.
+    A Playhead bundle is imported unchanged; one that was altered or has a newer format is refused. VCR cassettes (YAML or JSON, also
+    .gz), HAR files and llm-fixture-replay JSONL become a run named like their file, redacted and keyed as if recorded here. What they
+    do not hold (times, chunks, HTTP version) stays unknown. Entries that cannot be imported are listed with the reason, and the
+    others are imported.
     """
     if name and len(files) > 1:
-        raise click.UsageError("--as names one run: give one FILE with it.")
-    redactor, profiles = _redactor(flags)
-    ways = _Ways(
+        raise click.UsageError("--run names one run, and several FILEs are given: import them one by one.")
+    redactor, profiles = _load_redactor(flags)
+    options = _ImportOptions(
         redactor=redactor,
         profiles=profiles.digest,
-        names=dict(zip(files, _names(files), strict=True)),
+        names=dict(zip(files, _run_names(files), strict=True)),
         name=name,
         form=form,
-        added=tuple(map(_header, added)),
+        added=tuple(map(_parse_header, added)),
     )
-    done, failed = asking(flags, lambda api: _each(api, files, ways))
+    done, failed = query_store(flags, lambda api: _import_files(api, files, options))
     if as_json:
         print_json([one.as_json() for one in done])
     else:
@@ -120,8 +127,8 @@ def import_command(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Ways:
-    """How files become runs."""
+class _ImportOptions:
+    """How to import files."""
 
     redactor: Redactor
     profiles: str
@@ -132,8 +139,8 @@ class _Ways:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Imported:
-    """What became of a file."""
+class _ImportedFile:
+    """An imported file and its run."""
 
     file: Path
     run: Mapping[str, Any]
@@ -142,54 +149,56 @@ class _Imported:
     notes: Sequence[str] = field(default=())
 
     def as_json(self) -> dict[str, Any]:
-        """The run, with what is to be said about its file."""
+        """Return the run with facts about its file."""
         skipped = [{"place": one.place, "reason": one.reason} for one in self.skipped]
         return {**self.run, "file": str(self.file), "format": self.form, "skipped": skipped, "notes": self.notes}
 
     def show(self) -> None:
-        """Say it to a person: the result on stdout, remarks on stderr."""
+        """Print the result on stdout and remarks on stderr."""
         new = self.run["imported"]
-        state = "was here already" if self.run["exchanges"] and not new else f"{counted(new, 'exchange')} imported"
+        state = "was here already" if self.run["exchanges"] and not new else f"{count_text(new, 'exchange')} imported"
         click.echo(f"{self.file}: run {printable(self.run['id'])}, {state}")
         show_skipped(self.skipped)
         if self.notes:
-            click.echo(f"playhead: {self.form} does not hold all of the wire: {'; '.join(self.notes)}", err=True)
+            click.echo(f"playhead: the {self.form} file does not hold everything: {'; '.join(self.notes)}", err=True)
 
 
-def _redactor(flags: Mapping[str, Any]) -> tuple[Redactor, Profiles]:
-    """What redacts here, as the workers of this data directory do."""
-    found = settings(**flags)
+def _load_redactor(flags: Mapping[str, Any]) -> tuple[Redactor, Profiles]:
+    """Return the redactor that the workers of this data directory use, and its profiles."""
+    found = settings_from_flags(**flags)
     profiles = user_profiles(found)
     try:
-        key = opened(found.data).redaction_key()
+        key = open_data_dir(found.data).redaction_key()
     except DataDirError as error:
         raise Failure(str(error)) from error
     redactor = Redactor(key=key, profiles=profiles, personal_data=found.redact_personal_data, names=found.redact_names)
     return redactor, profiles
 
 
-def _header(line: str) -> tuple[str, str]:
+def _parse_header(line: str) -> tuple[str, str]:
     name, colon, value = line.partition(":")
     if not colon or not name.strip() or not line.isascii() or not line.isprintable():
-        raise click.UsageError(f"--header {line!r} is no header: write it as 'NAME: VALUE'.")
+        raise click.UsageError(f"--header {line!r} is not a header: write it as 'NAME: VALUE'.")
     return name.strip(), value.strip()
 
 
-def _names(files: Sequence[Path]) -> list[str]:
-    """A name for each file's run; files of one name in several directories take the directory's into it."""
-    short = [read.named(file) for file in files]
+def _run_names(files: Sequence[Path]) -> list[str]:
+    """Name a run after each file; files of the same name get that of their directory in front."""
+    short = [read.default_run_name(file) for file in files]
     return [
-        name if short.count(name) == 1 else read.named(Path(f"{file.absolute().parent.name}.{file.name}"))
+        name if short.count(name) == 1 else read.default_run_name(Path(f"{file.absolute().parent.name}.{file.name}"))
         for file, name in zip(files, short, strict=True)
     ]
 
 
-def _each(api: Api, files: Sequence[Path], ways: _Ways) -> tuple[list[_Imported], list[Failure]]:
-    done: list[_Imported] = []
+def _import_files(
+    api: Api, files: Sequence[Path], options: _ImportOptions
+) -> tuple[list[_ImportedFile], list[Failure]]:
+    done: list[_ImportedFile] = []
     failed: list[Failure] = []
     for file in files:
         try:
-            done.append(_imported(api, file, ways))
+            done.append(_import_file(api, file, options))
         except Failure as failure:
             failed.append(failure)
             if len(files) > 1:
@@ -197,66 +206,68 @@ def _each(api: Api, files: Sequence[Path], ways: _Ways) -> tuple[list[_Imported]
     return done, failed
 
 
-def _imported(api: Api, file: Path, ways: _Ways) -> _Imported:
+def _import_file(api: Api, file: Path, options: _ImportOptions) -> _ImportedFile:
     try:
-        source = read.opened(file, ways.form)
+        source = read.open_source(file, options.form)
         if source.form != "bundle":
-            return _adopted(api, file, source, ways)
-        with read.plain(file) as content:
-            return _Imported(file=file, run=_sent(api, content, ways.name))
+            return _import_foreign_file(api, file, source, options)
+        with read.open_plain(file) as content:
+            return _ImportedFile(file=file, run=_send_bundle(api, content, options.name))
     except OSError as error:
-        raise Failure(f"cannot read {file}: {error.strerror}") from error
+        raise Failure(f"cannot read {file}: {error.strerror}; name a file that can be read") from error
     except NotReadable as error:
         raise Failure(
             f"{file} is not imported: {error}; Playhead reads its own bundles, VCR cassettes (YAML or JSON), HAR and"
             " llm-fixture-replay JSONL; --format says which it is where that cannot be seen"
         ) from error
     except Failure as failure:
-        # The API says what to add to its own URL.
-        raise Failure(f"{file}: {failure}".replace("?as=NAME", "--as NAME")) from failure
+        # The API's message names the parameter of its URL.
+        raise Failure(f"{file}: {failure}".replace("?as=NAME", "--run ID")) from failure
 
 
-def _adopted(api: Api, file: Path, source: read.Source, ways: _Ways) -> _Imported:
-    """Made a bundle of, on disk and redacted, so that memory does not hold the file twice; then sent as one."""
-    run = ways.name or ways.names[file]
-    if why := unfit(run):
-        raise Failure(f"{file} would be run {run!r}, which cannot be: {why}; name it with --as NAME")
+def _import_foreign_file(api: Api, file: Path, source: read.Source, options: _ImportOptions) -> _ImportedFile:
+    """Convert another program's file to a redacted bundle on disk, to save memory, and import that."""
+    run = options.name or options.names[file]
+    if why := invalid_name_reason(run):
+        raise Failure(f"{file} would become run {run!r}, which is not a valid id: {why}; choose one with --run ID")
     adoption = Adoption(
         run=run,
-        redactor=ways.redactor,
-        at=file.stat().st_mtime_ns,
-        added=ways.added,
+        redactor=options.redactor,
+        default_started_at=file.stat().st_mtime_ns,
+        extra_headers=options.added,
     )
     with tempfile.TemporaryFile() as content:
-        content.writelines(bundle_of(adoption, _told(source, file), ways.profiles, file.name))
+        content.writelines(adopt_bundle(adoption, _report_progress(source, file), options.profiles, file.name))
         content.seek(0)
-        imported = _sent(api, content, None)
+        imported = _send_bundle(api, content, None)
     notes = [f"{note} ({number} of {adoption.exchanges})" for note, number in adoption.notes.items()]
-    return _Imported(file=file, run=imported, form=source.form, skipped=adoption.skipped, notes=notes)
+    return _ImportedFile(file=file, run=imported, form=source.form, skipped=adoption.skipped, notes=notes)
 
 
 PATIENCE = 2.0
-"""Seconds after which a person is told how far it is."""
+"""Seconds between progress messages."""
 
 
-def _told(source: read.Source, file: Path) -> Iterator[Found]:
-    """The same interactions; while it takes long, how many there were is told on stderr."""
+def _report_progress(source: read.Source, file: Path) -> Iterator[Found]:
+    """Yield the interactions, printing how many there were every few seconds."""
     last = time.monotonic()
-    for number, one in enumerate(source.found, 1):
+    for number, one in enumerate(source.items, 1):
         yield one
         if time.monotonic() - last > PATIENCE:
             last = time.monotonic()
-            click.echo(f"playhead: reading {file} ({source.size:,} bytes): {counted(number, 'interaction')}", err=True)
+            click.echo(
+                f"playhead: reading {file} ({source.size:,} bytes): {count_text(number, 'interaction')}", err=True
+            )
 
 
-def _sent(api: Api, content: IO[bytes], name: str | None) -> Mapping[str, Any]:
+def _send_bundle(api: Api, content: IO[bytes], name: str | None) -> Mapping[str, Any]:
     run: Mapping[str, Any] = api.post(
-        "/import", content=_pieces(content), params={"as": name} if name else {}, timeout=LONG
+        "/import", content=_read_pieces(content), params={"as": name} if name else {}, timeout=LONG
     )
     return run
 
 
-def _pieces(content: IO[bytes]) -> Iterable[bytes]:
+def _read_pieces(content: IO[bytes]) -> Iterable[bytes]:
     return iter(lambda: content.read(1 << 20), b"")
 
 

@@ -1,4 +1,4 @@
-"""`playhead fixtures`: what a test suite's plugin starts beside itself."""
+"""`playhead fixtures`: the process that a test suite's plugin starts."""
 
 import asyncio
 import os
@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 import click
 
 from proxy.capture.namespace.isolation import NotCaptive
-from proxy.cli.common import settings, with_settings
-from proxy.errors import Failure, first
+from proxy.cli.common import settings_from_flags, with_settings
+from proxy.errors import Failure, first_exception
 from proxy.fixtures import isolated, process
 from proxy.settings import Settings
 
@@ -23,39 +23,39 @@ from proxy.settings import Settings
 def fixtures_command(command: tuple[str, ...], directory: Path | None, **flags: Any) -> None:
     """Serve the plugin of a test suite: JSON lines on stdin and stdout, until stdin ends.
 
-    With a command (`playhead fixtures -- pytest …`) that is run captive, and the lines go over a socket which it inherits.
+    With a command (`playhead fixtures -- pytest …`) the command is run captive, and the lines go over a socket that it inherits.
 
-    One worker on loopback answers what a test asks from the recording beside it, or records it. No database, no store server.
-    pytest-playhead starts it; what is said is told in proxy/fixtures/process.py, for who writes a plugin for another runner.
+    One worker on loopback answers each test from its recording, or records it, without a database or a store server.
+    pytest-playhead starts it; the protocol is described in proxy/fixtures/process.py, for plugins of other test runners.
     """
     started_in = Path.cwd()
     if directory is not None:
         os.chdir(directory)
-    found = settings(**flags)
+    found = settings_from_flags(**flags)
     if command:
         _run_suite(found, command, started_in)
-    # Whatever else prints goes where a log goes: stdout is a conversation.
+    # Standard output is for the protocol; other output goes to standard error.
     with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as out:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-        _run(lambda: process.serve(found, out))
+        _run_coroutine(lambda: process.serve(found, out))
 
 
 def _run_suite(found: Settings, command: tuple[str, ...], directory: Path) -> NoReturn:
-    """Run it captive, or as it is where that cannot be."""
+    """Run the suite captive, or uncaptured where the system does not allow it."""
     isolated.restore_suite_variables()
     try:
-        code = _run(lambda: isolated.run_isolated(found, command, directory))
+        code = _run_coroutine(lambda: isolated.run_isolated(found, command, directory))
     except NotCaptive as reason:
         os.chdir(directory)
-        isolated.execute_without(command, reason)
+        isolated.execute_without_capture(command, reason)
     sys.exit(code)
 
 
-def _run[T](work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+def _run_coroutine[T](work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     try:
         return asyncio.run(work())
     except ExceptionGroup as failures:
-        failure = first(failures)
+        failure = first_exception(failures)
         if isinstance(failure, Failure):
             raise failure from None
         raise

@@ -1,4 +1,4 @@
-"""The commands that leave a record: fork, resume."""
+"""The commands that continue a recording live: fork, resume."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,87 +7,100 @@ from typing import Any
 
 import click
 
-from calls.effects import BadRule, effects
-from proxy.cli.common import RUN_ID, isolation_wish, pairs, settings, with_isolation, with_settings
+from calls.effects import BadRule, parse_effects
+from proxy.cli.common import (
+    ALLOW_UNUSED,
+    RUN_ID,
+    isolation_options,
+    parse_labels,
+    settings_from_flags,
+    with_isolation,
+    with_settings,
+)
+from proxy.cli.run_completion import complete_command, complete_recording
 from proxy.commands.fork import ForkCommand, fork
-from proxy.commands.override_file import overrides_of
+from proxy.commands.override_file import load_overrides
 
 type Command = Callable[..., Any]
 
 _LIVE = [
-    click.option("--run", "run_id", type=RUN_ID, metavar="ID", help="Name the new run yourself."),
-    click.option("--label", "labels", multiple=True, metavar="k=v", help="Attach a label to it. May be repeated."),
-    click.option("--override", type=click.Path(path_type=Path), metavar="FILE", help="Answer some steps differently."),
+    click.option(
+        "--run", "run_id", type=RUN_ID, metavar="ID", help="The id of the new run. Default: one is generated."
+    ),
+    click.option(
+        "--label", "labels", multiple=True, metavar="k=v", help="Attach a label to the new run. May be repeated."
+    ),
+    click.option(
+        "--override",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Answer some steps as this file says (docs/forks.md).",
+    ),
     click.option(
         "--effects",
         multiple=True,
-        metavar="POLICY|[METHOD ]HOST=POLICY",
-        help="What becomes of live calls that may change something: serve-recorded, block or allow. Default: block.",
+        metavar="[[METHOD ]HOST=]POLICY",
+        help="Decide about live calls that may change something: block, allow or serve-recorded; with HOST, calls to that host."
+        " May be repeated. Default: block.",
     ),
-    click.option(
-        "--allow",
-        multiple=True,
-        metavar="HOST|METHOD HOST",
-        help="Let such calls go out to this host. May be repeated.",
-    ),
-    click.option("--allow-unused", is_flag=True, help="Recorded steps that nobody asks for are no failure."),
-    click.option("--report", type=click.Path(path_type=Path), metavar="FILE", help="Write the report there as JSON."),
+    ALLOW_UNUSED,
+    click.option("--report", type=click.Path(path_type=Path), metavar="FILE", help="Write the report to FILE as JSON."),
 ]
 
 
-def _with_live(command: Command) -> Command:
+def _with_fork_options(command: Command) -> Command:
     for option in reversed(_LIVE):
         command = option(command)
     return command
 
 
-@click.command("fork", short_help="Replay a run up to a step, then go on live as a run of its own.")
+@click.command("fork", short_help="Replay a run up to a step, then continue live as a new run.")
 @with_settings
 @click.option(
-    "--from",
+    "--after-step",
     "at",
     type=click.IntRange(min=0),
     required=True,
     metavar="K",
-    help="The last step that the record answers.",
+    help="The last step answered from the recording: the fork goes live after it. 0: everything goes live.",
 )
-@_with_live
+@_with_fork_options
 @with_isolation
-@click.argument("recording", metavar="RUN|BUNDLE|last")
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument("recording", metavar="RUN|BUNDLE|last", shell_complete=complete_recording)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=complete_command)
 def fork_command(at: int, **given: Any) -> None:
-    """Run COMMAND, answer its calls up to step K from a recording, and let it go on live from there.
+    """Run COMMAND, answer its calls up to step K from a recording, and let later calls go live.
 
-    What goes live is recorded, with the steps before it, as a new run whose parent is the old one. Models are asked for real,
-    and so is whatever only reads. A call that may change something elsewhere, or that replaces or deletes, is blocked unless you
-    allow it: what was sent cannot be unsent.
+    The live calls are recorded, with the steps before them, as a new run whose parent is the old one. Calls of models and calls that
+    only read go out. A call that may change, replace or delete something elsewhere is blocked unless --effects allows it.
 
     \b
-        playhead fork last --from 2 -- python agent.py
-        playhead fork ticket-904 --from 4 --override what-if.toml --allow 'POST tickets.example.com' -- python agent.py
+        playhead fork last --after-step 2 -- python agent.py
+        playhead fork ticket-904 --after-step 4 --override what-if.toml \\
+            --effects 'POST tickets.example.com=allow' -- python agent.py
     """
-    raise click.exceptions.Exit(_forked(at, **given))
+    raise click.exceptions.Exit(_run_fork(at, **given))
 
 
-@click.command("resume", short_help="Go on with a run that stopped, without paying for it again.")
+@click.command("resume", short_help="Continue a run that stopped, without paying for it again.")
 @with_settings
-@_with_live
+@_with_fork_options
 @with_isolation
-@click.argument("recording", metavar="RUN|BUNDLE|last")
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument("recording", metavar="RUN|BUNDLE|last", shell_complete=complete_recording)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=complete_command)
 def resume_command(**given: Any) -> None:
-    """Run COMMAND again, answer from the recording all that it had got when it stopped, and let it go on live from there.
+    """Run COMMAND again, answer from the recording whatever was answered before it stopped, and let later calls go live.
 
-    This is for an agent that stopped to wait for a person, or was stopped: it is a fork at the last step that was answered
-    whole. Models are asked for real; of other calls holds what `playhead fork --help` says.
+    This is for an agent that was stopped, or stopped to wait for a person: a fork after the last step that was answered completely.
+    Live calls are treated as by `playhead fork`.
 
     \b
         playhead resume ticket-904 -- python agent.py --approved
     """
-    raise click.exceptions.Exit(_forked(None, **given))
+    raise click.exceptions.Exit(_run_fork(None, **given))
 
 
-def _forked(
+def _run_fork(
     at: int | None,
     *,
     recording: str,
@@ -98,22 +111,22 @@ def _forked(
     report: Path | None,
     **given: Any,
 ) -> int:
-    live = {name: given.pop(name) for name in ("effects", "allow", "allow_unused")}
+    live = {name: given.pop(name) for name in ("effects", "allow_unused")}
     try:
-        effects(live["effects"], live["allow"])
+        parse_effects(live["effects"], ())
     except BadRule as error:
         raise click.UsageError(str(error)) from error
-    wanted = ForkCommand(
+    fork_options = ForkCommand(
         recording=recording,
-        at=at,
+        after_step=at,
         run=run_id,
-        labels=pairs(labels),
-        overrides=overrides_of(override),
+        labels=parse_labels(labels),
+        overrides=load_overrides(override),
         report=report,
-        wish=isolation_wish(given),
+        isolation=isolation_options(given),
         **live,
     )
-    return asyncio.run(fork(settings(**given), command, wanted))
+    return asyncio.run(fork(settings_from_flags(**given), command, fork_options))
 
 
 COMMANDS = (fork_command, resume_command)

@@ -13,35 +13,34 @@ import click
 from calls.keys.profile import Profiles
 from calls.model import Exchange
 from calls.redaction.redactor import Redactor
-from proxy.cli.common import as_json, print_json, settings, with_settings
-from proxy.cli.compare import recorded
-from proxy.cli.profiles import user_profiles
+from proxy.cli.common import as_json, print_json, settings_from_flags, user_profiles, with_settings
+from proxy.cli.compare import load_run_exchanges
+from proxy.cli.run_completion import complete_recording
 from proxy.commands.up import say_on_stderr
 from proxy.errors import Failure
-from proxy.inference.plans import PRESETS, Preset, Size, waves
-from proxy.inference.plot import plot
+from proxy.inference.plans import PRESETS, Preset, ProbeSize, waves
+from proxy.inference.plot import draw_plot
 from proxy.inference.probe import Target, probe
-from proxy.inference.replay import again
-from proxy.inference.replay import as_json as report
-from proxy.inference.server import Device, ServerOptions, home, serve, set_up
-from proxy.inference.tally import Tally, Word, verdict
+from proxy.inference.replay import repeat_exchanges, report_json
+from proxy.inference.server import Device, ServerOptions, environment_directory, serve, set_up_environment
+from proxy.inference.tally import Tally, Word, probe_verdict
 from proxy.processes.command_processes import CommandProcesses
 from proxy.settings import Settings
 from proxy.terminal.text import print_table, printable
-from proxy.worker.recordings import from_file
+from proxy.worker.recordings import load_file
 
 with_environment = click.option(
     "--env",
     "place",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="The server's environment. Default: $PLAYHEAD_INFERENCE_ENV, else inference/.venv in the checkout.",
+    help="The server's virtual environment. Default: $PLAYHEAD_INFERENCE_ENV, otherwise inference/.venv in the checkout.",
 )
 with_device = click.option(
     "--device",
     type=click.Choice(["cpu", "gpu"]),
     default="cpu",
-    help="Default: cpu. On a GPU the self-check was seen to fail: see docs.",
+    help="The device to run on. Default: cpu. On a GPU the self-check was seen to fail: see docs/batch-invariance.md.",
 )
 
 
@@ -64,51 +63,52 @@ def inference() -> None:
 @with_environment
 @with_device
 @click.option(
-    "--wheels", type=click.Path(path_type=Path, exists=True), metavar="DIR", help="Take torch for CPUs from here."
+    "--wheels",
+    type=click.Path(path_type=Path, exists=True),
+    metavar="DIR",
+    help="Install torch for CPUs from this directory.",
 )
 @as_json
 def setup_command(place: Path | None, device: Device, wheels: Path | None, as_json: bool) -> None:
-    """Make the environment that vLLM runs in. It is separate from Playhead's own, and Playhead imports nothing from it."""
-    where = home(place).absolute()
-    set_up(where, device, wheels)
+    """Create the virtual environment that vLLM runs in. It is separate from Playhead's own, which imports nothing from it."""
+    where = environment_directory(place).absolute()
+    set_up_environment(where, device, wheels)
     if as_json:
         print_json({"environment": str(where), "device": device})
     else:
         click.echo(f"made {where}")
 
 
-@inference.command(
-    "up",
-    short_help="Serve a model once it has checked itself.",
-    context_settings={"ignore_unknown_options": True},
-)
+@inference.command("up", short_help="Serve a model once it has checked itself.")
 @with_environment
 @with_device
-@click.option("--host", default="127.0.0.1", metavar="ADDR", help="Default: 127.0.0.1.")
-@click.option("--port", type=int, default=9000, help="Default: 9000; 0 takes a free one.")
-@click.option("--context", type=int, default=4096, help="Tokens of prompt and answer together. Default: 4096.")
+@click.option(
+    "--listen", "host", default="127.0.0.1", metavar="ADDR", help="The address to listen on. Default: 127.0.0.1."
+)
+@click.option("--port", type=int, default=9000, help="The port to listen on. Default: 9000; 0 selects a free one.")
+@click.option(
+    "--context", type=int, default=4096, help="The most tokens that prompt and answer may have together. Default: 4096."
+)
 @click.option(
     "--threads",
     type=int,
     default=2,
-    help="On a CPU, fixed, and part of the fingerprint. More than there are CPUs are refused. Default: 2.",
+    help="Threads on a CPU, at most one for each CPU; part of the fingerprint. Default: 2.",
 )
-@click.option("--cache-gib", type=int, default=1, help="On a CPU, memory for the KV cache. Default: 1.")
+@click.option("--cache-gib", type=int, default=1, help="Memory for the KV cache on a CPU, in GiB. Default: 1.")
 @click.option(
     "--degrade",
     is_flag=True,
-    help="Serve even where the self-check fails; x-batch-invariant then says false or inconclusive.",
+    help="Serve even if the self-check fails; x-batch-invariant is then false or inconclusive.",
 )
 @click.option(
     "--kernels",
     type=click.Choice(["vllm", "own"]),
     default="vllm",
-    help="On a GPU: vllm's own, or ours in their place, once they hold on that GPU. Default: vllm.",
+    help="Kernels on a GPU: those of vLLM, or Playhead's own if they pass the check on that GPU. Default: vllm.",
 )
-@click.option(
-    "--stock", is_flag=True, help="Serve vLLM as it comes, without patch, check or claim: a control for `probe`."
-)
-@click.option("--recheck", is_flag=True, help="Repeat the self-check even where its verdict is remembered.")
+@click.option("--stock", is_flag=True, help="Serve vLLM without patch, check and claim, as a control for `probe`.")
+@click.option("--recheck", is_flag=True, help="Repeat the self-check even if its verdict is cached.")
 @click.argument("model")
 @click.argument("extra", nargs=-1, type=click.UNPROCESSED, metavar="[-- VLLM ARGS…]")
 def up_command(place: Path | None, **what: Any) -> None:
@@ -124,13 +124,13 @@ def up_command(place: Path | None, **what: Any) -> None:
         playhead inference up ./qwen3 -- --max-num-seqs 64 --no-enable-prefix-caching
     """
     if what["kernels"] == "own" and what["device"] == "cpu":
-        raise click.UsageError("--kernels own is for a GPU; on a CPU what is patched is vLLM's own kernels")
+        raise click.UsageError("--kernels own needs a GPU: add --device gpu, or leave it out")
     if what["stock"] and (what["degrade"] or what["recheck"] or what["kernels"] == "own"):
         raise click.UsageError(
             "--stock serves vLLM without the patch: leave out --degrade, --recheck and --kernels own"
         )
     try:
-        asyncio.run(serve(home(place), ServerOptions(**what), say_on_stderr))
+        asyncio.run(serve(environment_directory(place), ServerOptions(**what), say_on_stderr))
     except* Failure as failures:
         raise failures.exceptions[0] from None
 
@@ -138,17 +138,30 @@ def up_command(place: Path | None, **what: Any) -> None:
 EXITS: dict[Word, int] = {"invariant": 0, "varies": 1, "inconclusive": 3}
 
 
-@inference.command("probe", short_help="Ask any server the same thing many times, in company.")
-@click.option("--preset", type=click.Choice(PRESETS), default="needle", help="Whose design. Default: needle, ours.")
-@click.option("--control", metavar="URL", help="The same model served as it comes: it must vary, or nothing is shown.")
-@click.option("--model", metavar="NAME", help="Default: the first that the server lists.")
-@click.option("--api-key", "key", envvar="OPENAI_API_KEY", help="Default: $OPENAI_API_KEY.")
-@click.option("--chat", is_flag=True, help="Ask /chat/completions, where the server has no /completions.")
-@click.option("--prompt", metavar="TEXT", help="The question, in place of the preset's.")
-@click.option("--requests", type=click.IntRange(1), help="How many, or of vllm and sglang how many trials.")
-@click.option("--concurrency", type=click.IntRange(1), help="The largest load.")
-@click.option("--tokens", type=click.IntRange(1), help="The longest answer.")
-@click.option("--seed", type=int, default=0, help="Of the company that is drawn by lot. Default: 0.")
+@inference.command("probe", short_help="Ask any server the same question many times under varied load.")
+@click.option(
+    "--preset",
+    type=click.Choice(PRESETS),
+    default="needle",
+    help="The design of the questions. Default: needle, Playhead's own.",
+)
+@click.option(
+    "--control",
+    metavar="URL",
+    help="A server of the same model without the patch, whose answers must vary for a conclusion.",
+)
+@click.option("--model", metavar="NAME", help="The model to ask for. Default: the first that the server lists.")
+@click.option(
+    "--api-key", "key", envvar="OPENAI_API_KEY", help="The key to send to the server. Default: $OPENAI_API_KEY."
+)
+@click.option("--chat", is_flag=True, help="Use /chat/completions, for a server without /completions.")
+@click.option("--prompt", metavar="TEXT", help="The question to ask in place of the preset's.")
+@click.option(
+    "--requests", type=click.IntRange(1), help="The number of requests; with presets vllm and sglang, of trials."
+)
+@click.option("--concurrency", type=click.IntRange(1), help="The largest number of concurrent requests.")
+@click.option("--tokens", type=click.IntRange(1), help="The most tokens of an answer.")
+@click.option("--seed", type=int, default=0, help="The seed that selects the concurrent requests. Default: 0.")
 @click.option(
     "--svg", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Plot distinct answers by load."
 )
@@ -175,28 +188,28 @@ def probe_command(
         playhead inference probe http://127.0.0.1:9000 --control http://127.0.0.1:9001 --svg distinct.svg
         playhead inference probe https://api.openai.com --model gpt-4o --chat --preset thinking-machines --requests 50
     """
-    asked = [url, *([control] if control else [])]
+    urls = [url, *([control] if control else [])]
     tallies = [
         asyncio.run(
             probe(
                 Target(url=each, model=model, key=key, chat=chat),
-                waves(preset, Size(**size), random.Random(seed)),  # noqa: S311 # the same company for both
+                waves(preset, ProbeSize(**size), random.Random(seed)),  # noqa: S311 # the same company for both
             )
         )
-        for each in asked
+        for each in urls
     ]
-    word, reason = verdict(tallies[0], tallies[1] if control else None)
+    word, reason = probe_verdict(tallies[0], tallies[1] if control else None)
     if svg:
-        svg.write_text(plot(f"Distinct answers to the same request ({preset})", tallies), "utf-8")
+        svg.write_text(draw_plot(f"Distinct answers to the same request ({preset})", tallies), "utf-8")
     if as_json:
         print_json({"verdict": word, "reason": reason, "preset": preset, "servers": [asdict(each) for each in tallies]})
     else:
-        _show(tallies)
+        _show_tallies(tallies)
         click.echo(f"{word}: {reason}")
     raise click.exceptions.Exit(EXITS[word])
 
 
-def _show(tallies: Sequence[Tally]) -> None:
+def _show_tallies(tallies: Sequence[Tally]) -> None:
     rows = [
         (
             found.url,
@@ -217,52 +230,56 @@ def _show(tallies: Sequence[Tally]) -> None:
 
 @inference.command("replay", short_help="Ask a recorded run's model calls again, and compare bit by bit.")
 @with_settings
-@click.option("--server", metavar="URL", help="Who is asked. Default: by [upstreams], else who was asked then.")
-@click.option("--api-key", "key", envvar="VLLM_API_KEY", help="Sent to that server. Default: $VLLM_API_KEY.")
+@click.option(
+    "--server", metavar="URL", help="The server to ask. Default: according to [upstreams], otherwise the recorded one."
+)
+@click.option("--api-key", "key", envvar="VLLM_API_KEY", help="The key to send to the server. Default: $VLLM_API_KEY.")
 @as_json
-@click.argument("run", metavar="RUN|BUNDLE")
+@click.argument("run", metavar="RUN|BUNDLE|last", shell_complete=complete_recording)
 def replay_command(run: str, server: str | None, key: str | None, as_json: bool, **flags: Any) -> None:
     """Ask the live server again what RUN asked it, and compare the answers to the last bit.
 
-    Only answers that were given under the claim (`x-batch-invariant: true`) are asked again; the others are counted. Exits
-    with 0 where all are the same, with 1 where the same build answers otherwise, and with 3 where that could not be told:
-    another build or machine answers now, a secret was cut from the request, or nothing was answered under the claim.
+    Only calls whose answer made the claim (`x-batch-invariant: true`) are repeated; the others are counted. Exits with 0 if all
+    answers are the same, 1 if the same build answers differently, and 3 if that is unknown: another build or machine answers now, a
+    secret was redacted in the request, or no answer made the claim.
 
     \b
         playhead inference replay last --server http://127.0.0.1:9000
     """
-    told = asyncio.run(_derived_again(settings(**flags), run, server, key))
+    compared = asyncio.run(_ask_again(settings_from_flags(**flags), run, server, key))
     if as_json:
-        print_json(told)
+        print_json(compared)
     else:
-        for call in told["calls"]:
+        for call in compared["calls"]:
             click.echo(
                 f"{_SAME[call['same']]:8} {printable(call['path'])}  {call['reason']} {' '.join(call['pointers'][:3])}"
             )
-        click.echo(f"{told['verdict']}: {told['asked']} asked again, {told['without_claim']} without the claim")
-    raise click.exceptions.Exit({"rederived": 0, "differs": 1, "unknown": 3}[told["verdict"]])
+        click.echo(
+            f"{compared['verdict']}: {compared['asked']} asked again, {compared['without_claim']} without the claim"
+        )
+    raise click.exceptions.Exit({"rederived": 0, "differs": 1, "unknown": 3}[compared["verdict"]])
 
 
 _SAME = {True: "same", False: "DIFFERS", None: "unknown"}
 
 
-async def _derived_again(found: Settings, run: str, server: str | None, key: str | None) -> dict[str, Any]:
+async def _ask_again(found: Settings, run: str, server: str | None, key: str | None) -> dict[str, Any]:
     profiles = user_profiles(found)
-    exchanges = _from_file(run, profiles)
+    exchanges = _exchanges_from_file(run, profiles)
     if exchanges is None:
-        async with CommandProcesses(found) as house:
-            with await house.api() as api:
-                exchanges = await asyncio.to_thread(recorded, api, run)
-    asked = await again(exchanges, server, found.upstreams, profiles, key)
-    return report(run, asked, len(exchanges) - len(asked))
+        async with CommandProcesses(found) as processes:
+            with await processes.connect_store_server() as api:
+                exchanges = await asyncio.to_thread(load_run_exchanges, api, run)
+    answers = await repeat_exchanges(exchanges, server, found.upstreams, profiles, key)
+    return report_json(run, answers, len(exchanges) - len(answers))
 
 
-def _from_file(name: str, profiles: Profiles) -> Sequence[Exchange] | None:
-    """The exchanges in a file, where one is meant. What a file holds is kept nowhere, so any key does."""
+def _exchanges_from_file(name: str, profiles: Profiles) -> Sequence[Exchange] | None:
+    """Return the exchanges of a file, or None if the name is not a file's. Nothing is stored, so any redaction key will do."""
     path = Path(name)
     if not path.is_file():
         return None
-    return from_file(path, Redactor(key=secrets.token_bytes(32)), profiles).exchanges
+    return load_file(path, Redactor(key=secrets.token_bytes(32)), profiles).exchanges
 
 
 COMMANDS = (inference,)

@@ -11,142 +11,148 @@ import click
 
 from calls.codec.json import dumps
 from calls.comparison.calibrate import Finding, KeyAgreement
-from calls.keys.divergence import readable
-from proxy.cli.common import as_json, print_json, settings, with_settings
-from proxy.cli.profiles import user_profiles
-from proxy.commands.calibrate import Outcome, calibrated, exchanges, is_file, write
+from calls.keys.divergence import shorten_pointer
+from proxy.cli.common import as_json, print_json, settings_from_flags, user_profiles, with_settings
+from proxy.cli.run_completion import complete_recording, complete_run
+from proxy.commands.calibrate import (
+    CalibrationOutcome,
+    calibrate_recordings,
+    is_recording_file,
+    load_exchanges,
+    write_rules,
+)
 from proxy.errors import Failure
 from proxy.processes.command_processes import CommandProcesses
-from proxy.processes.store_client import Api, meant
+from proxy.processes.store_client import Api, resolve_run_name
 from proxy.settings import Settings
-from proxy.terminal.text import counted, print_table, printable, shortened
+from proxy.terminal.text import count_text, print_table, printable, shorten
 
 
 @click.command("calibrate", short_help="Find what differs between two recordings of the same work.")
 @with_settings
 @as_json
-@click.option("--write", "consent", is_flag=True, help="Write the proposed rules to playhead.toml without asking.")
-@click.argument("one", metavar="RUN|BUNDLE")
-@click.argument("other", metavar="RUN|BUNDLE")
+@click.option("--write", "consent", is_flag=True, help="Add the proposed rules to playhead.toml without asking.")
+@click.argument("one", metavar="RUN|BUNDLE|last", shell_complete=complete_recording)
+@click.argument("other", metavar="RUN|BUNDLE|last", shell_complete=complete_recording)
 def calibrate_command(one: str, other: str, consent: bool, as_json: bool, **flags: Any) -> None:
     """Compare two recordings of the same work, list what differs in their requests, and propose rules under which they agree.
 
-    The calls are aligned by where they go and what they say. Only what changes a key is listed. Rules are proposed for what
-    looks made anew for every run (uuids, timestamps, counters, sessions); they are a guess, for you to judge. With --write,
-    or when you say yes, they are added to playhead.toml, where nothing else is touched.
+    Calls are aligned by destination and content. Only differences that change a key are listed. Rules are proposed for values that
+    seem to be new in every run (uuids, timestamps, counters, sessions); they are a guess, for you to judge. With --write, or if you
+    confirm, they are added to playhead.toml; nothing else in it changes.
 
-    Exits with 0 where every pair of calls has, or would have, one key, and with 1 where some stay apart.
+    Exits with 0 if the calls of every pair have, or would have, the same key, and with 1 if some pairs still differ.
 
     \b
         playhead record --run a -- python agent.py
         playhead record --run b -- python agent.py
         playhead calibrate a b
     """
-    found = settings(**flags)
-    place = found.config or flags["config"] or Path("playhead.toml")
-    toml = _text(place)
-    outcome = calibrated(
-        *asyncio.run(_both(found, one, other)), toml, f"Written by `playhead calibrate {one} {other}`."
+    found = settings_from_flags(**flags)
+    toml_path = found.config or flags["config"] or Path("playhead.toml")
+    toml = _read_text(toml_path)
+    outcome = calibrate_recordings(
+        *asyncio.run(_load_both(found, one, other)), toml, f"Written by `playhead calibrate {one} {other}`."
     )
     if not as_json:
-        _show(outcome)
-    agreed = outcome.text is not None and (consent or (not as_json and _asked(place)))
+        _show_outcome(outcome)
+    agreed = outcome.text is not None and (consent or (not as_json and _is_confirmed(toml_path)))
     if agreed and outcome.text is not None:
-        write(place, outcome.text, toml)
+        write_rules(toml_path, outcome.text, toml)
     if as_json:
-        print_json(_told(outcome, place if agreed else None))
+        print_json(_outcome_json(outcome, toml_path if agreed else None))
     elif agreed:
         click.echo(
-            f"wrote {place}; a `playhead up` that runs goes by the old rules until it is started again", err=True
+            f"wrote {toml_path}; a `playhead up` that runs goes by the old rules until it is started again", err=True
         )
-    raise click.exceptions.Exit(1 if outcome.after.apart else 0)
+    raise click.exceptions.Exit(1 if outcome.after.misses else 0)
 
 
-async def _both(found: Settings, one: str, other: str) -> tuple[Any, Any]:
-    if is_file(one) and is_file(other):
-        return exchanges(None, one), exchanges(None, other)
-    async with CommandProcesses(found) as house:
-        with await house.api() as api:
-            return await asyncio.to_thread(lambda: (exchanges(api, one), exchanges(api, other)))
+async def _load_both(found: Settings, one: str, other: str) -> tuple[Any, Any]:
+    if is_recording_file(one) and is_recording_file(other):
+        return load_exchanges(None, one), load_exchanges(None, other)
+    async with CommandProcesses(found) as processes:
+        with await processes.connect_store_server() as api:
+            return await asyncio.to_thread(lambda: (load_exchanges(api, one), load_exchanges(api, other)))
 
 
-def _text(place: Path) -> str:
+def _read_text(toml_path: Path) -> str:
     try:
-        return place.read_bytes().decode() if place.exists() else ""
+        return toml_path.read_bytes().decode() if toml_path.exists() else ""
     except OSError as error:
-        raise Failure(f"cannot read {place}: {error.strerror}") from error
+        raise Failure(f"cannot read {toml_path}: {error.strerror}; name another file with --config") from error
 
 
-def _asked(place: Path) -> bool:
-    """Whether the person at the terminal wants it written; nobody there is no."""
+def _is_confirmed(toml_path: Path) -> bool:
+    """Whether the user confirms the change; without a terminal, no."""
     if not sys.stdin.isatty():
-        click.echo(f"nothing was written; to add this to {place}, run it again with --write", err=True)
+        click.echo(f"nothing was written; to add this to {toml_path}, run it again with --write", err=True)
         return False
-    return click.confirm(f"Add this to {place}?", default=False, err=True)
+    return click.confirm(f"Add this to {toml_path}?", default=False, err=True)
 
 
-def _show(outcome: Outcome) -> None:
+def _show_outcome(outcome: CalibrationOutcome) -> None:
     found = outcome.found
-    click.echo(_sentence(found.agreement))
-    for name, steps in zip(("first", "second"), found.alone, strict=True):
+    click.echo(_agreement_sentence(found.agreement))
+    for name, steps in zip(("first", "second"), found.unpaired_steps, strict=True):
         if steps:
             listed = ", ".join(map(str, steps[:10])) + (", …" if len(steps) > 10 else "")
-            click.echo(f"only in the {name}: {counted(len(steps), 'call')} (step {listed})")
+            click.echo(f"only in the {name}: {count_text(len(steps), 'call')} (step {listed})")
     if found.findings:
         click.echo()
-        print_table(("WHERE", "DIFFERS", "COUNTS AS", "WHY", "VALUES"), [_row(each) for each in found.findings])
+        print_table(("WHERE", "DIFFERS", "COUNTS AS", "WHY", "VALUES"), [_finding_row(each) for each in found.findings])
     if outcome.text is not None:
-        click.echo(f"\n{printable_lines(outcome.fresh)}")
-        click.echo(f"With these rules: {_sentence(outcome.after)}")
+        click.echo(f"\n{printable_lines(outcome.added_text)}")
+        click.echo(f"With these rules: {_agreement_sentence(outcome.after)}")
 
 
-def _sentence(agreement: KeyAgreement) -> str:
+def _agreement_sentence(agreement: KeyAgreement) -> str:
     echoes = f", {agreement.echoes} apart only by what earlier answers gave" if agreement.echoes else ""
     calls = " and ".join(f"{number:,}" for number in agreement.calls)
     return (
-        f"{calls} calls, {counted(agreement.pairs, 'pair')} of the same work: "
-        f"{agreement.agree:,} with one key{echoes}, {agreement.apart:,} apart"
+        f"{calls} calls, {count_text(agreement.pairs, 'pair')} of the same work: "
+        f"{agreement.agree:,} with one key{echoes}, {agreement.misses:,} apart"
     )
 
 
-def _row(found: Finding) -> tuple[str, ...]:
+def _finding_row(found: Finding) -> tuple[str, ...]:
     where = found.path if found.part == "body" else f"{found.part} {found.path}"
-    values = " → ".join(shortened(_glance(value), 32) for value in (found.one, found.other))
-    return readable(where), f"{found.times} of {found.of}", found.guess.field_class, found.guess.reason, values
+    values = " → ".join(shorten(_value_text(value), 32) for value in (found.one, found.other))
+    return shorten_pointer(where), f"{found.times} of {found.of}", found.guess.field_class, found.guess.reason, values
 
 
-def _glance(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return value if isinstance(value, str) else dumps(value).decode()
 
 
 def printable_lines(text: str) -> str:
-    """Lines of a file for a terminal."""
+    """Make the lines of a file safe to print."""
     return "\n".join(map(printable, text.splitlines())) + "\n"
 
 
-def _told(outcome: Outcome, written: Path | None) -> dict[str, Any]:
+def _outcome_json(outcome: CalibrationOutcome, written: Path | None) -> dict[str, Any]:
     found = outcome.found
     return {
-        "before": _counts(found.agreement),
-        "after": _counts(outcome.after),
-        "alone": [list(steps) for steps in found.alone],
-        "fields": [_finding(each) for each in found.findings],
-        "proposed": outcome.fresh or None,
+        "before": _agreement_json(found.agreement),
+        "after": _agreement_json(outcome.after),
+        "alone": [list(steps) for steps in found.unpaired_steps],
+        "fields": [_finding_json(each) for each in found.findings],
+        "proposed": outcome.added_text or None,
         "written": str(written) if written else None,
     }
 
 
-def _counts(agreement: KeyAgreement) -> dict[str, Any]:
+def _agreement_json(agreement: KeyAgreement) -> dict[str, Any]:
     return {
         "calls": list(agreement.calls),
         "pairs": agreement.pairs,
         "agree": agreement.agree,
         "echoes": agreement.echoes,
-        "apart": agreement.apart,
+        "apart": agreement.misses,
     }
 
 
-def _finding(found: Finding) -> dict[str, Any]:
+def _finding_json(found: Finding) -> dict[str, Any]:
     return {
         "profile": found.profile,
         "host": found.host,
@@ -163,69 +169,74 @@ def _finding(found: Finding) -> dict[str, Any]:
 @click.command("rekey", short_help="Key stored calls again under the rules in force.")
 @with_settings
 @as_json
-@click.option("--all", "every", is_flag=True, help="All runs.")
-@click.option("--dry-run", is_flag=True, help="Only tell what would become of them.")
-@click.argument("runs", nargs=-1, metavar="[RUN|last]…")
+@click.option("--all", "every", is_flag=True, help="Key all runs again.")
+@click.option("--dry-run", is_flag=True, help="Print the result without changing anything.")
+@click.argument("runs", nargs=-1, metavar="[RUN|last]…", shell_complete=complete_run)
 def rekey_command(runs: tuple[str, ...], every: bool, dry_run: bool, as_json: bool, **flags: Any) -> None:
     """Key stored calls again under the rules in force: those that come with Playhead and those in playhead.toml.
 
-    Names the recordings that now collide (calls that had keys of their own share one, with different answers: which of them a
-    request is given hangs on the order) and those that part (calls that shared a key no longer do). A run is changed whole or not
-    at all; done twice it is done once. A replay goes by the rules in force in any case: this is for what is stored, searched and
-    exported.
+    Lists the calls that now collide (they had keys of their own and now share one, with different answers, so that the order decides
+    which of them a request gets) and those that part (they shared a key and no longer do). Each run is changed completely or not at
+    all. A replay uses the rules in force in any case: rekey is for what is stored, searched and exported.
 
-    With --dry-run nothing is changed, and the exit code is 1 where recordings would collide or part.
+    With --dry-run nothing is changed, and the exit code is 1 if calls would collide or part.
 
     \b
         playhead rekey --all --dry-run
         playhead rekey last
     """
     if bool(runs) == every:
-        raise click.UsageError("Name the runs, or say --all.")
-    found = settings(**flags)
-    wanted = {"dry_run": dry_run, "profiles": user_profiles(found).digest}
-    told = asyncio.run(_rekeyed(found, None if every else runs, wanted, quiet=as_json))
-    end = told.pop()
+        raise click.UsageError("No run is named: name runs, or give --all alone.")
+    found = settings_from_flags(**flags)
+    rekey_options = {"dry_run": dry_run, "profiles": user_profiles(found).digest}
+    results = asyncio.run(_rekey_runs(found, None if every else runs, rekey_options, quiet=as_json))
+    end = results.pop()
     if as_json:
-        print_json({**end, "items": told})
+        print_json({**end, "items": results})
     else:
-        _show_rekeyed(told, end)
+        _show_rekey(results, end)
     if end["failed"]:
-        raise Failure(f"{counted(end['failed'], 'run')} could not be keyed again, and stayed as it was (see above)")
+        raise Failure(
+            f"{count_text(end['failed'], 'run')} could not be keyed again and stayed unchanged, for the reasons above"
+        )
     raise click.exceptions.Exit(1 if dry_run and (end["collide"] or end["part"]) else 0)
 
 
-async def _rekeyed(
-    found: Settings, runs: tuple[str, ...] | None, wanted: dict[str, Any], *, quiet: bool
+async def _rekey_runs(
+    found: Settings, runs: tuple[str, ...] | None, rekey_options: dict[str, Any], *, quiet: bool
 ) -> list[dict[str, Any]]:
-    async with CommandProcesses(found) as house:
-        with await house.api() as api:
-            return await asyncio.to_thread(_followed, api, runs, wanted, quiet)
+    async with CommandProcesses(found) as processes:
+        with await processes.connect_store_server() as api:
+            return await asyncio.to_thread(_follow_rekey, api, runs, rekey_options, quiet)
 
 
-def _followed(api: Api, runs: tuple[str, ...] | None, wanted: dict[str, Any], quiet: bool) -> list[dict[str, Any]]:
-    """What was told of each run, and the sums at last; how far it is, on a terminal, meanwhile."""
-    named = None if runs is None else [meant(api, run) for run in runs]
-    told: list[dict[str, Any]] = []
+def _follow_rekey(
+    api: Api, runs: tuple[str, ...] | None, rekey_options: dict[str, Any], quiet: bool
+) -> list[dict[str, Any]]:
+    """Return the result of each run and the totals. Show the progress on a terminal."""
+    named = None if runs is None else [resolve_run_name(api, run) for run in runs]
+    results: list[dict[str, Any]] = []
     with Progress(shown=not quiet and sys.stderr.isatty()) as progress:
-        for line in api.lines("/rekey", {**wanted, "runs": named}):
+        for line in api.post_for_lines("/rekey", {**rekey_options, "runs": named}):
             if "done" in line:
-                progress.say(f"run {line['run']}: {counted(line['done'], 'exchange')}")
+                progress.say(f"run {line['run']}: {count_text(line['done'], 'exchange')}")
             else:
-                told.append(line)
-    if not told or not told[-1].get("end"):
-        raise Failure("the store server stopped before all was done; what it did is whole: run the command again")
-    return told
+                results.append(line)
+    if not results or not results[-1].get("end"):
+        raise Failure(
+            "the store server stopped before all runs were done; those that were done are complete: run the command again"
+        )
+    return results
 
 
 class Progress:
-    """One line on stderr that is written over, and wiped in the end."""
+    """A progress line on stderr that is overwritten and cleared at the end."""
 
     def __init__(self, *, shown: bool) -> None:
         self._shown = shown
 
     def say(self, words: str) -> None:
-        """Show these words in place of those before."""
+        """Show a text in place of the last one."""
         if self._shown:
             click.echo(f"\r\x1b[2K{printable(words)}", nl=False, err=True)
 
@@ -237,25 +248,25 @@ class Progress:
             click.echo("\r\x1b[2K", nl=False, err=True)
 
 
-def _show_rekeyed(told: list[dict[str, Any]], end: dict[str, Any]) -> None:
-    notable = [run for run in told if run["counts"].get("changed") or run["counts"].get("failed")]
+def _show_rekey(results: list[dict[str, Any]], end: dict[str, Any]) -> None:
+    notable = [run for run in results if run["counts"].get("changed") or run["counts"].get("failed")]
     if notable:
         head = ("RUN", "CALLS", "CHANGED", "COLLIDE", "PART")
         counts = ("calls", "changed", "collide", "part")
         print_table(head, [(run["run"], *(str(run["counts"].get(name, "-")) for name in counts)) for run in notable])
         click.echo()
-    for run in told:
-        for words in _words(run):
+    for run in results:
+        for words in _run_notes(run):
             click.echo(f"run {printable(run['run'])}: {words}")
     would = "would have" if end["dry_run"] else "have"
     click.echo(
-        f"{counted(end['calls'], 'call')} in {counted(end['runs'], 'run')}: "
+        f"{count_text(end['calls'], 'call')} in {count_text(end['runs'], 'run')}: "
         f"{end['changed']:,} {would} another key, {end['unchanged']:,} the same"
     )
 
 
-def _words(run: dict[str, Any]) -> Iterator[str]:
-    """What a person must know about a run."""
+def _run_notes(run: dict[str, Any]) -> Iterator[str]:
+    """Yield what the user should know about a run."""
     if "failed" in run:
         yield printable(run["failed"])
         return

@@ -1,65 +1,91 @@
 """The command that runs an agent and answers it from a recording: replay."""
 
 import asyncio
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import click
 
-from proxy.cli.common import HOST, isolation_wish, settings, with_isolation, with_settings
-from proxy.commands.override_file import overrides_of
+from proxy.cli.common import ALLOW_UNUSED, HOSTS, isolation_options, settings_from_flags, with_isolation, with_settings
+from proxy.cli.run_completion import complete_command, complete_recording
+from proxy.commands.override_file import load_overrides
 from proxy.commands.replay import ReplayCommand, replay
 
 
 @click.command("replay", short_help="Run a command with its calls answered from a recording.")
 @with_settings
-@click.option("--pace", type=click.Choice(["instant", "recorded"]), default="instant", help="Default: instant.")
+@click.option(
+    "--pace",
+    type=click.Choice(["instant", "recorded"]),
+    default="instant",
+    help="How fast to send answers. Default: instant.",
+)
 @click.option(
     "--on-miss",
     type=click.Choice(["fail", "live", "record"]),
     default="fail",
-    help="Default: fail, with an explanation. record: ask for real, and let what came back whole become the run's new generation.",
+    help="What to do with a request that was not recorded. Default: fail, with an explanation. live: let it go out. record: let it go"
+    " out, and make the answers part of the run's next generation if all of them are complete.",
 )
 @click.option(
-    "--allow-host",
-    "hosts",
-    type=HOST,
+    "--allowed-hosts",
+    type=HOSTS,
     multiple=True,
-    metavar="HOST",
-    help="Let this host (or *.HOST) be asked for real.",
+    metavar="HOST[,HOST…]",
+    help="Hosts (or *.HOST) whose requests go out unrecorded, beside those of the setting allowed_hosts. May be repeated.",
 )
-@click.option("--from-step", type=click.IntRange(min=1), metavar="N", help="Leave out what was recorded before step N.")
+@click.option(
+    "--from-step",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="The first step of the recording to answer from: earlier ones are left out.",
+)
 @click.option(
     "--after-last",
     type=click.Choice(["miss", "repeat-last", "cycle"]),
     default="miss",
-    help="Once a call's answers are used up.",
+    help="What to do with a request whose recorded answers are used up. Default: miss.",
 )
-@click.option("--allow-unused", is_flag=True, help="Recordings left over are no failure.")
-@click.option("--override", type=click.Path(path_type=Path), metavar="FILE", help="Answer some steps differently.")
-@click.option("--report", type=click.Path(path_type=Path), metavar="FILE", help="Write the report there as JSON.")
+@ALLOW_UNUSED
+@click.option(
+    "--override",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Answer some steps as this file says (docs/forks.md).",
+)
+@click.option("--report", type=click.Path(path_type=Path), metavar="FILE", help="Write the report to FILE as JSON.")
 @with_isolation
-@click.argument("recording", metavar="RUN|BUNDLE|last")
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument("recording", metavar="RUN|BUNDLE|last", shell_complete=complete_recording)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=complete_command)
 def replay_command(
-    recording: str, command: tuple[str, ...], report: Path | None, hosts: tuple[str, ...], **flags: Any
+    recording: str,
+    command: tuple[str, ...],
+    report: Path | None,
+    allowed_hosts: tuple[tuple[str, ...], ...],
+    **flags: Any,
 ) -> None:
     """Run COMMAND and answer every call it makes from a recording, with the network cut.
 
-    Exits with COMMAND's code; where COMMAND succeeded and the replay did not (a miss, a divergence, a recording left over)
-    with 1, and with 3 where that cannot be told. What was missed, and what would mend it: playhead why.
+    Exits with COMMAND's code. If COMMAND succeeded and the replay did not (a miss, a divergence, unused recorded answers), exits with
+    1; if the outcome of the replay is unknown, with 3. `playhead why` explains misses and how to fix them.
 
     \b
         playhead replay last -- python agent.py
         playhead replay ticket-904.playhead.jsonl -- pytest tests/
     """
-    wish = isolation_wish(flags)
+    wish = isolation_options(flags)
+    hosts = tuple(chain.from_iterable(allowed_hosts))
     options = {name: flags.pop(name) for name in ("pace", "on_miss", "from_step", "after_last", "allow_unused")}
-    options |= overrides_of(flags.pop("override"))
+    options |= load_overrides(flags.pop("override"))
     if "overrides" in options and options["on_miss"] == "record":
-        raise click.UsageError("what was edited is no recording: take --override or --on-miss record, not both")
-    wanted = ReplayCommand(recording=recording, report=report, options=options, hosts=hosts, wish=wish)
-    raise click.exceptions.Exit(asyncio.run(replay(settings(**flags), command, wanted)))
+        raise click.UsageError(
+            "--override and --on-miss record cannot be combined, since edited answers are never recorded: use one of them"
+        )
+    replay_options = ReplayCommand(
+        recording=recording, report=report, options=options, allowed_hosts=hosts, isolation=wish
+    )
+    raise click.exceptions.Exit(asyncio.run(replay(settings_from_flags(**flags), command, replay_options)))
 
 
 COMMANDS = (replay_command,)

@@ -1,4 +1,4 @@
-"""The packet rules for what is not started by Playhead: rules print, apply, remove."""
+"""The commands that redirect programs which Playhead did not start: rules print, apply, remove."""
 
 import os
 from collections.abc import Callable
@@ -9,33 +9,35 @@ import click
 
 from proxy.capture import rules as packet_rules
 from proxy.capture.rules import PORTS, TRANSPARENT_PORT, Format, Rules
-from proxy.cli.common import settings, with_settings
+from proxy.cli.common import settings_from_flags, with_settings
 from proxy.errors import Failure
 from proxy.settings import Settings
 
 
 @click.group("rules", short_help="Redirect other programs' connections to `up --transparent`.")
 def rules() -> None:
-    """Redirect connections to `playhead up --transparent`, whatever a program thinks of proxy variables.
+    """Redirect connections to `playhead up --transparent`, also those of programs that ignore proxy variables.
 
     \b
-        playhead up --transparent            # as the user playhead, say
-        playhead rules print                 # see what would be done
+        playhead up --transparent            # for example as the user playhead
+        playhead rules print                 # shows the rules
         sudo playhead rules apply --data DIR # the data directory of that `up`
         sudo playhead rules remove
 
-    Connections of all other users to ports 80 and 443 go through Playhead then, over IPv4 and IPv6. The user that runs
-    Playhead is left out: its own connections to upstreams would come back to it. So run agents as another user. They
-    have to trust Playhead's CA (playhead ca).
+    Then connections of all other users to ports 80 and 443 go through Playhead, over IPv4 and IPv6. The user that runs Playhead is
+    left out, since its own connections to upstreams would come back to it: run agents as another user. They have to trust
+    Playhead's CA (playhead ca).
     """
 
 
-def _with_choices(command: Callable[..., Any]) -> Callable[..., Any]:
+def _with_rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
     options = [
         click.option(
-            "--port",
+            "--transparent",
+            "port",
             type=click.IntRange(1, 65535),
-            help=f"Where `up --transparent` listens. Default: {TRANSPARENT_PORT}.",
+            metavar="PORT",
+            help=f"The port that `up --transparent` was given. Default: {TRANSPARENT_PORT}.",
         ),
         click.option(
             "--ports", metavar="PORT,…", help=f"Destination ports to redirect. Default: {','.join(map(str, PORTS))}."
@@ -44,14 +46,14 @@ def _with_choices(command: Callable[..., Any]) -> Callable[..., Any]:
             "--leave-out",
             multiple=True,
             metavar="USER",
-            help="Whom to leave out, beside the user of `up`. May be repeated.",
+            help="Do not redirect this user, nor the user of `up`. May be repeated.",
         ),
         click.option("--user", multiple=True, metavar="USER", help="Redirect only this user. May be repeated."),
         click.option(
             "--interface",
             multiple=True,
             metavar="NAME",
-            help="Also redirect what arrives here, such as docker0; `up` has to --listen beyond loopback then.",
+            help="Also redirect what arrives at this interface, such as docker0; `up` must then --listen beyond loopback. May be repeated.",
         ),
         click.option(
             "--format",
@@ -66,26 +68,26 @@ def _with_choices(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @rules.command("print")
-@_with_choices
+@_with_rule_options
 def print_rules(text_format: Format | None, **choices: Any) -> None:
     """Print the rules, for `nft -f` or `iptables-restore --noflush`."""
-    made = _rules(**choices)
-    click.echo(_text(made, text_format or _likely_format()), nl=False)
+    made = _build_rules(**choices)
+    click.echo(_rules_text(made, text_format or _likely_format()), nl=False)
 
 
 @rules.command("apply")
-@_with_choices
-@click.option("--dry-run", is_flag=True, help="Only print what would be put in force.")
+@_with_rule_options
+@click.option("--dry-run", is_flag=True, help="Print the rules without applying them.")
 def apply_rules(text_format: Format | None, dry_run: bool, **choices: Any) -> None:
-    """Put the rules in force, in place of any that are. Needs root."""
-    made = _rules(**choices)
+    """Apply the rules, replacing earlier ones. Needs root."""
+    made = _build_rules(**choices)
     if dry_run:
-        click.echo(_text(made, text_format or _likely_format()), nl=False)
+        click.echo(_rules_text(made, text_format or _likely_format()), nl=False)
         return
-    packet_rules.apply(made, text_format or packet_rules.available_format())
+    packet_rules.apply_rules(made, text_format or packet_rules.available_format())
     click.echo(
-        f"playhead: TCP to port {', '.join(map(str, made.ports))} is redirected to port {made.port}, but not that of user"
-        f" {', '.join(map(str, made.left_out))}; end it with: playhead rules remove",
+        f"playhead: TCP to port {', '.join(map(str, made.ports))} is redirected to port {made.port}, except that of user"
+        f" {', '.join(map(str, made.excluded_users))}; undo it with: playhead rules remove",
         err=True,
     )
 
@@ -93,8 +95,8 @@ def apply_rules(text_format: Format | None, dry_run: bool, **choices: Any) -> No
 @rules.command("remove")
 @with_settings
 def remove_rules(**_flags: Any) -> None:
-    """Take the rules back. Needs root. Does nothing where there are none."""
-    had_any = packet_rules.remove()
+    """Remove the rules. Needs root. Does nothing if there are none."""
+    had_any = packet_rules.remove_rules()
     click.echo("playhead: the rules are removed" if had_any else "playhead: there were no rules", err=True)
 
 
@@ -105,11 +107,11 @@ def _likely_format() -> Format:
         return "nft"
 
 
-def _text(made: Rules, text_format: Format) -> str:
+def _rules_text(made: Rules, text_format: Format) -> str:
     return packet_rules.nft_text(made) if text_format == "nft" else packet_rules.iptables_text(made)
 
 
-def _rules(
+def _build_rules(
     port: int | None,
     ports: str | None,
     leave_out: tuple[str, ...],
@@ -117,35 +119,35 @@ def _rules(
     interface: tuple[str, ...],
     **flags: Any,
 ) -> Rules:
-    own = settings(**flags)
+    own = settings_from_flags(**flags)
     left_out = dict.fromkeys([_user_of_up(own), *map(packet_rules.user_id, leave_out)])
     return Rules(
         port=port or own.transparent or TRANSPARENT_PORT,
-        ports=_ports(ports) if ports else PORTS,
-        left_out=tuple(left_out),
+        ports=_parse_ports(ports) if ports else PORTS,
+        excluded_users=tuple(left_out),
         users=tuple(map(packet_rules.user_id, user)),
-        interfaces=tuple(map(_interface, interface)),
+        interfaces=tuple(map(_check_interface, interface)),
     )
 
 
 def _user_of_up(own: Settings) -> int:
-    """Who runs `up`: its data directory belongs to them. Else whoever asks, also by way of sudo."""
+    """Return the user of the running `up`, otherwise the user of this command, also behind sudo."""
     note = Path(own.data) / "up.json"
     if note.exists():
         return note.stat().st_uid
     return int(os.environ.get("SUDO_UID", os.geteuid()))
 
 
-def _ports(text: str) -> tuple[int, ...]:
+def _parse_ports(text: str) -> tuple[int, ...]:
     words = text.replace(",", " ").split()
     if not words or not all(word.isascii() and word.isdigit() and 0 < int(word) < 65536 for word in words):
-        raise Failure(f"--ports {text!r} is no list of ports; write it like 80,443")
+        raise Failure(f"--ports {text!r} is not a list of ports: write it like 80,443")
     return tuple(dict.fromkeys(int(word) for word in words))
 
 
-def _interface(name: str) -> str:
+def _check_interface(name: str) -> str:
     if not 0 < len(name) < 16 or not all(letter.isalnum() or letter in "._-@+" for letter in name):
-        raise Failure(f"--interface {name!r} cannot name a network interface; ip link lists them")
+        raise Failure(f"--interface {name!r} cannot name a network interface: choose one that `ip link` lists")
     return name
 
 

@@ -1,4 +1,4 @@
-"""What the commands do.
+"""What each command does; `proxy.cli` has their syntax.
 
 record           `playhead record`
 replay           `playhead replay`

@@ -1,8 +1,8 @@
 """`playhead bisect GOOD BAD -- CMD`: find the answer of BAD that makes the command fail.
 
-The command is replayed again and again from a recording mixed of both runs (`store.diff.mixed_recording`), each time with more or
-fewer of BAD's answers to the requests that both runs made; its exit code judges, as in `git bisect run`. A trial in which
-it asked for something that neither run has tells nothing, and is skipped.
+Each trial replays the command from a mixture of both runs (`store.diff.mixed_recording`) that takes some of its answers from BAD.
+The exit code decides whether a trial is good or bad, as in `git bisect run`. A trial whose command made a request that neither run
+recorded is skipped.
 """
 
 import os
@@ -15,12 +15,12 @@ from typing import Any, Final, Literal
 import click
 import msgspec
 
-from proxy.capture.command import NO_WISH, IsolationWish, Work, isolation_lines, run_command
+from proxy.capture.command import DEFAULT_ISOLATION, CommandPlan, IsolationOptions, isolation_lines, run_command
 from proxy.errors import Failure
 from proxy.processes.command_processes import CommandProcesses
 from proxy.terminal.text import printable
-from proxy.trust.client_environment import replay_roots
-from store.bundle.bundle import write
+from proxy.trust.client_environment import replay_ca_file
+from store.bundle.bundle import bundle_lines
 from store.diff.mixed_recording import Candidate, Mixture
 
 type Verdict = Literal["good", "bad", "skip"]
@@ -30,10 +30,10 @@ SKIP: Final = 125
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One run of the command."""
+    """One replay of the command."""
 
     from_bad: tuple[int, ...]
-    """The steps of GOOD that were answered as in BAD."""
+    """The steps of GOOD whose answers were taken from BAD."""
 
     code: int
     missed: int
@@ -42,21 +42,21 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BisectResult:
-    """What the trials told."""
+    """The outcome of all trials."""
 
     culprits: Sequence[Candidate]
-    """One; several where trials between them had to be skipped."""
+    """One candidate, or several if the trials between them had to be skipped."""
 
     alone: bool | None
-    """Whether its answer alone makes the command fail; None where that could not be told."""
+    """Whether the culprit's answer alone makes the command fail; None if that is unknown."""
 
     trials: Sequence[Trial]
 
 
-async def bracket(count: int, judge: Callable[[int], Awaitable[Verdict]]) -> tuple[int, int]:
-    """Of `count` things added one by one, the number with which it is still good and a greater one with which it is bad.
+async def find_bracket(count: int, judge: Callable[[int], Awaitable[Verdict]]) -> tuple[int, int]:
+    """Search 0 (good) to `count` (bad) for a number that is good and a greater one that is bad.
 
-    It is good with none and bad with all. The two are neighbours, unless all between them had to be skipped.
+    The two are adjacent unless every number between them had to be skipped.
     """
     low, high = 0, count
     skipped: set[int] = set()
@@ -72,8 +72,8 @@ async def bracket(count: int, judge: Callable[[int], Awaitable[Verdict]]) -> tup
     return low, high
 
 
-class Harmless(Failure):
-    """The command succeeds with all answers of BAD."""
+class BadRunSucceeds(Failure):
+    """Raised if the command succeeds with all answers of BAD."""
 
 
 class Bisection:
@@ -81,115 +81,117 @@ class Bisection:
 
     def __init__(
         self,
-        house: CommandProcesses,
+        processes: CommandProcesses,
         mixture: Mixture,
         command: Sequence[str],
-        wish: IsolationWish = NO_WISH,
+        isolation: IsolationOptions = DEFAULT_ISOLATION,
     ) -> None:
-        self._house = house
-        self._wish = wish
+        self._processes = processes
+        self._isolation = isolation
         self._mixture = mixture
         self._command = command
         self._candidates = mixture.candidates
         self._trials: list[Trial] = []
         self._missed = 0
 
-    async def run(self) -> BisectResult:
-        """Find the answer. Raises Failure where the command does not behave as the two runs did."""
+    async def find_culprits(self) -> BisectResult:
+        """Find the answers that make the command fail. Raise Failure if it does not fail with BAD's or succeed with GOOD's."""
         all_ = len(self._candidates)
-        await self._ends(
-            "good", 0, "it fails with the answers of GOOD: it is not the command of that run, or not by them alone"
+        await self._check_end(
+            "good",
+            0,
+            "it fails with the answers of GOOD, so it is another command or depends on more than these answers",
         )
-        await self._ends("bad", all_, "it succeeds with all answers of BAD as well: it is not they that make it fail")
-        low, high = await bracket(all_, lambda count: self._judged(self._candidates[:count]))
+        await self._check_end("bad", all_, "it succeeds with all answers of BAD, so they are not what makes it fail")
+        low, high = await find_bracket(all_, lambda count: self._judge(self._candidates[:count]))
         culprits = self._candidates[low:high]
-        alone = await self._alone(low, high)
+        alone = await self._is_culprit_alone(low, high)
         return BisectResult(culprits=culprits, alone=alone, trials=self._trials)
 
-    async def _ends(self, wanted: Verdict, count: int, else_: str) -> None:
-        verdict = await self._judged(self._candidates[:count], baseline=True)
-        if verdict != wanted:
-            why = "it exited with 125, which says that it cannot be judged" if verdict == "skip" else else_
-            kind = Harmless if (wanted, verdict) == ("bad", "good") else Failure
+    async def _check_end(self, expected: Verdict, count: int, else_: str) -> None:
+        verdict = await self._judge(self._candidates[:count], baseline=True)
+        if verdict != expected:
+            why = "it exited with 125, which means that it cannot be judged" if verdict == "skip" else else_
+            kind = BadRunSucceeds if (expected, verdict) == ("bad", "good") else Failure
             raise kind(f"cannot bisect by {self._command[0]}: {why}; see: playhead diff GOOD BAD")
 
-    async def _alone(self, low: int, high: int) -> bool | None:
+    async def _is_culprit_alone(self, low: int, high: int) -> bool | None:
         if high - low > 1:
             return None
         if low == 0:
             return True
-        return {"bad": True, "good": False}.get(await self._judged(self._candidates[low:high]))
+        return {"bad": True, "good": False}.get(await self._judge(self._candidates[low:high]))
 
-    async def _judged(self, chosen: Sequence[Candidate], *, baseline: bool = False) -> Verdict:
-        """Run the command with these answers of BAD."""
-        code, missed = await self._replayed(frozenset(one.place for one in chosen))
+    async def _judge(self, chosen: Sequence[Candidate], *, baseline: bool = False) -> Verdict:
+        """Replay the command with these answers of BAD and record the trial."""
+        code, missed = await self._replay(frozenset(one.place for one in chosen))
         if baseline:
-            # A command may ask for things that no run ever has, such as whether there is a newer version of it.
+            # Some requests miss in every run, such as a check for a newer version of the command.
             self._missed = max(self._missed, missed)
         verdict: Verdict = "good" if code == 0 else "bad"
         if code == SKIP or missed > self._missed:
             verdict = "skip"
         trial = Trial(from_bad=tuple(one.one.number for one in chosen), code=code, missed=missed, verdict=verdict)
         self._trials.append(trial)
-        click.echo(f"playhead: {_words(len(self._trials), trial)}", err=True)
+        click.echo(f"playhead: {_trial_line(len(self._trials), trial)}", err=True)
         return verdict
 
-    async def _replayed(self, chosen: frozenset[int]) -> tuple[int, int]:
-        """The command's exit code, and how much it asked for in vain."""
-        name = f"bisect-{self._house.started}-{len(self._trials)}"
-        replays = self._house.data.replays
+    async def _replay(self, chosen: frozenset[int]) -> tuple[int, int]:
+        """Replay the command. Return its exit code and the number of missed requests."""
+        name = f"bisect-{self._processes.started}-{len(self._trials)}"
+        replays = self._processes.data.replays
         recording, report = replays / f"{name}.jsonl", replays / f"{name}.json"
         try:
             with recording.open("wb") as file:
-                file.writelines(write(self._mixture.bundle(name, chosen)))
+                file.writelines(bundle_lines(self._mixture.bundle(name, chosen)))
             options = {"id": name, "report": str(report), "allow_unused": True}
-            worker = await self._house.worker(
+            worker = await self._processes.start_worker(
                 mode="replay", spooled=False, replay=[str(recording)], replay_options=options
             )
-            place = {"proxy": f"http://127.0.0.1:{worker.ready['port']}", **worker.ready}
-            place["roots"] = replay_roots(worker.ready, self._house.settings.tunnel.hosts, os.environ)
-            # What the command says is not what we say: it goes where our own progress goes.
-            work = Work(
+            worker_info = {"proxy": f"http://127.0.0.1:{worker.ready['port']}", **worker.ready}
+            worker_info["roots"] = replay_ca_file(worker.ready, self._processes.settings.tunnel.hosts, os.environ)
+            # Standard output is for the result.
+            work = CommandPlan(
                 command=self._command,
-                place=place,
+                worker_info=worker_info,
                 run=name,
-                token=self._house.run_token(name),
+                token=self._processes.run_token(name),
                 passes_other_traffic=False,
-                wish=self._wish,
+                isolation=self._isolation,
                 stdout=sys.stderr.fileno(),
             )
             try:
-                ran = await run_command(work)
+                result = await run_command(work)
             finally:
-                await self._house.close_workers()
-            for line in isolation_lines(ran, is_replay=True) if ran.escaped else ():
+                await self._processes.close_workers()
+            for line in isolation_lines(result, is_replay=True) if result.escaped_connections else ():
                 click.echo(f"playhead: {printable(line)}", err=True)
-            return ran.code, _missed(report)
+            return result.code, _missed_count(report)
         finally:
             recording.unlink(missing_ok=True)
             report.unlink(missing_ok=True)
 
 
-def _missed(report: Path) -> int:
-    told: Mapping[str, Any] = msgspec.json.decode(report.read_bytes())
-    return int(told["missed"])
+def _missed_count(report: Path) -> int:
+    decoded: Mapping[str, Any] = msgspec.json.decode(report.read_bytes())
+    return int(decoded["missed"])
 
 
-def _words(number: int, trial: Trial) -> str:
+def _trial_line(number: int, trial: Trial) -> str:
     steps = ", ".join(map(str, trial.from_bad))
-    told = f"BAD's answers at step {steps}" if steps else "no answer of BAD"
+    answers = f"BAD's answers at step {steps}" if steps else "no answer of BAD"
     missed = f", {trial.missed} missed" if trial.missed else ""
-    return f"trial {number}: {told}: exit {trial.code}{missed}: {trial.verdict}"
+    return f"trial {number}: {answers}: exit {trial.code}{missed}: {trial.verdict}"
 
 
-def sentence(found: BisectResult) -> str:
+def verdict_sentence(found: BisectResult) -> str:
     """The verdict."""
     first, *others = found.culprits
     if others:
         named = ", ".join(one.where for one in found.culprits[:-1])
         return (
             f"{named} and {others[-1].where}: with these answers of BAD the command fails;"
-            " given some of them only, it asks for what neither run has, or exits with 125, so which of them does it cannot be told"
+            " with only some of them it makes requests that neither run recorded, or exits with 125, so the one among them is unknown"
         )
     beside = {True: "", False: " (together with BAD's answers before it)", None: ""}[found.alone]
     return f"{first.where}: with the answer of BAD the command fails{beside}"

@@ -1,7 +1,7 @@
-"""`playhead calibrate RUN RUN`: find what differs between two recordings of the same work, and rules for it.
+"""`playhead calibrate RUN RUN`: find what differs between two recordings of the same work, and propose rules for it.
 
-Nothing is written but `playhead.toml`, and that only on consent: whole or not at all, and only when it can be read again
-and the two recordings were keyed under it.
+`playhead.toml` is the only file that is written. It is replaced atomically, only with the user's consent, and only after both
+recordings were keyed under the new rules.
 """
 
 import os
@@ -12,93 +12,95 @@ from difflib import SequenceMatcher
 from pathlib import Path
 
 from calls.comparison.calibrate import Calibration, KeyAgreement, calibrate
-from calls.comparison.proposal import added, proposals
+from calls.comparison.proposal import add_proposal, propose_profiles
 from calls.keys.profile import BadProfile, Profiles
 from calls.model import Exchange
 from calls.redaction.redactor import Redactor
 from proxy.errors import Failure
-from proxy.processes.store_client import Api, NotFound, meant, segment
-from proxy.run_names import file_of, no_file, unknown
-from proxy.worker.recordings import from_file
-from store.active_profiles import shipped
-from store.bundle.bundle import read
+from proxy.processes.store_client import Api, NotFound, path_segment, resolve_run_name
+from proxy.run_names import missing_file_failure, recording_path, unknown_run_failure
+from proxy.worker.recordings import load_file
+from store.active_profiles import load_profiles
+from store.bundle.bundle import read_bundle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What was found, and what the rules would be."""
+class CalibrationOutcome:
+    """The differences, and the proposed rules."""
 
     found: Calibration
     text: str | None
-    """All of `playhead.toml` as it would be; None where there is no rule to propose."""
-    fresh: str
-    """What is new in it."""
+    """The whole of `playhead.toml` with the proposed rules; None if there are none."""
+    added_text: str
+    """The lines of `text` that are new."""
     after: KeyAgreement
-    """How the recordings agree under it."""
+    """How many keys of the recordings agree under the proposed rules."""
 
 
-def exchanges(api: Api | None, recording: str) -> list[Exchange]:
-    """A recording's exchanges in the order of their steps: of a file, or of a run."""
-    if is_file(recording):
-        # What another program recorded is redacted as it is read, and kept nowhere: any key will do.
-        found = from_file(Path(recording), Redactor(key=bytes(32)), shipped())
+def load_exchanges(api: Api | None, recording: str) -> list[Exchange]:
+    """Load the exchanges of a file or a run, in the order of their steps."""
+    if is_recording_file(recording):
+        # Files of other programs are redacted as they are read. Nothing is stored, so any key will do.
+        found = load_file(Path(recording), Redactor(key=bytes(32)), load_profiles())
     else:
-        assert api is not None, "runs are asked for where one is named"
-        run = meant(api, recording)
+        assert api is not None, "the caller connects unless both recordings are files"
+        run = resolve_run_name(api, recording)
         try:
-            lines = b"".join(api.raw(f"/runs/{segment(run)}/bundle"))
+            lines = b"".join(api.stream_bytes(f"/runs/{path_segment(run)}/bundle"))
         except NotFound as error:
-            raise unknown(run) from error
-        found = read(lines.splitlines(keepends=True))
+            raise unknown_run_failure(run) from error
+        found = read_bundle(lines.splitlines(keepends=True))
     return sorted(found.exchanges, key=lambda each: (each.started_at, each.id))
 
 
-def is_file(recording: str) -> bool:
-    """Whether a file is meant, and not a run. Raises Failure where there is no such file."""
-    if file_of(recording):
+def is_recording_file(recording: str) -> bool:
+    """Whether the name is that of a file and not of a run. Raise Failure if the file does not exist."""
+    if recording_path(recording):
         return True
     if "/" in recording or recording.endswith((".jsonl", ".yaml", ".har")):
-        raise no_file(recording)
+        raise missing_file_failure(recording)
     return False
 
 
-def calibrated(one: Sequence[Exchange], other: Sequence[Exchange], toml: str, about: str) -> Outcome:
-    """Compare two recordings under the rules of this `playhead.toml` (its text), and try the rules that would help."""
-    found = calibrate(one, other, _profiles(toml))
-    wanted = proposals(found.findings)
+def calibrate_recordings(
+    one: Sequence[Exchange], other: Sequence[Exchange], toml: str, about: str
+) -> CalibrationOutcome:
+    """Compare two recordings under the rules in the text of a `playhead.toml`, and with the proposed rules added."""
+    found = calibrate(one, other, _parse_profiles(toml))
+    wanted = propose_profiles(found.findings)
     text = toml
     for proposal in wanted:
-        text = added(text, proposal, about)
+        text = add_proposal(text, proposal, about)
     if not wanted:
-        return Outcome(found=found, text=None, fresh="", after=found.agreement)
-    after = calibrate(one, other, _profiles(text, "with the proposed rules added, ")).agreement
-    return Outcome(found=found, text=text, fresh="".join(_new(toml, text)), after=after)
+        return CalibrationOutcome(found=found, text=None, added_text="", after=found.agreement)
+    after = calibrate(one, other, _parse_profiles(text, "with the proposed rules added, ")).agreement
+    return CalibrationOutcome(found=found, text=text, added_text="".join(_changed_lines(toml, text)), after=after)
 
 
-def _profiles(toml: str, when: str = "") -> Profiles:
+def _parse_profiles(toml: str, when: str = "") -> Profiles:
     try:
-        return shipped(toml)
+        return load_profiles(toml)
     except BadProfile as error:
         raise Failure(f"{when}playhead.toml cannot be read ({error}); correct that line") from error
 
 
-def _new(before: str, after: str) -> list[str]:
-    """The lines that were added or changed."""
+def _changed_lines(before: str, after: str) -> list[str]:
+    """Return the lines that were added or changed."""
     known, lines = before.splitlines(keepends=True), after.splitlines(keepends=True)
     changes = SequenceMatcher(None, known, lines, autojunk=False).get_opcodes()
     return [line for kind, _, _, start, end in changes if kind != "equal" for line in lines[start:end]]
 
 
-def write(path: Path, text: str, before: str) -> None:
-    """Put the text in the file's place, whole, unless it was changed meanwhile. Raises Failure."""
-    place = path.resolve()
+def write_rules(path: Path, text: str, before: str) -> None:
+    """Replace the file atomically. Raise Failure if it is no longer what it was `before`."""
+    target = path.resolve()
     try:
-        if (place.read_bytes().decode() if place.exists() else "") != before:
+        if (target.read_bytes().decode() if target.exists() else "") != before:
             raise Failure(f"{path} was changed meanwhile; run the command again")
-        mode = place.stat().st_mode & 0o777 if place.exists() else 0o644
-        with tempfile.NamedTemporaryFile("wb", dir=place.parent, prefix=".playhead-", delete=False) as file:
+        mode = target.stat().st_mode & 0o777 if target.exists() else 0o644
+        with tempfile.NamedTemporaryFile("wb", dir=target.parent, prefix=".playhead-", delete=False) as file:
             file.write(text.encode())
             os.fchmod(file.fileno(), mode)
-        Path(file.name).replace(place)
+        Path(file.name).replace(target)
     except OSError as error:
         raise Failure(f"cannot write {path}: {error.strerror}; add the rules by hand") from error

@@ -15,11 +15,11 @@ import click
 
 from calls.redaction.redactor import Redactor
 from proxy.errors import Failure
-from proxy.processes.store_client import Api, lacks, segment
-from proxy.recording_file import claim
-from proxy.terminal.text import counted, printable, printable_json
-from store.bundle.bundle import BundleHead, Entry, parts
-from store.bundle.leaks import Leak, leaks, leaks_of_run, not_allowed
+from proxy.processes.store_client import Api, incomplete_reason, path_segment
+from proxy.recording_file import lock_for_replacement
+from proxy.terminal.text import count_text, printable, printable_json
+from store.bundle.bundle import BundleHead, Entry, read_parts
+from store.bundle.leaks import Leak, disallowed_leaks, find_leaks, find_run_leaks
 from store.foreign.contents import SkippedEntry
 from store.foreign.write import Export
 
@@ -28,30 +28,30 @@ SHOWN = 20
 
 @dataclass(slots=True, kw_only=True)
 class SecretSearch:
-    """Looks for secrets in what passes."""
+    """Search a bundle for secrets while it is written."""
 
     redactor: Redactor
     allowed: Sequence[str] = ()
     exchanges: int = 0
     found: list[Leak] = field(default_factory=list)
 
-    def through(self, lines: Iterable[bytes]) -> Iterator[Entry]:
-        """The entries of a bundle, searched."""
-        for part in parts(lines):
+    def search_lines(self, lines: Iterable[bytes]) -> Iterator[Entry]:
+        """Yield the entries of a bundle after searching them."""
+        for part in read_parts(lines):
             if isinstance(part, BundleHead):
-                self._note(leaks_of_run(part.run, self.redactor))
+                self._add_leaks(find_run_leaks(part.run, self.redactor))
             elif isinstance(part, Entry):
                 self.exchanges += 1
-                self._note(leaks(self.exchanges, part.exchange, self.redactor))
+                self._add_leaks(find_leaks(self.exchanges, part.exchange, self.redactor))
                 yield part
 
-    def _note(self, found: Iterable[Leak]) -> None:
-        self.found += not_allowed(found, self.allowed)
+    def _add_leaks(self, found: Iterable[Leak]) -> None:
+        self.found += disallowed_leaks(found, self.allowed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportResult:
-    """What was written."""
+    """The exported run and its file."""
 
     run: str
     form: str
@@ -60,75 +60,75 @@ class ExportResult:
     skipped: Sequence[SkippedEntry]
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the result as JSON."""
         skipped = [{"place": one.place, "reason": one.reason} for one in self.skipped]
         told = {"run": self.run, "format": self.form, "file": str(self.file), "exchanges": self.exchanges}
         return {**told, "skipped": skipped}
 
     def show(self) -> None:
-        """For a person; on stderr, since stdout may be the file."""
+        """Print the result on stderr, since stdout may be the file."""
         show_skipped(self.skipped)
         if self.file is not None:
             click.echo(f"wrote {self.file} ({self.file.stat().st_size:,} bytes)", err=True)
 
 
 def show_skipped(skipped: Sequence[SkippedEntry]) -> None:
-    """Name what was left out; what has one reason in a row, in one line."""
+    """Print the entries that were left out, one line for consecutive ones with the same reason."""
     for reason, group in groupby(skipped, key=lambda one: one.reason):
         places = [one.place for one in group]
         names = places[0] if len(places) == 1 else f"{places[0]} to {places[-1]} ({len(places)})"
         click.echo(f"playhead: skipped {names}: {printable(reason)}", err=True)
 
 
-def exported(api: Api, run: str, form: str, search: SecretSearch, output: Path | None) -> ExportResult:
-    """Write the run. Raises Failure, also where a secret is seen: then nothing is left of the file."""
+def export_run(api: Api, run: str, form: str, search: SecretSearch, output: Path | None) -> ExportResult:
+    """Write the run. Raise Failure and leave no file if it seems to contain a secret."""
     export = Export()
-    with _place(output) as file:
-        if lacking := lacks(api, run):
+    with _open_output(output) as file:
+        if lacking := incomplete_reason(api, run):
             raise Failure(
-                f"run {run} is not whole in the store yet: {lacking}; wait, or see /readyz of the store server"
+                f"run {run} is not completely stored yet: {lacking}; wait, or see /readyz of the store server"
             )
-        lines = _lines(api.raw(f"/runs/{segment(run)}/bundle"))
+        lines = _split_lines(api.stream_bytes(f"/runs/{path_segment(run)}/bundle"))
         match form:
             case "vcr":
-                file.writelines(export.vcr(search.through(lines)))
+                file.writelines(export.vcr(search.search_lines(lines)))
             case "har":
-                file.writelines(map(_printable, export.har(search.through(lines), version("playhead"))))
+                file.writelines(map(_printable_line, export.har(search.search_lines(lines), version("playhead"))))
             case _:
-                export.written = sum(1 for _ in search.through(_written(lines, file)))
+                export.exported = sum(1 for _ in search.search_lines(_write_through(lines, file)))
         if search.found:
-            raise Failure(_refusal(run, search.found))
-    return ExportResult(run=run, form=form, file=output, exchanges=export.written, skipped=export.skipped)
+            raise Failure(_secrets_message(run, search.found))
+    return ExportResult(run=run, form=form, file=output, exchanges=export.exported, skipped=export.skipped)
 
 
 @contextmanager
-def _place(output: Path | None) -> Iterator[IO[bytes]]:
-    """A file that is there when all went well, and else never was."""
+def _open_output(output: Path | None) -> Iterator[IO[bytes]]:
+    """Open the output. A file appears under its name only if the block succeeds."""
     if output is None:
         with tempfile.TemporaryFile() as file:
             yield file
             file.seek(0)
             if sys.stdout.isatty():
-                # A bundle's lines are sealed as they are; whoever only looks at one needs no seal.
-                sys.stdout.buffer.writelines(map(_printable, file))
+                # Escaping breaks the bundle's digests, which only matter in a file.
+                sys.stdout.buffer.writelines(map(_printable_line, file))
             else:
                 shutil.copyfileobj(file, sys.stdout.buffer)
             sys.stdout.buffer.flush()
         return
     if output.is_dir():
         raise Failure(f"cannot write {output}: it is a directory; name a file in it")
-    with claim(output) as claimed:
-        yield claimed.part
-        claimed.finish()
+    with lock_for_replacement(output) as claimed:
+        yield claimed.part_file
+        claimed.finish_replacement()
 
 
-def _printable(json: bytes) -> bytes:
-    """The same JSON, with nothing in it that a terminal acts on."""
+def _printable_line(json: bytes) -> bytes:
+    """Escape everything in a line of JSON that a terminal would act on."""
     return printable_json(json.decode("utf-8", "backslashreplace")).encode()
 
 
-def _lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines in what comes in pieces, each with its end."""
+def _split_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the lines, with their ends, of bytes that arrive in pieces."""
     rest = b""
     for piece in pieces:
         *whole, rest = (rest + piece).split(b"\n")
@@ -137,17 +137,17 @@ def _lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
         yield rest
 
 
-def _written(lines: Iterable[bytes], file: IO[bytes]) -> Iterator[bytes]:
+def _write_through(lines: Iterable[bytes], file: IO[bytes]) -> Iterator[bytes]:
     for line in lines:
         file.write(line)
         yield line
 
 
-def _refusal(run: str, found: Sequence[Leak]) -> str:
+def _secrets_message(run: str, found: Sequence[Leak]) -> str:
     places = "; ".join(f"{leak.place} ({leak.kind})" for leak in found[:SHOWN])
     more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
     return (
-        f"run {run} is not exported: what looks like a secret is in {counted(len(found), 'place')} of it: {places}{more}."
-        " It was recorded under other rules than today's: record it again, or let a place pass knowingly with"
-        f" --allow-secret '{found[0].place}' (--force: all of them)"
+        f"run {run} is not exported: what looks like a secret is in {count_text(len(found), 'place')} of it: {places}{more}."
+        " It was recorded under other rules than today's: record it again, or let a place pass with"
+        f" --allow-secret '{found[0].place}' ('*': all of them)"
     )

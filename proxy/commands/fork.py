@@ -1,7 +1,7 @@
-"""`playhead fork RUN --from K -- CMD` and `playhead resume RUN -- CMD`: replay the first steps, then go on live as another run.
+"""`playhead fork RUN --after-step K -- CMD` and `playhead resume RUN -- CMD`: replay the first steps, then go on live as another run.
 
-The child holds all that its agent was answered, also what came from the record, so that it can be shown, compared and
-replayed like any other run, when its parent is long gone.
+The child stores all answers that its agent got, including those from the recording, so that it can be shown, compared and
+replayed after its parent was deleted.
 """
 
 import json
@@ -17,134 +17,137 @@ from urllib.parse import urlsplit
 
 import click
 
-from calls.effects import effects
+from calls.effects import parse_effects
 from proxy.capture.command import (
-    NO_WISH,
+    DEFAULT_ISOLATION,
+    CommandPlan,
     CommandResult,
-    IsolationWish,
-    Work,
+    IsolationOptions,
     isolation_lines,
     run_command,
     store_escapes,
 )
-from proxy.commands.record import checked, new_run
-from proxy.commands.replay import fetched, verdict, writable
+from proxy.commands.record import check_run_id, new_run_id
+from proxy.commands.replay import fetch_recording, require_writable, verdict_exit_code
 from proxy.errors import Failure
 from proxy.processes.command_processes import LOOPBACK, CommandProcesses
-from proxy.processes.ports import free
-from proxy.processes.store_client import Api, NotFound, lacks, meant, segment
-from proxy.processes.user_command import present
-from proxy.run_names import file_of
+from proxy.processes.ports import free_port
+from proxy.processes.store_client import Api, NotFound, incomplete_reason, path_segment, resolve_run_name
+from proxy.processes.user_command import require_command
+from proxy.run_names import recording_path
 from proxy.settings import Settings
-from proxy.terminal.text import counted, printable, typed
+from proxy.terminal.text import count_text, money, next_command, printable
 from proxy.trust.client_environment import user_proxy
-from replay.report import escaped, idle
+from replay.report import idle_override_lines, report_with_escapes
 
 SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForkCommand:
-    """Which fork."""
+    """What to fork, and how."""
 
     recording: str
-    at: int | None
-    """The last step from the record; None: the last that there is."""
+    after_step: int | None
+    """The last step answered from the recording; None means the last step that was answered completely."""
 
     run: str | None
-    """What the child is to be called."""
+    """The id of the child; None has one generated."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
     effects: tuple[str, ...] = ()
-    allow: tuple[str, ...] = ()
     overrides: Mapping[str, Any] = field(default_factory=dict)
     allow_unused: bool = False
     report: Path | None = None
-    wish: IsolationWish = NO_WISH
+    isolation: IsolationOptions = DEFAULT_ISOLATION
 
     @property
-    def of_file(self) -> bool:
-        """Whether the recording is a file, which alone says whose run it holds."""
-        return file_of(self.recording) is not None
+    def is_from_file(self) -> bool:
+        """Whether the recording is a file and not a run of the store."""
+        return recording_path(self.recording) is not None
 
 
-async def fork(settings: Settings, command: Sequence[str], wanted: ForkCommand) -> int:
-    """The command's exit code; where it is 0 and the prefix was not followed, or an override not met, 1."""
-    present(command)
-    if wanted.report:
-        writable(wanted.report)
-    child = checked(wanted.run) if wanted.run else new_run(time.time())
-    async with CommandProcesses(settings) as house:
-        port = free(LOOPBACK, 0)
-        api = await house.api(port)
-        house.agreed(own_worker=True)
-        if not wanted.of_file:
-            # Its child will be the last.
-            wanted = replace(wanted, recording=meant(api, wanted.recording))
-        _unused(api, child)
-        name = f"fork-{house.started}"
-        bundle = await fetched(house, wanted.recording, house.data.replays / f"{name}.jsonl")
-        report_file = house.data.replays / f"{name}.json"
+async def fork(settings: Settings, command: Sequence[str], fork_command: ForkCommand) -> int:
+    """Run the command. Return its exit code, or 1 if that is 0 and recorded steps or overrides were left unused."""
+    require_command(command)
+    if fork_command.report:
+        require_writable(fork_command.report)
+    child = check_run_id(fork_command.run) if fork_command.run else new_run_id(time.time())
+    async with CommandProcesses(settings) as processes:
+        port = free_port(LOOPBACK, 0)
+        api = await processes.connect_store_server(port)
+        processes.require_same_profiles(own_worker=True)
+        if not fork_command.is_from_file:
+            # Once the child exists, `last` would name the child.
+            fork_command = replace(fork_command, recording=resolve_run_name(api, fork_command.recording))
+        _require_unused_name(api, child)
+        name = f"fork-{processes.started}"
+        bundle = await fetch_recording(processes, fork_command.recording, processes.data.replays / f"{name}.jsonl")
+        report_file = processes.data.replays / f"{name}.json"
         try:
-            worker = await house.worker(**_worker(house, wanted, child, bundle, report_file, port))
-            api.put(f"/runs/{segment(child)}", _parentage(wanted))
-            place = {"proxy": f"http://{LOOPBACK}:{worker.ready['port']}", **worker.ready}
-            # Its first steps have had their effects already: what cannot be answered from the recording is not done again.
-            ran = await run_command(
-                Work(
+            worker = await processes.start_worker(
+                **_worker_changes(processes, fork_command, child, bundle, report_file, port)
+            )
+            api.put(f"/runs/{path_segment(child)}", _parentage_fields(fork_command))
+            worker_info = {"proxy": f"http://{LOOPBACK}:{worker.ready['port']}", **worker.ready}
+            # The recorded steps had their effects when they were recorded; traffic past the proxy could repeat them.
+            result = await run_command(
+                CommandPlan(
                     command=command,
-                    place=place,
+                    worker_info=worker_info,
                     run=child,
-                    token=house.claimed(child),
+                    token=processes.claim_run(child),
                     api=api.url,
-                    api_token_file=house.data.api_token_file,
+                    api_token_file=processes.data.api_token_file,
                     passes_other_traffic=False,
-                    wish=wanted.wish,
+                    isolation=fork_command.isolation,
                 )
             )
         finally:
-            await house.close_workers()
-            if bundle.parent == house.data.replays:
+            await processes.close_workers()
+            if bundle.parent == processes.data.replays:
                 bundle.unlink()
-        report = _taken(report_file)
+        report = _take_report(report_file)
         if report is not None:
-            report = escaped(report | {"isolation": ran.isolation, "connections": list(ran.connections)})
-        ended, lacking = await _ended(house, child, report, wanted, ran)
-    if wanted.report and report is not None:
-        wanted.report.write_text(json.dumps(report, indent=2) + "\n")
-    words = [*summary(ended, report, wanted.recording, lacking)]
-    words += [f"          {line}" for line in isolation_lines(ran, is_replay=True)]
+            report = report_with_escapes(
+                report | {"isolation": result.isolation, "connections": list(result.connections)}
+            )
+        ended, missing = await _finish_run(processes, child, report, fork_command, result)
+    if fork_command.report and report is not None:
+        fork_command.report.write_text(json.dumps(report, indent=2) + "\n")
+    words = [*summary_lines(ended, report, fork_command.recording, missing)]
+    words += [f"          {line}" for line in isolation_lines(result, is_replay=True)]
     click.echo("\n".join(map(printable, words)), err=True)
-    return ran.code or verdict(report)
+    return result.code or verdict_exit_code(report)
 
 
-def _unused(api: Api, child: str) -> None:
-    """Raise Failure where there is such a run: two stories under one name would be none."""
+def _require_unused_name(api: Api, child: str) -> None:
+    """Raise Failure if a run of this name exists."""
     try:
-        api.get(f"/runs/{segment(child)}")
+        api.get(f"/runs/{path_segment(child)}")
     except NotFound:
         return
-    raise Failure(f"there is a run {child} already; name the fork otherwise with --run, or let it have a name of ours")
+    raise Failure(f"run {child} already exists: choose another --run ID, or omit --run to have one generated")
 
 
-def _worker(
-    house: CommandProcesses, wanted: ForkCommand, child: str, bundle: Path, report_file: Path, api_port: int
+def _worker_changes(
+    processes: CommandProcesses, fork_command: ForkCommand, child: str, bundle: Path, report_file: Path, api_port: int
 ) -> Mapping[str, Any]:
-    """What the worker is told beside its settings."""
-    fork = {"at": wanted.at, "effects": list(wanted.effects), "allow": list(wanted.allow)}
+    """Return how the worker's configuration differs from that of a worker that records."""
+    fork = {"at": fork_command.after_step, "effects": list(fork_command.effects)}
     options = {
-        **wanted.overrides,
+        **fork_command.overrides,
         "id": child,
-        "allow_unused": wanted.allow_unused,
+        "allow_unused": fork_command.allow_unused,
         "report": str(report_file),
-        "called": wanted.recording,
+        "called": fork_command.recording,
         "fork": fork,
     }
-    settings, rules = house.settings, effects(wanted.effects, wanted.allow)
+    settings, rules = processes.settings, parse_effects(fork_command.effects, ())
     return {
         "mode": "auto",
-        # Otherwise what changes something could go past the policy: unseen, or to a host that is always recorded anew.
-        "tunnel": [host for host in settings.tunnel.hosts if rules.allows(host)],
+        # A tunnelled host, or one whose own mode is record, would bypass the effects policy.
+        "tunnel": [host for host in settings.tunnel.hosts if rules.is_host_allowed(host)],
         "modes": {host: "auto" if mode == "record" else mode for host, mode in settings.host_modes.items()},
         "own_addresses": [(LOOPBACK, api_port)],
         "upstream_proxy": settings.upstream_proxy or user_proxy(os.environ),
@@ -153,18 +156,18 @@ def _worker(
     }
 
 
-def _parentage(wanted: ForkCommand) -> Mapping[str, Any]:
-    """What is known of the child before it begins: a file tells whose run it is only to the worker."""
-    said: dict[str, Any] = {"labels": dict(wanted.labels)}
-    if not wanted.of_file:
-        said["parent"] = wanted.recording
-    if wanted.at is not None:
-        said["forked_at"] = wanted.at
-    return said
+def _parentage_fields(fork_command: ForkCommand) -> Mapping[str, Any]:
+    """Return what is known of the child's origin before it starts: the parent of a file is known only to the worker."""
+    fields: dict[str, Any] = {"labels": dict(fork_command.labels)}
+    if not fork_command.is_from_file:
+        fields["parent"] = fork_command.recording
+    if fork_command.after_step is not None:
+        fields["forked_at"] = fork_command.after_step
+    return fields
 
 
-def _taken(path: Path) -> dict[str, Any] | None:
-    """The report that the worker has left."""
+def _take_report(path: Path) -> dict[str, Any] | None:
+    """Read and delete the report that the worker wrote; None if it wrote none."""
     try:
         report: dict[str, Any] = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -173,36 +176,40 @@ def _taken(path: Path) -> dict[str, Any] | None:
     return report
 
 
-async def _ended(
-    house: CommandProcesses, child: str, report: Mapping[str, Any] | None, wanted: ForkCommand, ran: CommandResult
+async def _finish_run(
+    processes: CommandProcesses,
+    child: str,
+    report: Mapping[str, Any] | None,
+    fork_command: ForkCommand,
+    result: CommandResult,
 ) -> tuple[Mapping[str, Any], str | None]:
-    """The child as the store has it, and why that may not be all of it."""
-    api = await house.api()
+    """End the child. Return it as stored, and why the store may not have all of it yet."""
+    api = await processes.connect_store_server()
     if report is not None:
         fork = report["fork"]
-        of_file = {"parent": fork["parent"]} if wanted.of_file else {}
-        api.put(f"/runs/{segment(child)}", {**of_file, "forked_at": fork["forked_at"]})
-    store_escapes(api, child, ran)
-    lacking = lacks(api, child)
-    ended: Mapping[str, Any] = api.patch(f"/runs/{segment(child)}", {"ended": True, "isolation": ran.isolation})
-    return ended, lacking
+        of_file = {"parent": fork["parent"]} if fork_command.is_from_file else {}
+        api.put(f"/runs/{path_segment(child)}", {**of_file, "forked_at": fork["forked_at"]})
+    store_escapes(api, child, result)
+    missing = incomplete_reason(api, child)
+    ended: Mapping[str, Any] = api.patch(f"/runs/{path_segment(child)}", {"ended": True, "isolation": result.isolation})
+    return ended, missing
 
 
-def summary(
-    run: Mapping[str, Any], report: Mapping[str, Any] | None, recording: str, lacking: str | None = None
+def summary_lines(
+    run: Mapping[str, Any], report: Mapping[str, Any] | None, recording: str, missing: str | None = None
 ) -> Iterator[str]:
-    """What became of it, for a person, with what to do next. `lacking` says why the store may not have all of it."""
+    """Yield the summary of a fork and the commands to type next. `missing` says why the store may not have all of it."""
     if report is None:
-        yield f"playhead: the fork {printable(run['id'])} left no report; nothing can be said about it"
+        yield f"playhead: the fork {printable(run['id'])} left no report, so its outcome is unknown"
         return
     fork = report["fork"]
-    name, at = printable(run["id"]), fork["forked_at"]
-    steps = "nothing" if at == 0 else "step 1" if at == 1 else f"steps 1 to {at}"
+    name, after_step = printable(run["id"]), fork["forked_at"]
+    steps = "nothing" if after_step == 0 else "step 1" if after_step == 1 else f"steps 1 to {after_step}"
     yield f"playhead: forked {name} from {fork['parent']}: {steps} from the record, then live"
-    yield f"          {_counts(run, report, lacking)}"
-    if lacking is not None:
-        yield f"          what was recorded waits in the spool, it is not all stored yet: {printable(lacking)}"
-    yield from idle(report)
+    yield f"          {_counts_line(run, report, missing)}"
+    if missing is not None:
+        yield f"          not all stored yet, the rest waits in the spool: {printable(missing)}"
+    yield from idle_override_lines(report)
     if fork.get("from_checkpoint"):
         steps = "step 1 was" if report["unused"] == 1 else f"steps 1 to {report['unused']} were"
         yield f"          {steps} not asked for again: the command went on from a checkpoint of its own"
@@ -211,32 +218,33 @@ def summary(
         yield f"          not asked for: {left}{' and more' if report['unused'] > SHOWN else ''}"
     for one in report["misses"][:SHOWN]:
         yield f"          missed: {one['detail']}"
-    yield from _blocked(fork["blocked_calls"])
-    yield f"          look: {typed(f'show {name}')}    compare: {typed(f'diff {quote(recording)} {name}')}"
-    yield f"          replay: {typed(f'replay {name}', '-- COMMAND')}"
+    yield from _blocked_lines(fork["blocked_calls"])
+    yield f"          look: {next_command(f'show {name}')}    compare: {next_command(f'diff {quote(recording)} {name}')}"
+    yield f"          replay: {next_command(f'replay {name}', '-- COMMAND')}"
 
 
-def _blocked(calls: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """What was not let out, each once, and what would let it out."""
+def _blocked_lines(calls: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield each blocked request once, with the option that would allow it."""
     often = Counter(str(one["asked"]) for one in calls)
     for asked, times in list(often.items())[:SHOWN]:
         method, _, url = asked.partition(" ")
-        out = quote(f"{method} {urlsplit(url).hostname}")
-        yield f"          blocked{f' {times} times' if times > 1 else ''}: {asked}: it may change something there; --allow {out}"
+        rule = quote(f"{method} {urlsplit(url).hostname}=allow")
+        often_blocked = f" {times} times" if times > 1 else ""
+        yield f"          blocked{often_blocked}: {asked}: it may change something there; to let it out: --effects {rule}"
     if len(often) > SHOWN:
-        yield f"          blocked: and {counted(len(often) - SHOWN, 'other request')}"
+        yield f"          blocked: and {count_text(len(often) - SHOWN, 'other request')}"
 
 
-def _counts(run: Mapping[str, Any], report: Mapping[str, Any], lacking: str | None) -> str:
-    """What was free, and what was paid for, as far as that is known."""
+def _counts_line(run: Mapping[str, Any], report: Mapping[str, Any], missing: str | None) -> str:
+    """Return how many calls were recorded, live, blocked and missed, and what the live ones cost."""
     free = report["served"] + report["edited"]
     edited = f", {report['edited']} of them edited" if report["edited"] else ""
-    cost = f"${run['known_cost_usd'] or 0:.6f}"
-    if lacking is not None:
+    cost = money(run["known_cost_usd"] or 0)
+    if missing is not None:
         cost = "at a cost that is not known yet"
     elif run["unpriced"]:
-        cost += f", and {counted(run['unpriced'], 'call')} whose price is not known"
-    facts = [f"{counted(free, 'call')} answered free of charge{edited}", f"{report['live']} live ({cost})"]
+        cost += f", and {count_text(run['unpriced'], 'call')} whose price is not known"
+    facts = [f"{count_text(free, 'call')} answered free of charge{edited}", f"{report['live']} live ({cost})"]
     if report["fork"]["blocked"]:
         facts.append(f"{report['fork']['blocked']} blocked")
     if report["missed"]:

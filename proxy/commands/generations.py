@@ -1,8 +1,8 @@
-"""Record what a replay is missing: a new generation of its run, which counts only when it is whole.
+"""Record what a replay misses as a new generation of its run, which takes effect only if it is complete.
 
-What goes live is recorded as a run of its own. When the command has ended well and nothing of it failed or was cut, that
-and what answered from the record become the next generation, in one step: a bundle file is replaced, a run in the store
-is given a label that names the run to replay in its place. Else the run stays as it was.
+Live calls are recorded as a separate run, the candidate. If the command succeeded and no call failed or was cut, they and the
+recorded answers that were used become the next generation in one step: a bundle file is replaced; a run in the store gets a label
+that names the run to replay instead. Otherwise the run stays as it was.
 """
 
 import asyncio
@@ -13,159 +13,168 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Self
 
-from calls.keys.divergence import readable
+from calls.keys.divergence import shorten_pointer
 from calls.redaction.redactor import Redactor
 from proxy.errors import Failure
 from proxy.processes.command_processes import CommandProcesses
-from proxy.processes.store_client import Api, NotFound, meant, segment
-from proxy.recording_file import Claim, claim
-from proxy.run_names import file_of
-from proxy.terminal.text import counted, printable
-from replay.forks.generation import flaw, generation, kept
-from store.active_profiles import shipped
+from proxy.processes.store_client import Api, NotFound, path_segment, resolve_run_name
+from proxy.recording_file import FileReplacement, lock_for_replacement
+from proxy.run_names import recording_path
+from proxy.terminal.text import count_text, printable
+from replay.forks.generation import generation_bundle, kept_exchanges, recording_flaw
+from store.active_profiles import load_profiles
 from store.bundle import rows_bundle as packed
-from store.bundle.bundle import Bundle, load, write
+from store.bundle.bundle import Bundle, bundle_lines, load_bundle
 from store.foreign.contents import NotReadable
-from store.foreign.read import opened
-from store.generations.auto_session_file import digest
+from store.foreign.read import open_source
+from store.generations.auto_session_file import name_digest
 from store.generations.build import FLAWED
-from store.generations.names import LABEL, OF, numbered
-from store.generations.names import following as next_name
+from store.generations.names import GENERATION_LABEL, GENERATION_OF, parse_generation
+from store.generations.names import next_generation as next_name
 from store.ingest.derive_call import deriver
 from store.lock import Lock, LockTaken
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationResult:
-    """What became of it, in a sentence for the person."""
+    """The outcome, and a sentence for the user."""
 
-    words: str
-    whole: bool
+    text: str
+    is_whole: bool
 
 
-def following(run: str, newest: str) -> str:
-    """The name of the next generation. Raises Failure where there is no room for it."""
+def next_generation_name(run: str, newest: str) -> str:
+    """Return the name of the next generation. Raise Failure if it would be too long."""
     if (name := next_name(run, newest)) is None:
-        raise Failure(f"run {run} has too long a name for another generation; export it, and import it --as another")
+        raise Failure(
+            f"the name of run {run} is too long for another generation; export it, and import it with a shorter --run ID"
+        )
     return name
 
 
 @dataclass(frozen=True, slots=True)
 class Generations:
-    """The recording of what one replay lacks."""
+    """Records the next generation of one recording."""
 
-    house: CommandProcesses
+    processes: CommandProcesses
     api: Api
     candidate: str
     recording: str
-    """A file, or a run by its own name: what is recorded beside its replay becomes the last."""
+    """A file, or a run by its id: `last` would name the candidate once that exists."""
 
-    claimed: Claim | None
-    """The right to replace the file; none where it is a run."""
+    claimed: FileReplacement | None
+    """The lock to replace the file with; None for a run."""
 
     @classmethod
-    async def begun(cls, house: CommandProcesses, replay: str, recording: str, stack: AsyncExitStack) -> Self:
-        """Make ready to record beside a replay. Raises Failure where its recording cannot have another generation.
+    async def begin(cls, processes: CommandProcesses, replay: str, recording: str, stack: AsyncExitStack) -> Self:
+        """Prepare to record during a replay. Raise Failure if its recording cannot have another generation.
 
         Until `stack` is closed no other command of this kind takes the same recording.
         """
-        if not _replaceable(file := file_of(recording)):
-            raise Failure(f"{recording} is no bundle and is not replaced; import it first: playhead import {recording}")
+        if not _is_replaceable(file := recording_path(recording)):
+            raise Failure(
+                f"{recording} is not a bundle, so it cannot be replaced; import it first: playhead import {recording}"
+            )
         try:
-            claimed = stack.enter_context(claim(file)) if file else None
+            claimed = stack.enter_context(lock_for_replacement(file)) if file else None
         except OSError as error:
             raise Failure(f"{recording} could not be replaced: {error.strerror} ({error.filename})") from error
-        api = await house.api()
-        house.agreed(own_worker=True)
+        api = await processes.connect_store_server()
+        processes.require_same_profiles(own_worker=True)
         if file is None:
-            recording = meant(api, recording)
-            stack.enter_context(_only_one(house, recording))
-        return cls(house, api, replay, recording, claimed)
+            recording = resolve_run_name(api, recording)
+            stack.enter_context(_hold_run(processes, recording))
+        return cls(processes, api, replay, recording, claimed)
 
-    async def settled(self, bundle: Path, report: Mapping[str, Any] | None, code: int) -> GenerationResult | None:
-        """Let what was recorded take effect, or say why not. None where nothing had to be recorded."""
+    async def settle(self, bundle: Path, report: Mapping[str, Any] | None, code: int) -> GenerationResult | None:
+        """Put the new generation into effect, or say why not. Return None if nothing was recorded."""
         if report is None or not report["live"]:
             return None
-        # The store server of another command may have ended since we began.
-        return await replace(self, api=await self.house.api())._settled(bundle, report, code)
+        # The store server may have belonged to another command that has ended.
+        return await replace(self, api=await self.processes.connect_store_server())._settle_recorded(
+            bundle, report, code
+        )
 
-    async def _settled(self, bundle: Path, report: Mapping[str, Any], code: int) -> GenerationResult:
-        new = await self._recorded()
-        profiles = shipped(self.house.profiles_toml())
-        settings = self.house.settings
+    async def _settle_recorded(self, bundle: Path, report: Mapping[str, Any], code: int) -> GenerationResult:
+        new = await self._fetch_recorded()
+        profiles = load_profiles(self.processes.profiles_toml())
+        settings = self.processes.settings
         redactor = Redactor(
-            key=self.house.data.redaction_key(),
+            key=self.processes.data.redaction_key(),
             personal_data=settings.redact_personal_data,
             names=settings.redact_names,
         )
-        derive = deriver(profiles, redactor.text)
-        old = await asyncio.to_thread(packed.load, bundle)
-        if why := _unfit(report, code, new) or flaw(new, derive):
-            labels = {OF: _names(old)[0], FLAWED: readable(printable(why))}
-            self.api.patch(f"/runs/{segment(self.candidate)}", {"labels": labels})
+        derive = deriver(profiles, redactor.redact_text)
+        old = await asyncio.to_thread(packed.load_recording, bundle)
+        if why := _flaw_reason(report, code, new) or recording_flaw(new, derive):
+            labels = {GENERATION_OF: _generation_names(old)[0], FLAWED: shorten_pointer(printable(why))}
+            self.api.patch(f"/runs/{path_segment(self.candidate)}", {"labels": labels})
             return GenerationResult(
-                f"nothing was replaced: {why}; what went out is kept as run {self.candidate}", whole=False
+                f"nothing was replaced: {why}; what went out is kept as run {self.candidate}", is_whole=False
             )
-        exchanges = [*kept(old, set(report.get("answered_by", ())), unused=report["allow_unused"]), *new.exchanges]
-        name = None if self.claimed else following(*_names(old))
-        made = await asyncio.to_thread(generation, old.run, profiles.digest, exchanges, derive)
+        exchanges = [
+            *kept_exchanges(old, set(report.get("answered_by", ())), unused=report["allow_unused"]),
+            *new.exchanges,
+        ]
+        name = None if self.claimed else next_generation_name(*_generation_names(old))
+        made = await asyncio.to_thread(generation_bundle, old.run, profiles.digest, exchanges, derive)
         if self.claimed:
-            self.claimed.replace(write(made))
+            self.claimed.replace(bundle_lines(made))
         if name:
-            self._promoted(made, name)
-        self._forget()
-        return GenerationResult(_told(report, self.recording, name), whole=True)
+            self._promote(made, name)
+        self._delete_candidate()
+        return GenerationResult(_result_text(report, self.recording, name), is_whole=True)
 
-    async def _recorded(self) -> Bundle:
-        """What went out, once all of it is in."""
-        # Its worker has ended; the store server may still be reading what it left.
-        await asyncio.to_thread(self.api.get, f"/runs/{segment(self.candidate)}/calls", settled="true", limit=1)
-        place = self.house.data.replays / f"{self.candidate}.live.jsonl"
+    async def _fetch_recorded(self) -> Bundle:
+        """Fetch the candidate once it is completely stored."""
+        # The worker has ended, but the store server may still be reading its spool.
+        await asyncio.to_thread(self.api.get, f"/runs/{path_segment(self.candidate)}/calls", settled="true", limit=1)
+        rows_file = self.processes.data.replays / f"{self.candidate}.live.jsonl"
         try:
-            with place.open("wb") as file:
-                file.writelines(self.api.raw(f"/runs/{segment(self.candidate)}/bundle"))
-            return await asyncio.to_thread(load, place)
+            with rows_file.open("wb") as file:
+                file.writelines(self.api.stream_bytes(f"/runs/{path_segment(self.candidate)}/bundle"))
+            return await asyncio.to_thread(load_bundle, rows_file)
         finally:
-            place.unlink()
+            rows_file.unlink()
 
-    def _promoted(self, made: Bundle, name: str) -> None:
-        """First all of it, then the one label that makes it count."""
+    def _promote(self, made: Bundle, name: str) -> None:
+        """Store the generation, then set the label that puts it into effect."""
         run = name.rpartition(":")[0]
-        self.api.post(f"/import?as={segment(name)}", content=b"".join(write(made)))
-        self.api.patch(f"/runs/{segment(name)}", {"labels": {OF: run}})
-        self.api.patch(f"/runs/{segment(run)}", {"labels": {LABEL: name}})
+        self.api.post(f"/import?as={path_segment(name)}", content=b"".join(bundle_lines(made)))
+        self.api.patch(f"/runs/{path_segment(name)}", {"labels": {GENERATION_OF: run}})
+        self.api.patch(f"/runs/{path_segment(run)}", {"labels": {GENERATION_LABEL: name}})
 
-    def _forget(self) -> None:
-        """What was recorded live lies in the generation now."""
+    def _delete_candidate(self) -> None:
+        """Delete the candidate, whose calls are now in the generation."""
         try:
-            self.api.delete(f"/runs/{segment(self.candidate)}")
+            self.api.delete(f"/runs/{path_segment(self.candidate)}")
         except NotFound:
             return
 
 
 @contextmanager
-def _only_one(house: CommandProcesses, run: str) -> Iterator[None]:
-    """Hold a run against other commands that would record its next generation. Raises Failure."""
-    lock = Lock(house.data.replays / f"{digest(run)}.lock")
+def _hold_run(processes: CommandProcesses, run: str) -> Iterator[None]:
+    """Lock a run against other commands that would record its next generation. Raise Failure if one holds it."""
+    lock = Lock(processes.data.replays / f"{name_digest(run)}.lock")
     try:
-        with lock.taken():
+        with lock.hold():
             yield
     except LockTaken as error:
         raise Failure(
-            f"another command records what run {run} lacks: wait until it has ended, or replay without --on-miss record"
+            f"another command is recording the next generation of run {run}: wait until it has ended, or replay without --on-miss record"
         ) from error
 
 
-def _replaceable(file: Path | None) -> bool:
-    """Whether a recording is a bundle's file, or no file at all. Raises Failure where it cannot be read."""
+def _is_replaceable(file: Path | None) -> bool:
+    """Whether a recording is a bundle, or a run of the store. Raise Failure if the file cannot be read."""
     try:
-        return file is None or opened(file).form == "bundle"
+        return file is None or open_source(file).form == "bundle"
     except (NotReadable, OSError) as error:
         raise Failure(f"{file}: {error}") from error
 
 
-def _unfit(report: Mapping[str, Any], code: int, new: Bundle) -> str | None:
-    """Why the new generation is not whole; None where it is."""
+def _flaw_reason(report: Mapping[str, Any], code: int, new: Bundle) -> str | None:
+    """Return why the new generation is not complete, or None if it is."""
     if code:
         return f"the command ended with {code}"
     if report["missed"] or report["interrupted"]:
@@ -175,15 +184,15 @@ def _unfit(report: Mapping[str, Any], code: int, new: Bundle) -> str | None:
     return None
 
 
-def _told(report: Mapping[str, Any], recording: str, name: str | None) -> str:
+def _result_text(report: Mapping[str, Any], recording: str, name: str | None) -> str:
     gone = report["unused"] if not report["allow_unused"] else 0
-    left = f", and lacks {counted(gone, 'call')} that nobody asked for" if gone else ""
-    holds = f"{counted(report['live'], 'new call')} beside {report['served']} that answered{left}"
+    left = f", and lacks {count_text(gone, 'call')} that nobody asked for" if gone else ""
+    holds = f"{count_text(report['live'], 'new call')} beside {report['served']} that answered{left}"
     where = f"{recording} now holds" if name is None else f"generation {name} of the run holds"
     return f"{where} {holds}\n          prove it: playhead replay {quote(recording)} -- CMD"
 
 
-def _names(old: Bundle) -> tuple[str, str]:
-    """A run, and the newest generation of it."""
+def _generation_names(old: Bundle) -> tuple[str, str]:
+    """Return the name of a run and that of its newest generation."""
     newest = str(old.run["id"])
-    return numbered(newest)[0], newest
+    return parse_generation(newest)[0], newest

@@ -3,18 +3,18 @@
 from pathlib import Path
 from typing import Any
 
-from calls.overrides.override_toml import entries
-from calls.overrides.overrides import BadOverride, listed
+from calls.overrides.override_toml import read_entries
+from calls.overrides.overrides import BadOverride, read_overrides
 from proxy.errors import Failure
 
 
-def overrides_of(path: Path | None) -> dict[str, Any]:
-    """What a worker is to be told of an override file (`replay/replay_options.py`). Raises Failure with the line of a mistake."""
+def load_overrides(path: Path | None) -> dict[str, Any]:
+    """Read an override file as replay options (`replay/replay_options.py`). Raise Failure with the line of a mistake."""
     if path is None:
         return {}
     try:
-        found, lines = entries(path.read_text("utf-8"), is_json=path.suffix == ".json")
-        listed(found, lines)
+        found, lines = read_entries(path.read_text("utf-8"), is_json=path.suffix == ".json")
+        read_overrides(found, lines)
     except OSError as error:
         raise Failure(f"cannot read the overrides {path}: {error.strerror}; name a file that exists") from error
     except UnicodeDecodeError as error:

@@ -1,6 +1,6 @@
 """`playhead replay RUN|BUNDLE -- CMD`: run a command and answer its calls from a recording.
 
-Replay needs no Postgres: a bundle file is replayed as it lies, and a run is first fetched as one.
+Replay needs no Postgres: a bundle is replayed from its file, and a run is fetched into a file first.
 """
 
 import json
@@ -13,18 +13,25 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proxy.capture.command import NO_WISH, CommandResult, IsolationWish, Work, isolation_lines, run_command
-from proxy.commands.record import checked
+from proxy.capture.command import (
+    DEFAULT_ISOLATION,
+    CommandPlan,
+    CommandResult,
+    IsolationOptions,
+    isolation_lines,
+    run_command,
+)
+from proxy.commands.record import check_run_id
 from proxy.errors import Failure
 from proxy.processes.command_processes import CommandProcesses
-from proxy.processes.store_client import NotFound, lacks, meant, segment
-from proxy.processes.user_command import present
-from proxy.run_names import file_of, no_file, unknown
+from proxy.processes.store_client import NotFound, incomplete_reason, path_segment, resolve_run_name
+from proxy.processes.user_command import require_command
+from proxy.run_names import missing_file_failure, recording_path, unknown_run_failure
 from proxy.settings import Settings
 from proxy.terminal.text import printable
-from proxy.trust.client_environment import replay_roots
-from replay.report import escaped, interrupted, lines
-from store.generations.names import newest
+from proxy.trust.client_environment import replay_ca_file
+from replay.report import interrupted_report, report_lines, report_with_escapes
+from store.generations.names import newest_generation
 
 if TYPE_CHECKING:
     from proxy.commands.generations import Generations
@@ -33,7 +40,7 @@ DIVERGED = 1
 UNKNOWN = 3
 
 KEPT = 50
-"""Reports of replays that are kept for `playhead why`."""
+"""How many replay reports are kept for `playhead why`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,124 +50,134 @@ class ReplayCommand:
     recording: str
     report: Path | None
     options: Mapping[str, Any]
-    hosts: tuple[str, ...] = ()
-    """Who may be asked for real."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Hosts whose requests go out, unrecorded."""
 
-    wish: IsolationWish = NO_WISH
+    isolation: IsolationOptions = DEFAULT_ISOLATION
 
     @property
     def on_miss(self) -> str:
-        """What becomes of a request that was not recorded: fail, live, or record."""
+        """What happens to a request that was not recorded: fail, live or record."""
         return str(self.options["on_miss"])
 
 
-async def replay(settings: Settings, command: Sequence[str], wanted: ReplayCommand) -> int:
-    """The command's exit code; where it is 0 and the replay was not right, 1, or 3 where that cannot be told."""
-    present(command)
-    if wanted.report:
-        writable(wanted.report)
-    _warned(wanted)
-    async with CommandProcesses(settings) as house, AsyncExitStack() as stack:
-        identity = f"replay-{house.started}"
-        report_file = house.data.replays / f"{identity}.json"
-        place = house.data.replays / f"{identity}.jsonl"
-        generations = await _generations(house, identity, wanted, stack)
+async def replay(settings: Settings, command: Sequence[str], replay_command: ReplayCommand) -> int:
+    """Run the command. Return its exit code; if that is 0, 1 for a replay that diverged and 3 for one whose outcome is unknown."""
+    require_command(command)
+    if replay_command.report:
+        require_writable(replay_command.report)
+    _warn_of_live_requests(replay_command)
+    async with CommandProcesses(settings) as processes, AsyncExitStack() as stack:
+        identity = f"replay-{processes.started}"
+        report_file = processes.data.replays / f"{identity}.json"
+        rows_file = processes.data.replays / f"{identity}.jsonl"
+        generations = await _begin_generations(processes, identity, replay_command, stack)
         if generations:
-            wanted = replace(wanted, recording=generations.recording)
+            replay_command = replace(replay_command, recording=generations.recording)
         try:
-            ran, ends = await _answered(house, command, wanted, identity, place, report_file)
-            code = ran.code
-            report = _read(report_file)
+            result, ends = await _run_replayed_command(
+                processes, command, replay_command, identity, rows_file, report_file
+            )
+            code = result.code
+            report = _read_report(report_file)
             if report is not None and any(ends):
-                report = interrupted(report)
+                report = interrupted_report(report)
             if report is not None:
-                report |= {"isolation": ran.isolation, "connections": list(ran.connections)}
-                report = escaped(report)
-            _keep(report_file, report, wanted)
-            bundle = place if place.exists() else Path(wanted.recording)
-            settled = await generations.settled(bundle, report, code) if generations else None
+                report |= {"isolation": result.isolation, "connections": list(result.connections)}
+                report = report_with_escapes(report)
+            _keep_report(report_file, report, replay_command)
+            bundle = rows_file if rows_file.exists() else Path(replay_command.recording)
+            settled = await generations.settle(bundle, report, code) if generations else None
         finally:
-            place.unlink(missing_ok=True)
-    if settled is not None and settled.whole:
-        click.echo(f"playhead: {settled.words}", err=True)
+            rows_file.unlink(missing_ok=True)
+    if settled is not None and settled.is_whole:
+        click.echo(f"playhead: {settled.text}", err=True)
         return code
-    click.echo(told(report, wanted.recording), err=True)
+    click.echo(report_text(report, replay_command.recording), err=True)
     named = [str(one["destination"]) for one in (report or {}).get("refusals", ())]
-    for line in isolation_lines(ran, is_replay=True, reported=named):
+    for line in isolation_lines(result, is_replay=True, reported=named):
         click.echo(f"          {printable(line)}", err=True)
     if settled is not None:
-        click.echo(f"playhead: {settled.words}", err=True)
-    return code or verdict(report)
+        click.echo(f"playhead: {settled.text}", err=True)
+    return code or verdict_exit_code(report)
 
 
-async def _generations(
-    house: CommandProcesses, identity: str, wanted: ReplayCommand, stack: AsyncExitStack
+async def _begin_generations(
+    processes: CommandProcesses, identity: str, replay_command: ReplayCommand, stack: AsyncExitStack
 ) -> "Generations | None":
-    """What is recorded beside the replay, where that is wished for."""
-    if wanted.on_miss != "record":
+    """Prepare to record the next generation, if the options say so."""
+    if replay_command.on_miss != "record":
         return None
-    # It reads, keys and writes recordings, and takes longer to import than all the rest of a replay.
+    # This module takes longer to import than the rest of a replay takes to run.
     from proxy.commands.generations import Generations
 
-    return await Generations.begun(house, identity, wanted.recording, stack)
+    return await Generations.begin(processes, identity, replay_command.recording, stack)
 
 
-async def _answered(
-    house: CommandProcesses,
+async def _run_replayed_command(
+    processes: CommandProcesses,
     command: Sequence[str],
-    wanted: ReplayCommand,
+    replay_command: ReplayCommand,
     identity: str,
-    place: Path,
+    rows_file: Path,
     report_file: Path,
 ) -> tuple[CommandResult, list[int]]:
-    """Run the command before a worker that answers it; what came of it, and the worker's exit status."""
-    recording = wanted.on_miss == "record"
-    options = {**wanted.options, "id": identity, "report": str(report_file), "called": wanted.recording}
-    options |= {"on_miss": "live" if recording else wanted.on_miss, "listed": recording}
-    # An answer that goes live is somebody's wish here: nothing of it is kept unless it is to be recorded.
-    mode = "replay" if wanted.on_miss == "fail" else "auto"
-    modes = {**house.settings.host_modes, **dict.fromkeys(wanted.hosts, "passthrough")}
+    """Run the command behind a worker that answers it. Return the command's result and the worker's exit status."""
+    recording = replay_command.on_miss == "record"
+    options = {**replay_command.options, "id": identity, "report": str(report_file), "called": replay_command.recording}
+    options |= {"on_miss": "live" if recording else replay_command.on_miss, "listed": recording}
+    # Mode auto lets requests go live; they are spooled only if they are to be recorded.
+    mode = "replay" if replay_command.on_miss == "fail" else "auto"
+    modes = {**processes.settings.host_modes, **dict.fromkeys(replay_command.allowed_hosts, "passthrough")}
 
-    async def found() -> dict[str, Any]:
-        return {"replay": [str(await fetched(house, wanted.recording, place))]}
+    async def fetched_recording_setting() -> dict[str, Any]:
+        return {"replay": [str(await fetch_recording(processes, replay_command.recording, rows_file))]}
 
-    # It comes up while the recording is fetched.
-    worker = await house.worker(found(), mode=mode, spooled=recording, replay_options=options, modes=modes)
+    # The worker starts while the recording is fetched.
+    worker = await processes.start_worker(
+        fetched_recording_setting(), mode=mode, spooled=recording, replay_options=options, modes=modes
+    )
     reached = {"proxy": f"http://127.0.0.1:{worker.ready['port']}", **worker.ready}
     if mode == "replay":
-        reached["roots"] = replay_roots(worker.ready, house.settings.tunnel.hosts, os.environ)
+        reached["roots"] = replay_ca_file(worker.ready, processes.settings.tunnel.hosts, os.environ)
     try:
-        work = Work(
+        work = CommandPlan(
             command=command,
-            place=reached,
+            worker_info=reached,
             run=identity,
-            token=house.claimed(identity) if recording else house.run_token(identity),
+            token=processes.claim_run(identity) if recording else processes.run_token(identity),
             passes_other_traffic=False,
-            wish=wanted.wish,
+            isolation=replay_command.isolation,
         )
-        ran = await run_command(work)
+        result = await run_command(work)
     finally:
-        ends = await house.close_workers()
-    return ran, ends
+        ends = await processes.close_workers()
+    return result, ends
 
 
-def _warned(wanted: ReplayCommand) -> None:
-    """Say it where a build is about to ask the world: nobody sits there to see that it does."""
-    if os.environ.get("CI", "").lower() in ("", "0", "false") or (wanted.on_miss == "fail" and not wanted.hosts):
+def _warn_of_live_requests(replay_command: ReplayCommand) -> None:
+    """Warn in CI, where nobody watches, if requests may go out."""
+    if os.environ.get("CI", "").lower() in ("", "0", "false") or (
+        replay_command.on_miss == "fail" and not replay_command.allowed_hosts
+    ):
         return
-    what = f"whatever {wanted.recording} lacks" if wanted.on_miss != "fail" else ", ".join(wanted.hosts)
-    click.echo(f"playhead: CI is set, and {what} is asked for real (--on-miss, --allow-host)", err=True)
+    what = (
+        f"whatever {replay_command.recording} does not answer"
+        if replay_command.on_miss != "fail"
+        else ", ".join(replay_command.allowed_hosts)
+    )
+    click.echo(f"playhead: CI is set, and requests go out for {what} (--on-miss, --allowed-hosts)", err=True)
 
 
-def told(report: Mapping[str, Any] | None, recording: str) -> str:
-    """The report as a terminal may show it."""
+def report_text(report: Mapping[str, Any] | None, recording: str) -> str:
+    """Return the report as text that is safe to print."""
     if not report:
-        return "playhead: the replay left no report; nothing can be said about it"
-    return "\n".join(map(printable, lines(report, recording)))
+        return "playhead: the replay left no report, so its outcome is unknown"
+    return "\n".join(map(printable, report_lines(report, recording)))
 
 
-def writable(report: Path) -> None:
-    """Raise Failure where the report cannot be written, before the command has done its work for nothing."""
+def require_writable(report: Path) -> None:
+    """Raise Failure if the report cannot be written. Called before the command runs for nothing."""
     try:
         with report.open("a"):
             pass
@@ -168,29 +185,29 @@ def writable(report: Path) -> None:
         raise Failure(f"cannot write the report {report}: {error.strerror}; name another file") from error
 
 
-async def fetched(house: CommandProcesses, recording: str, place: Path) -> Path:
-    """The recording as a file: as it lies, or fetched from the store, as its rows (store/bundle/rows_bundle.py)."""
-    if (file := file_of(recording)) is not None:
+async def fetch_recording(processes: CommandProcesses, recording: str, rows_file: Path) -> Path:
+    """Return the recording as a file. The rows of a run are fetched from the store (`store.bundle.rows_bundle`)."""
+    if (file := recording_path(recording)) is not None:
         return file
     if "/" in recording or recording.endswith(".jsonl"):
-        raise no_file(recording)
-    api = await house.api()
-    run = checked(meant(api, recording))
+        raise missing_file_failure(recording)
+    api = await processes.connect_store_server()
+    run = check_run_id(resolve_run_name(api, recording))
     try:
-        if lacking := lacks(api, run):
+        if missing := incomplete_reason(api, run):
             raise Failure(
-                f"run {run} is not whole in the store yet: {lacking}; wait, or see /readyz of the store server"
+                f"run {run} is not completely stored yet: {missing}; wait, or see /readyz of the store server"
             )
-        current = newest(run, api.get(f"/runs/{segment(run)}"))
-        with place.open("wb") as rows:
-            rows.writelines(api.raw(f"/runs/{segment(current)}/rows"))
+        current = newest_generation(run, api.get(f"/runs/{path_segment(run)}"))
+        with rows_file.open("wb") as rows:
+            rows.writelines(api.stream_bytes(f"/runs/{path_segment(current)}/rows"))
     except NotFound as error:
-        place.unlink(missing_ok=True)
-        raise unknown(run) from error
-    return place
+        rows_file.unlink(missing_ok=True)
+        raise unknown_run_failure(run) from error
+    return rows_file
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def _read_report(path: Path) -> dict[str, Any] | None:
     try:
         report: dict[str, Any] = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -198,20 +215,20 @@ def _read(path: Path) -> dict[str, Any] | None:
     return report
 
 
-def _keep(path: Path, report: Mapping[str, Any] | None, wanted: ReplayCommand) -> None:
-    """Keep the report for whoever asks why, and where the user wants it."""
+def _keep_report(path: Path, report: Mapping[str, Any] | None, replay_command: ReplayCommand) -> None:
+    """Keep the report for `playhead why`, and write it where the user asked for it."""
     if report is None:
         return
-    kept = json.dumps({**report, "called": wanted.recording}, indent=2) + "\n"
-    path.write_text(kept)
-    if wanted.report:
-        wanted.report.write_text(kept)
-    # The names tell the time: older ones sort first.
+    text = json.dumps({**report, "called": replay_command.recording}, indent=2) + "\n"
+    path.write_text(text)
+    if replay_command.report:
+        replay_command.report.write_text(text)
+    # File names begin with the time, so older ones sort first.
     for old in sorted(path.parent.glob("replay-*.json"))[:-KEPT]:
         old.unlink(missing_ok=True)
 
 
-def verdict(report: Mapping[str, Any] | None) -> int:
-    """The exit code that a report means."""
-    verdict = report["verdict"] if report else "unknown"
-    return {"right": 0, "diverged": DIVERGED}.get(verdict, UNKNOWN)
+def verdict_exit_code(report: Mapping[str, Any] | None) -> int:
+    """Return the exit code for a report."""
+    verdict_exit_code = report["verdict"] if report else "unknown"
+    return {"right": 0, "diverged": DIVERGED}.get(verdict_exit_code, UNKNOWN)

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
-from proxy.terminal.table import Run, Sheet, shown
-from proxy.terminal.text import counted
+from proxy.terminal.table import Sheet, StyledText, display_text
+from proxy.terminal.text import count_text
 
 type Shape = Mapping[str, Any]
 
@@ -20,39 +20,39 @@ SIGNS: Final[Mapping[str | None, tuple[str, str | None]]] = {
 _PARTED: Final[tuple[str, str | None]] = ("≠", "bad")
 
 NAMES: Final[Mapping[str, str]] = {
-    "prompt": "the request is another one",
+    "prompt": "the request differs",
     "model": "another model answered",
-    "tool_answer": "answered otherwise",
-    "answer": "the model answered otherwise",
-    "failure": "ended otherwise",
+    "tool_answer": "answered differently",
+    "answer": "the model answered differently",
+    "failure": "ended differently",
     "order": "in another order",
     "missing": "only in A",
     "extra": "only in B",
     "follows": "follows",
-    "volatile": "differs outside of its key",
+    "volatile": "differs outside its key",
     "same": "equal",
 }
 
 
-def show(told: Shape, sheet: Sheet, *, everything: bool = False) -> None:
+def show_diff(diff: Shape, sheet: Sheet, *, everything: bool = False) -> None:
     """Print a diff in the form of docs/compare.md."""
-    _heads(told, sheet)
-    if told["equal_prefix"]:
-        sheet.put((f"= {counted(told['equal_prefix'], 'equal call')}", "dim"))
+    _show_heads(diff, sheet)
+    if diff["equal_prefix"]:
+        sheet.print_line((f"= {count_text(diff['equal_prefix'], 'equal call')}", "dim"))
     shown_already: set[str] = set()
-    for quiet, pairs in groupby(told["pairs"], lambda pair: not everything and _is_quiet(pair, shown_already)):
+    for quiet, pairs in groupby(diff["pairs"], lambda pair: not everything and _is_quiet(pair, shown_already)):
         if quiet:
-            sheet.put((_quietly(list(pairs)), "dim"))
+            sheet.print_line((_quiet_line(list(pairs)), "dim"))
         else:
             for pair in pairs:
-                _pair(pair, sheet)
-    sheet.put()
-    for sentence in _verdict(told):
-        sheet.say(sentence, "good" if told["same"] else "bold")
+                _show_pair(pair, sheet)
+    sheet.print_line()
+    for sentence in _verdict_sentences(diff):
+        sheet.print_sentence(sentence, "good" if diff["same"] else "bold")
 
 
 def _is_quiet(pair: Shape, shown_already: set[str]) -> bool:
-    """Whether a pair tells nothing that was not told before it."""
+    """Whether a pair shows nothing that an earlier pair did not show."""
     match pair["cause"]:
         case "same" | "follows":
             return True
@@ -67,131 +67,140 @@ def _is_quiet(pair: Shape, shown_already: set[str]) -> bool:
             return False
 
 
-def _heads(told: Shape, sheet: Sheet) -> None:
-    named = max(len(shown(told[side]["run"])) for side in ("a", "b"))
+def _show_heads(diff: Shape, sheet: Sheet) -> None:
+    named = max(len(display_text(diff[side]["run"])) for side in ("a", "b"))
     for side in ("a", "b"):
-        run = told[side]
-        facts = [counted(run["calls"], "call"), *_totals(run, signed=False)]
-        sheet.put((f"{side.upper()} {shown(run['run']):{named}}", "bold"), ("  " + "  ".join(facts), None))
-    if more := _totals(told["delta"], signed=True):
-        sheet.put((" " * (named + 4) + "  ".join(["B is", *more]), "dim"))
+        run = diff[side]
+        facts = [count_text(run["calls"], "call"), *_total_facts(run, signed=False)]
+        sheet.print_line(
+            (f"{side.upper()} {display_text(run['run']):{named}}", "bold"), ("  " + "  ".join(facts), None)
+        )
+    if more := _total_facts(diff["delta"], signed=True):
+        sheet.print_line((" " * (named + 4) + "  ".join(["B is", *more]), "dim"))
 
 
-def _totals(sums: Shape, *, signed: bool) -> list[str]:
-    """Tokens, dollars and time, as far as they are known."""
+def _total_facts(sums: Shape, *, signed: bool) -> list[str]:
+    """Return tokens, dollars and time, as far as they are known."""
     sign = "+" if signed else ""
-    told = []
+    facts = []
     tokens = [sums[name] for name in ("input_tokens", "output_tokens")]
     if None not in tokens and (sum(tokens) or not signed):
-        told.append(f"{sum(tokens):{sign},} tokens")
+        facts.append(f"{sum(tokens):{sign},} tokens")
     if sums["cost_usd"] is not None and (sums["cost_usd"] or not signed):
-        told.append(f"{sums['cost_usd']:{sign}.6f} USD")
+        facts.append(f"{sums['cost_usd']:{sign}.6f} USD")
     if sums["duration_ms"] is not None and (round(sums["duration_ms"]) or not signed):
-        told.append(f"{sums['duration_ms']:{sign},.0f} ms")
-    return told
+        facts.append(f"{sums['duration_ms']:{sign},.0f} ms")
+    return facts
 
 
-def _quietly(pairs: Sequence[Shape]) -> str:
-    """Equal calls, and calls that only show again what was shown, in one line."""
+def _quiet_line(pairs: Sequence[Shape]) -> str:
+    """Summarise equal calls, and calls that repeat what was shown, in one line."""
     equal, outside = (sum(pair["cause"] == cause for pair in pairs) for cause in ("same", "volatile"))
-    roots = sorted({number for pair in pairs if (number := _number(pair["follows"])) is not None})
-    told = [counted(equal, "equal call")] if equal else []
+    roots = sorted({number for pair in pairs if (number := _step_number(pair["follows"])) is not None})
+    facts = [count_text(equal, "equal call")] if equal else []
     if outside:
-        told.append(
-            f"{counted(outside, 'call')} with the like outside of {'its key' if outside == 1 else 'their keys'}"
+        facts.append(
+            f"{count_text(outside, 'call')} with the like outside of {'its key' if outside == 1 else 'their keys'}"
         )
     if following := len(pairs) - equal - outside:
         verb = "follows" if following == 1 else "follow"
-        told.append(f"{counted(following, 'call')} that {verb} from step {', '.join(map(str, roots))}")
-    return f"{'›' if following else '='} {' and '.join(told)}"
+        facts.append(f"{count_text(following, 'call')} that {verb} from step {', '.join(map(str, roots))}")
+    return f"{'›' if following else '='} {' and '.join(facts)}"
 
 
-def _number(steps: Shape | None) -> int | None:
-    """A pair's step, as A counts where A has it."""
+def _step_number(steps: Shape | None) -> int | None:
+    """Return the step of a pair in A, or in B if A does not have it."""
     return None if steps is None else steps["a_step"] or steps["b_step"]
 
 
-def _pair(pair: Shape, sheet: Sheet) -> None:
+def _show_pair(pair: Shape, sheet: Sheet) -> None:
     cause = pair["cause"]
     sign, style = SIGNS.get(cause, _PARTED)
     step = pair["a"] or pair["b"]
-    line: list[Run] = [(f"{sign} {_steps(pair):>4}  ", style), (_what(step), "bold" if style == "bad" else None)]
-    line.append((f"  {NAMES.get(cause, 'not looked at closely')}", style))
-    root = _number(pair["follows"])
+    line: list[StyledText] = [
+        (f"{sign} {_step_label(pair):>4}  ", style),
+        (_call_label(step), "bold" if style == "bad" else None),
+    ]
+    line.append((f"  {NAMES.get(cause, 'not examined')}", style))
+    root = _step_number(pair["follows"])
     if root is not None:
         line.append((f" from step {root}" if cause == "follows" else f", follows from step {root}", "dim"))
-    if pair["delta"] and (more := _totals(pair["delta"], signed=True)):
+    if pair["delta"] and (more := _total_facts(pair["delta"], signed=True)):
         line.append(("  " + " ".join(more), "dim"))
-    sheet.put(*line)
+    sheet.print_line(*line)
     if cause in ("model", "failure"):
-        _between(sheet, "", *(_ended(pair[side], cause) for side in ("a", "b")))
+        _show_beside(sheet, "", *(_end_text(pair[side], cause) for side in ("a", "b")))
     for name in ("request", "volatile", "answer") if cause != "follows" else ():
         for difference in pair[name]:
-            _difference(name, difference, sheet)
+            _show_difference(name, difference, sheet)
     if pair["more"]:
-        sheet.put((f"       and at {counted(pair['more'], 'more place')}", "dim"))
+        sheet.print_line((f"       and at {count_text(pair['more'], 'more place')}", "dim"))
 
 
-def _steps(pair: Shape) -> str:
+def _step_label(pair: Shape) -> str:
     numbers = [str(side["step"]) for side in (pair["a"], pair["b"]) if side]
     return numbers[0] if len(set(numbers)) == 1 else "/".join(numbers)
 
 
-def _what(step: Shape) -> str:
+def _call_label(step: Shape) -> str:
     actor = f"[{step['actor']}] " if step["actor"] else ""
     asked = f"{step['operation']} {step['model_requested']} at " if step["model_requested"] else f"{step['method']} "
-    return shown(f"{actor}{asked}{step['host']}{step['path'] or ''}")
+    return display_text(f"{actor}{asked}{step['host']}{step['path'] or ''}")
 
 
-def _ended(step: Shape, cause: str) -> str:
+def _end_text(step: Shape, cause: str) -> str:
     if cause == "failure":
         return f"{step['status'] or 'no status'}{'' if step['complete'] else ', not whole: ' + step['outcome']}"
     fingerprint = f" ({step['system_fingerprint']})" if step["system_fingerprint"] else ""
     return f"{step['model_returned']}{fingerprint}"
 
 
-def _between(sheet: Sheet, title: str, one: str, other: str) -> None:
+def _show_beside(sheet: Sheet, title: str, one: str, other: str) -> None:
     if title:
-        sheet.put((f"       {title}", "warn"))
-    sheet.beside([(shown(one), "gone")], [(shown(other), "come")], indent=9)
+        sheet.print_line((f"       {title}", "warn"))
+    sheet.print_columns([(display_text(one), "gone")], [(display_text(other), "come")], indent=9)
 
 
-def _difference(part: str, difference: Shape, sheet: Sheet) -> None:
+def _show_difference(part: str, difference: Shape, sheet: Sheet) -> None:
     """One place at which requests or answers part: its pointer, and what stands there on either side."""
     title = {"request": "request", "volatile": "outside of the key", "answer": "answer"}[part]
-    sheet.put((f"       {title} {shown(difference['pointer'] or '/')}", "warn"))
+    sheet.print_line((f"       {title} {display_text(difference['pointer'] or '/')}", "warn"))
     if "words" in difference:
-        sheet.beside(list(_words(difference["words"], "gone")), list(_words(difference["words"], "come")), indent=9)
+        sheet.print_columns(
+            list(_marked_words(difference["words"], "gone")), list(_marked_words(difference["words"], "come")), indent=9
+        )
         return
     only = difference.get("only")
-    here = [("(nothing)", "dim")] if only == "b" else [(shown(difference["a"]), "gone")]
-    there = [("(nothing)", "dim")] if only == "a" else [(shown(difference["b"]), "come")]
-    sheet.beside(here, there, indent=9)
+    here = [("(nothing)", "dim")] if only == "b" else [(display_text(difference["a"]), "gone")]
+    there = [("(nothing)", "dim")] if only == "a" else [(display_text(difference["b"]), "come")]
+    sheet.print_columns(here, there, indent=9)
 
 
-def _words(pieces: Sequence[Sequence[str]], fate: str) -> Iterator[Run]:
-    """One of the two texts, with what only it has marked."""
+def _marked_words(pieces: Sequence[Sequence[str]], fate: str) -> Iterator[StyledText]:
+    """Yield one of the two texts with the parts marked that the other does not have."""
     for what, text in pieces:
         if what in ("same", fate):
-            yield shown(text), fate if what == fate else None
+            yield display_text(text), fate if what == fate else None
 
 
-def _verdict(told: Shape) -> Iterator[str]:
-    first, cause, counts = told["first"], told["cause"], told["counts"]
-    if told["same"]:
-        yield "the runs are the same: every call was asked and answered alike"
+def _verdict_sentences(diff: Shape) -> Iterator[str]:
+    first, cause, counts = diff["first"], diff["cause"], diff["counts"]
+    if diff["same"]:
+        yield "the runs are the same: all requests and answers are equal"
     if cause and first != cause:
-        yield f"the runs first differ at {shown(first['words'])}; nothing follows from that"
+        yield f"the runs first differ at {display_text(first['words'])}; no later difference follows from it"
     if cause:
-        follow = f"; {_calls(cause['leads_to'], 'later', 'follows', 'follow')} from that" if cause["leads_to"] else ""
-        yield f"the runs part at {shown(cause['words'])}{follow}"
-    if (others := told["roots"] - (first != cause) - 1) > 0:
-        yield f"{counted(others, 'more difference')} that {'follows' if others == 1 else 'follow'} from nothing before"
+        follow = (
+            f"; {_calls_clause(cause['leads_to'], 'later', 'follows', 'follow')} from that" if cause["leads_to"] else ""
+        )
+        yield f"the runs diverge at {display_text(cause['words'])}{follow}"
+    if (others := diff["roots"] - (first != cause) - 1) > 0:
+        yield f"{count_text(others, 'more difference')} that {'does' if others == 1 else 'do'} not follow from earlier ones"
     if more := counts.get("volatile"):
-        yield f"{_calls(more, '', 'differs', 'differ')} only outside of the key, which no replay minds"
+        yield f"{_calls_clause(more, '', 'differs', 'differ')} only outside the key, which replay ignores"
     if more := counts.get("unexamined"):
-        yield f"{_calls(more, 'more', 'was', 'were')} not looked at closely: too many differ"
+        yield f"{_calls_clause(more, 'more', 'was', 'were')} not examined: too many calls differ"
 
 
-def _calls(number: int, which: str, one: str, several: str) -> str:
-    return f"{counted(number, f'{which} call'.strip())} {one if number == 1 else several}"
+def _calls_clause(number: int, which: str, one: str, several: str) -> str:
+    return f"{count_text(number, f'{which} call'.strip())} {one if number == 1 else several}"

@@ -119,7 +119,7 @@ def test_a_miss_fails_the_step_and_is_explained_on_the_job_s_page(runner: Runner
     assert "/messages/0/content" in page
     assert '- "What is 1 + 2?"' in page
     assert '+ "What is 2 + 2?"' in page
-    assert "To mend it:" in page
+    assert "To fix it:" in page
     assert "step 2: POST https://api.openai.com/v1/chat/completions" in page
     assert "::error title=Not recorded::" in runner.log
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from calls.redaction.redactor import Redactor
-from proxy.commands.up import reserved
+from proxy.commands.up import reserve_ports
 from proxy.errors import Failure
-from proxy.processes.ports import free
-from proxy.processes.user_command import present
-from proxy.settings import load
-from proxy.worker.recordings import from_file
-from store.active_profiles import shipped
-from store.bundle.bundle import Bundle, Entry, seal, write
+from proxy.processes.ports import free_port
+from proxy.processes.user_command import require_command
+from proxy.settings import load_settings
+from proxy.worker.recordings import load_file
+from store.active_profiles import load_profiles
+from store.bundle.bundle import Bundle, Entry, bundle_lines, seal_line
 from tests.store.exchanges import conversation
 from tests.support.service import command, running
 
@@ -51,7 +51,7 @@ def test_a_command_that_does_not_exist(tmp_path: Path, data: Path) -> None:
 
 def test_a_command_that_is_a_directory(tmp_path: Path) -> None:
     with pytest.raises(Failure, match="it is a directory"):
-        present([str(tmp_path)])
+        require_command([str(tmp_path)])
 
 
 def test_a_flag_that_cannot_be_is_a_wrong_command_line(tmp_path: Path, data: Path) -> None:
@@ -87,10 +87,10 @@ def test_an_unknown_setting(tmp_path: Path) -> None:
 def test_a_mistyped_variable_and_not_somebody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLAYHEAD_SERVICE_HOST", "10.0.0.1")  # as Kubernetes does
     monkeypatch.setenv("PLAYHEAD_PORT", "tcp://10.0.0.1:8081")
-    assert load({}, None).proxy_port == 8080
+    assert load_settings({}, None).proxy_port == 8080
     monkeypatch.setenv("PLAYHEAD_PROXY_PROT", "8080")
     with pytest.raises(Failure, match="did you mean PLAYHEAD_PROXY_PORT"):
-        load({}, None)
+        load_settings({}, None)
 
 
 @pytest.mark.parametrize(
@@ -109,27 +109,27 @@ def test_a_wrong_setting_is_named_with_its_file_and_what_it_should_be(tmp_path: 
     file = tmp_path / "odd.toml"
     file.write_bytes(toml.encode(errors="surrogateescape"))
     with pytest.raises(Failure, match=f"odd.toml.*{words}"):
-        load({}, file)
+        load_settings({}, file)
 
 
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
         ("PLAYHEAD_WORKERS", "0", "PLAYHEAD_WORKERS: '0' should be greater"),
-        ("PLAYHEAD_UPSTREAMS", "a=b", "PLAYHEAD_UPSTREAMS is not JSON"),
+        ("PLAYHEAD_UPSTREAMS", "a=b", "PLAYHEAD_UPSTREAMS is not valid JSON"),
         ("PLAYHEAD_CONFIG", "gone.toml", "cannot read gone.toml"),
     ],
 )
 def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch, name: str, value: str, words: str) -> None:
     monkeypatch.setenv(name, value)
     with pytest.raises(Failure, match=words):
-        load({}, None)
+        load_settings({}, None)
 
 
 def test_an_empty_variable_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("DATA", "TOKEN", "DATABASE_URL", "CONFIG"):
         monkeypatch.setenv(f"PLAYHEAD_{name}", "")
-    found = load({}, None)
+    found = load_settings({}, None)
     assert (found.token, found.database_url, found.data.is_absolute()) == (None, None, True)
 
 
@@ -138,25 +138,25 @@ def test_a_token_may_come_from_a_file(tmp_path: Path, monkeypatch: pytest.Monkey
         file = tmp_path / name
         file.write_text(f"{name}-of-the-team\n")
         monkeypatch.setenv(f"PLAYHEAD_{name.upper()}_FILE", str(file))
-    found = load({}, None)
+    found = load_settings({}, None)
     told = [secret and secret.get_secret_value() for secret in (found.token, found.api_token)]
     assert told == ["token-of-the-team", "api_token-of-the-team"]
     (tmp_path / "token").unlink()
     with pytest.raises(Failure, match=f"token_file: cannot read {tmp_path}/token: No such file"):
-        load({}, None)
+        load_settings({}, None)
 
 
 def test_names_of_people_are_read_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "names.txt"
     monkeypatch.setenv("PLAYHEAD_REDACT_NAMES_FILE", str(file))
     with pytest.raises(Failure, match=r"redact_names_file: cannot read .+; name a file that holds names"):
-        load({}, None)
+        load_settings({}, None)
     for text, words in (("# none yet\n", "holds no names"), ("Ada Lovelace\nB\n", "'B' cannot be looked for")):
         file.write_text(text)
         with pytest.raises(Failure, match=words):
-            load({}, None)
+            load_settings({}, None)
     file.write_text("# staff\nAda Lovelace\n")
-    assert load({}, None).redact_names == ("Ada Lovelace",)
+    assert load_settings({}, None).redact_names == ("Ada Lovelace",)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_settings_that_would_open_recordings_are_refused(
     for name, value in variables.items():
         monkeypatch.setenv(f"PLAYHEAD_{name}", value)
     with pytest.raises(Failure, match=words):
-        load({}, None)
+        load_settings({}, None)
 
 
 def test_a_port_in_use(tmp_path: Path, data: Path) -> None:
@@ -192,15 +192,18 @@ def test_a_part_needs_its_own_port_only(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         for part, its, others in (("proxy", "proxy_port", "api_port"), ("store", "api_port", "proxy_port")):
             flags = {"data": tmp_path, "part": part}
-            with reserved(load({**flags, its: 0, others: port}, None)) as ports:
+            with reserve_ports(load_settings({**flags, its: 0, others: port}, None)) as ports:
                 assert port in ports
-            with pytest.raises(Failure, match="choose another port"), reserved(load({**flags, its: port}, None)):
+            with (
+                pytest.raises(Failure, match="choose another port"),
+                reserve_ports(load_settings({**flags, its: port}, None)),
+            ):
                 pass
 
 
 def test_an_address_of_another_machine() -> None:
     with pytest.raises(Failure, match=r"192\.0\.2\.1.*choose an address of this machine with --listen"):
-        free("192.0.2.1", 0)
+        free_port("192.0.2.1", 0)
 
 
 @pytest.mark.slow
@@ -268,7 +271,7 @@ def test_a_bundle_that_is_not_there(tmp_path: Path, data: Path) -> None:
 def _bundle(path: Path) -> bytes:
     """A sound bundle, there to be spoiled."""
     entries = tuple(Entry(exchange=exchange) for exchange in conversation(2))
-    whole = b"".join(write(Bundle(run={"id": "night"}, profiles="sha256:0", entries=entries)))
+    whole = b"".join(bundle_lines(Bundle(run={"id": "night"}, profiles="sha256:0", entries=entries)))
     path.write_bytes(whole)
     return whole
 
@@ -279,7 +282,7 @@ def _flipped(whole: bytes) -> bytes:
 
 
 def _newer(whole: bytes) -> bytes:
-    head = seal(b'{"playhead":"bundle","format":99,"anything":"else"}')
+    head = seal_line(b'{"playhead":"bundle","format":99,"anything":"else"}')
     return head + whole.partition(b"\n")[2]
 
 
@@ -307,23 +310,23 @@ def test_a_bundle_that_is_not_as_it_was_written_is_not_replayed(
 def test_a_compressed_bundle_is_read(tmp_path: Path) -> None:
     path = tmp_path / "night.jsonl.gz"
     path.write_bytes(gzip.compress(_bundle(tmp_path / "night.jsonl")))
-    assert len(from_file(path, REDACTOR, shipped(None)).entries) == 2
+    assert len(load_file(path, REDACTOR, load_profiles(None)).entries) == 2
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
         (bytes(range(256)), "binary"),
-        (b'{"request": {}, "response": 1}\n', "none of it can be: line 1"),
+        (b'{"request": {}, "response": 1}\n', "every entry was skipped; the first: line 1"),
         (b'{ "playhead": "bundle", "format": 99 }\n', "version 99"),
-        (gzip.compress(b"{}", mtime=0)[:-9], "its gzip breaks off"),
+        (gzip.compress(b"{}", mtime=0)[:-9], "its gzip data is incomplete"),
     ],
 )
 def test_a_file_that_holds_no_recording_is_not_replayed(tmp_path: Path, content: bytes, words: str) -> None:
     path = tmp_path / "odd.jsonl"
     path.write_bytes(content)
     with pytest.raises(Failure, match=words) as failure:
-        from_file(path, REDACTOR, shipped(None))
+        load_file(path, REDACTOR, load_profiles(None))
     assert "\n" not in str(failure.value)
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from calls.derive import derive
+from calls.derive import derive_call
 from calls.model import Body, Exchange, Headers, Json, Request
 from proxy.recording.run_identity import identify
-from store.active_profiles import shipped
-from store.attribution.run_assignment import filed, trace_of
+from store.active_profiles import load_profiles
+from store.attribution.run_assignment import assign_run, assignable_trace
 
 CAPTURES = Path(__file__).with_name("captures")
 OWNER = "18f3a2"
@@ -23,7 +23,7 @@ CHAT = "https://api.openai.com/v1/chat/completions"
 MESSAGES = "https://api.anthropic.com/v1/messages?beta=true"
 SESSION = "3f2a9c1e-8b7d-4c6a-9e5f-0a1b2c3d4e5f"
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
-understood = partial(derive, profiles=shipped(None))
+understood = partial(derive_call, profiles=load_profiles(None))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +145,7 @@ def drained(client: Client, credentials: tuple[str, str] | None = None) -> Excha
         run_evidence=told.evidence,
         actor=told.actor,
     )
-    return filed(exchange, understood(exchange))
+    return assign_run(exchange, understood(exchange))
 
 
 @pytest.mark.parametrize("name", CLIENTS)
@@ -174,12 +174,12 @@ def test_no_client_s_run_hangs_on_a_trace(name: str) -> None:
         run=client.run,
         source=client.source,
     )
-    assert trace_of(drained(traced)) is None
+    assert assignable_trace(drained(traced)) is None
 
 
 def test_a_client_that_only_traces_may_share_its_trace() -> None:
     found = drained(Client(headers=(("traceparent", f"00-{TRACE}-b7ad6b7169203331-01"),), run=OWNER, source="owner"))
-    assert (found.run, trace_of(found)) == (OWNER, TRACE)
+    assert (found.run, assignable_trace(found)) == (OWNER, TRACE)
 
 
 FORGED = ("../other", "a b", "x" * 200, "x" * 600, "\u202e", "", "run\ttab", "{}", "é")

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from calls.model import Exchange
-from store.active_profiles import shipped
-from store.bundle.bundle import Bundle, Entry, write
+from store.active_profiles import load_profiles
+from store.bundle.bundle import Bundle, Entry, bundle_lines
 from tests.store.exchanges import conversation
 from tests.support.service import command, running
 
@@ -49,10 +49,10 @@ class Desk:
 def bundle_file(place: Path, exchanges: Sequence[Exchange], run: str = "run-1") -> Path:
     bundle = Bundle(
         run={"id": run, "labels": {"team": "support"}},
-        profiles=shipped(None).digest,
+        profiles=load_profiles(None).digest,
         entries=tuple(Entry(exchange=one) for one in exchanges),
     )
-    place.write_bytes(b"".join(write(bundle)))
+    place.write_bytes(b"".join(bundle_lines(bundle)))
     return place
 
 
@@ -86,8 +86,12 @@ async def test_what_was_imported_is_listed_shown_explained_and_carried_on(desk: 
     assert "200 truncated" in whole.out
 
     call = json.loads((await desk("show", "run-1", "--json")).out)["items"][1]
-    assert json.loads((await desk("show", call["id"])).out) == call
-    assert json.loads((await desk("show", "run-1", "2")).out) == call
+    assert json.loads((await desk("show", call["id"], "--json")).out) == call
+    assert json.loads((await desk("show", "run-1", "2", "--json")).out) == call
+    for words in ((call["id"],), ("run-1", "2")):
+        step = (await desk("show", *words)).out
+        assert step.startswith("step 2 of run run-1\n")
+        assert json.loads(step.partition("\nrequest\n")[2].partition("\n\nanswer\n")[0]) == call["request"]
     beyond = await desk("show", "run-1", "99")
     assert beyond.code == 125
     assert "run-1 has no step 99: its last step is" in beyond.err
@@ -131,7 +135,7 @@ async def test_a_shell_is_given_the_token_and_who_is_set_otherwise_than_the_up_i
         secret = await desk("record", "--config", other, "--", "true")
         elsewhere = await desk("ls", "--config", other, "--database-url", f"{database_url}-other")
     assert (apart.code, "body_limit: set otherwise here" in apart.err) == (0, True), apart.err
-    assert (secret.code, f"start that again with --config {other}" in secret.err) == (125, True), secret.err
+    assert (secret.code, f"restart it with --config {other}" in secret.err) == (125, True), secret.err
     assert (elsewhere.code, "names another database" in elsewhere.err) == (125, True), elsewhere.err
 
 
@@ -171,7 +175,7 @@ async def test_a_step_beyond_the_recording_is_refused(data: Path, tmp_path: Path
     file = bundle_file(tmp_path / "run.jsonl", conversation(2))
     done = await Desk(data=data)("replay", file, "--from-step", "3", "--", "true")
     assert done.code == 125
-    assert "run-1 ends at step 2, and none is left from step 3 on" in done.err
+    assert "run-1 ends at step 2, so it has no step 3" in done.err
 
 
 async def test_what_to_type_next_names_the_recording_as_it_was_typed(data: Path, tmp_path: Path) -> None:
@@ -210,7 +214,7 @@ def import_module(name):
     raise SystemExit("went on")
 
 proxy.cli.import_module = import_module
-proxy.cli.loaded("ls")
+proxy.cli.load_command("ls")
 """
     done = subprocess.run([sys.executable, "-c", swallows], capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")

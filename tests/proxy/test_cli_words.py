@@ -15,24 +15,27 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from proxy.cli import COMMANDS, HIDDEN, files, loaded, playhead
-from proxy.cli.common import moment
-from proxy.cli.look import _row, _table
-from proxy.commands.export import _place
-from proxy.commands.record import ASKED, checked, summary
-from proxy.doctor.client_probes import kind_of
-from proxy.doctor.doctor import ClientFinding, used_by
+from proxy.cli import COMMANDS, HIDDEN, files, load_command, playhead
+from proxy.cli.common import parse_time
+from proxy.cli.show import _run_row
+from proxy.commands.export import _open_output
+from proxy.commands.record import STORE_CHECKS, check_run_id, summary_text
+from proxy.doctor.client_probes import client_kind
+from proxy.doctor.doctor import ClientFinding, findings_for_command
 from proxy.errors import Failure
-from proxy.processes.store_client import Api, NotFound, lacks, segment
-from proxy.processes.user_command import present
-from proxy.terminal.text import typed
-from store.generations.build import lacking
+from proxy.processes.store_client import Api, NotFound, incomplete_reason, path_segment
+from proxy.processes.user_command import require_command
+from proxy.terminal.render_run import call_table
+from proxy.terminal.text import next_command
+from store.generations.build import unreplayable_reason
 from tests.store.exchanges import conversation
 
 WHOLE: dict[str, Any] = {
     "kind": "model",
     "operation": "chat",
     "model_requested": "gpt-5",
+    "model_returned": None,
+    "cost_usd": None,
     "method": "POST",
     "host": "weather.example.com",
     "path": "/now",
@@ -78,9 +81,9 @@ def test_an_option_that_no_command_has_is_none() -> None:
         (("record", "--run", "a b", "--", "true"), "use 1 to 128 of the characters"),
         (("env", "--run", "é"), "use 1 to 128 of the characters"),
         (("env", "--run", ".."), "use 1 to 128 of the characters"),
-        (("record", "--run", "last", "--", "true"), "every command takes it for the newest run"),
-        (("record", "--run=-x", "--", "true"), "every command takes it for an option"),
-        (("import", "--as", "x.jsonl", "file"), "every command takes it for a file"),
+        (("record", "--run", "last", "--", "true"), "commands read it as the newest run"),
+        (("record", "--run=-x", "--", "true"), "commands read it as an option"),
+        (("import", "--run", "x.jsonl", "file"), "commands read it as a file"),
     ],
 )
 def test_a_run_id_that_no_command_could_name_is_a_wrong_command_line(command: Sequence[str], why: str) -> None:
@@ -89,18 +92,20 @@ def test_a_run_id_that_no_command_could_name_is_a_wrong_command_line(command: Se
 
 @pytest.mark.parametrize("host", ["a b", "https://api.example.com", "api.example.com:443", "a.*.example", ""])
 def test_a_host_that_no_request_can_go_to_is_a_wrong_command_line(host: str) -> None:
-    assert "is no host: write api.example.com or *.example.com" in wrong("replay", "--allow-host", host, "r", "true")
+    assert "is not a host: write api.example.com or *.example.com" in wrong(
+        "replay", "--allowed-hosts", f"ok.example,{host}", "r", "true"
+    )
 
 
 @pytest.mark.parametrize("label", ["team", "=support", ""])
 def test_a_label_without_a_name_or_a_value_is_a_wrong_command_line(label: str) -> None:
-    assert "is not of the form key=value" in wrong("record", "--label", label, "--", "true")
+    assert "is not a label: write it as key=value" in wrong("record", "--label", label, "--", "true")
 
 
 def test_every_way_to_name_a_run_says_what_a_name_can_be() -> None:
     named = [
         parameter
-        for command in filter(None, map(loaded, COMMANDS))
+        for command in filter(None, map(load_command, COMMANDS))
         for parameter in command.params
         if isinstance(parameter, click.Option) and "--run" in parameter.opts
     ]
@@ -109,7 +114,7 @@ def test_every_way_to_name_a_run_says_what_a_name_can_be() -> None:
 
 
 def test_a_table_shows_what_leads_to_a_call_and_its_branch() -> None:
-    head, rows = _table(
+    head, rows = call_table(
         [
             call(1, branch=1),
             call(2, kind="tool", branch=1, executes={"call": "call-1", "step": 1, "tool_call": "a"}),
@@ -122,9 +127,9 @@ def test_a_table_shows_what_leads_to_a_call_and_its_branch() -> None:
 
 
 def test_a_table_has_no_column_of_which_nothing_is_known() -> None:
-    assert _table([call(1), call(2)])[0] == ("STEP", "CALL", "STATUS", "MS", "TOKENS", "ANSWER")
+    assert call_table([call(1), call(2)])[0] == ("STEP", "CALL", "STATUS", "MS", "TOKENS", "COST", "ANSWER")
     linked = [call(1, branch=1), call(2, branch=1, follows=[{"call": "call-1", "step": 1, "by": ["a"]}])]
-    assert _table(linked)[0][:3] == ("STEP", "FROM", "CALL")
+    assert call_table(linked)[0][:3] == ("STEP", "FROM", "CALL")
 
 
 FOUND = (
@@ -155,22 +160,22 @@ def test_a_command_is_judged_by_the_clients_that_it_uses(
         (tmp_path / name).write_text(f"{first}\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.chdir(tmp_path)
-    assert [found.client for found in used_by(command, os.environ, FOUND)] == clients
+    assert [found.client for found in findings_for_command(command, os.environ, FOUND)] == clients
 
 
 def test_a_program_that_is_no_script_is_known_by_its_name_only() -> None:
-    assert kind_of(("cat",), os.environ) is None
+    assert client_kind(("cat",), os.environ) is None
 
 
 def test_every_command_is_what_the_list_says_and_only_its_own_module_is_imported() -> None:
     for name, (_, short) in COMMANDS.items():
-        command = loaded(name)
+        command = load_command(name)
         assert command is not None
         assert command.get_short_help_str(100) == short
     code = "import sys, proxy.cli; print([name for name in sys.modules if name.startswith(('proxy.cli.', 'store', 'calls'))])"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"
-    assert loaded("nothing") is None
+    assert load_command("nothing") is None
 
 
 def test_the_list_has_every_command_of_every_module() -> None:
@@ -196,57 +201,62 @@ class Behind(Api):
 
 
 def test_a_record_waits_for_a_store_that_is_slow_and_not_for_one_in_trouble() -> None:
-    assert lacks(Behind(False, False, True), "r", ASKED) is None
-    assert lacks(Behind(False, troubles=["No space left"]), "r", ASKED) == "No space left"
-    assert lacks(Behind(*[False] * ASKED), "r", ASKED) == "the store server has not come to the end of it"
+    assert incomplete_reason(Behind(False, False, True), "r", STORE_CHECKS) is None
+    assert incomplete_reason(Behind(False, troubles=["No space left"]), "r", STORE_CHECKS) == "No space left"
+    assert (
+        incomplete_reason(Behind(*[False] * STORE_CHECKS), "r", STORE_CHECKS)
+        == "the store server has not processed all of it yet"
+    )
 
 
 RUN = {"id": "r", "gaps": 0, "complete": True}
 
 
 def test_nothing_was_recorded_is_only_said_where_the_store_has_everything() -> None:
-    assert "recorded nothing under r: no call came through" in summary(RUN, [])
-    assert summary(RUN | {"isolation": "captive"}, []).endswith("recorded nothing under r: the command made no call")
-    late = summary(RUN, [], "No space left")
+    assert "recorded nothing under r: no call came through" in summary_text(RUN, [])
+    assert summary_text(RUN | {"isolation": "captive"}, []).endswith(
+        "recorded nothing under r: the command made no call"
+    )
+    late = summary_text(RUN, [], "No space left")
     assert "nothing" not in late
-    assert "r may lack calls as yet, 0 are stored: No space left" in late
+    assert "r is not completely stored yet, 0 calls are: No space left" in late
 
 
 def test_a_run_in_which_something_is_cut_is_not_offered_as_if_it_were_whole() -> None:
     calls = [call(1)]
-    assert "incomplete" not in summary(RUN, calls)
-    assert "incomplete: something of it is cut" in summary({**RUN, "complete": False}, calls)
+    assert "incomplete" not in summary_text(RUN, calls)
+    assert "incomplete: something of it is cut" in summary_text({**RUN, "complete": False}, calls)
 
 
 def test_a_file_that_may_not_be_executed_is_told_from_a_command_that_is_not_there(tmp_path: Path) -> None:
     script = tmp_path / "agent.py"
     script.write_text("print(1)")
-    with pytest.raises(Failure, match="it may not be executed; make it so"):
-        present([str(script)])
+    with pytest.raises(Failure, match="it is not executable; run chmod"):
+        require_command([str(script)])
     with pytest.raises(Failure, match="there is no such command"):
-        present([str(tmp_path / "other.py")])
+        require_command([str(tmp_path / "other.py")])
 
 
 def test_a_time_is_also_said_as_so_long_ago() -> None:
-    assert moment("2026-11-21T18:30:00Z") == "2026-11-21T18:30:00Z"
-    assert moment(None) is None
-    since = datetime.fromisoformat(moment("7d") or "")
+    assert parse_time("2026-11-21T18:30:00Z") == "2026-11-21T18:30:00Z"
+    assert parse_time(None) is None
+    since = datetime.fromisoformat(parse_time("7d") or "")
     ago = datetime.now(UTC) - since
     assert timedelta(days=7) <= ago < timedelta(days=7, minutes=5)
-    with pytest.raises(click.UsageError, match=r"'yesterday' is no time: write .* or how long ago"):
-        moment("yesterday")
+    with pytest.raises(click.UsageError, match=r"invalid time 'yesterday': use 90s, .* or an RFC 3339 time"):
+        parse_time("yesterday")
 
 
 @pytest.mark.parametrize("name", [".", "..", ""])
 def test_a_name_that_would_be_another_path_is_that_of_nothing(name: str) -> None:
     with pytest.raises(NotFound, match="nothing here is called"):
-        segment(name)
+        path_segment(name)
     with pytest.raises(Failure, match="cannot be a run id"):
-        checked(name)
+        check_run_id(name)
 
 
 def test_a_directory_is_no_file_to_export_to(tmp_path: Path) -> None:
-    with pytest.raises(Failure, match="it is a directory; name a file in it"), _place(tmp_path):
+    with pytest.raises(Failure, match="it is a directory; name a file in it"), _open_output(tmp_path):
         pass
 
 
@@ -264,7 +274,7 @@ def test_a_reader_of_an_export_may_leave(tmp_path: Path, monkeypatch: pytest.Mon
     def left(*_: object) -> None:
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
-    monkeypatch.setattr(files, "asking", left)
+    monkeypatch.setattr(files, "query_store", left)
     done = CliRunner().invoke(playhead, ["export", "--data", str(tmp_path), "night"])
     assert (done.exit_code, done.output) == (1, ""), "as of any command whose reader leaves"
 
@@ -282,20 +292,20 @@ def test_what_was_too_large_is_mended_by_a_setting_and_not_by_recording_it_again
     short, *_ = conversation(1)
     assert short.response is not None
     cut = replace(short, response=replace(short.response, body=replace(short.response.body, truncated=True)))
-    assert lacking(short) is None
-    assert "if it is larger than body_limit, raise that setting" in (lacking(cut) or "")
+    assert unreplayable_reason(short) is None
+    assert "if a body is larger than body_limit, raise that setting" in (unreplayable_reason(cut) or "")
 
 
 def test_a_call_that_was_tried_again_says_how_often() -> None:
-    head, rows = _table([call(1), call(4, attempts=3)])
+    head, rows = call_table([call(1), call(4, attempts=3)])
     assert [row[head.index("STATUS")] for row in rows] == ["200", "200 (3 tries)"]
 
 
 def test_what_to_type_next_names_the_same_data_directory() -> None:
-    assert typed("show r") == "playhead show r"
+    assert next_command("show r") == "playhead show r"
     with click.Context(playhead) as context:
         context.params = {"data": Path("/srv/my data"), "database_url": "postgresql://me:secret@db/x"}
-        assert typed("replay r", "-- COMMAND") == "playhead replay r --data '/srv/my data' -- COMMAND"
+        assert next_command("replay r", "-- COMMAND") == "playhead replay r --data '/srv/my data' -- COMMAND"
 
 
 def test_a_run_with_a_name_is_listed_with_it() -> None:
@@ -305,5 +315,5 @@ def test_a_run_with_a_name_is_listed_with_it() -> None:
         "labels": {"team": "x"},
         "tokens": {"input_tokens": 1, "output_tokens": 2},
     }
-    row = _row({**run, "started_at": None, "calls": 2, "complete": True, "models": []})
+    row = _run_row({**run, "started_at": None, "calls": 2, "complete": True, "models": []})
     assert row == ("chain:1", "", "2", "3", "", "ticket 904 team=x")

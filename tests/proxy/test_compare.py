@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calls.model import Exchange
-from proxy.commands.bisect import BisectResult, Verdict, bracket, sentence
+from proxy.commands.bisect import BisectResult, Verdict, find_bracket, verdict_sentence
 from proxy.terminal.render_drift import show_drift
-from proxy.terminal.table import Sheet, cells, shown
-from store.active_profiles import shipped
-from store.bundle.bundle import Bundle, Entry, write
+from proxy.terminal.table import Sheet, display_text, display_width
+from store.active_profiles import load_profiles
+from store.bundle.bundle import Bundle, Entry, bundle_lines
 from tests.store.agents import MODEL, TOOL, Agent
 from tests.store.samples import NOON, SECOND, exchange
 from tests.support.service import command, running, surroundings
@@ -55,7 +55,9 @@ def kept(place: Path, name: str, agent: Agent) -> Path:
     """A bundle of what this agent did."""
     entries = tuple(Entry(exchange=each) for each in agent.run(name))
     file = place / f"{name}.jsonl"
-    file.write_bytes(b"".join(write(Bundle(run={"id": name}, profiles=shipped(None).digest, entries=entries))))
+    file.write_bytes(
+        b"".join(bundle_lines(Bundle(run={"id": name}, profiles=load_profiles(None).digest, entries=entries)))
+    )
     return file
 
 
@@ -88,7 +90,7 @@ async def test_files_that_differ_exit_with_1_and_say_where_and_why(home: Path) -
     lines = done.out.splitlines()
     assert lines[2:5] == [
         "= 3 equal calls",
-        "≠    4  POST tools.example.com/search  answered otherwise",
+        "≠    4  POST tools.example.com/search  answered differently",
         "       answer /found",
     ]
     assert lines[5].split("│") == [
@@ -96,7 +98,7 @@ async def test_files_that_differ_exit_with_1_and_say_where_and_why(home: Path) -
         " {+omega \\x1b[31mred\\u202e \u4e16\u754c+}",
     ]
     assert lines[6] == "› 4 equal calls and 4 calls that follow from step 4"
-    assert lines[-1].startswith("the runs part at step 4 (POST tools.example.com/search): ")
+    assert lines[-1].startswith("the runs diverge at step 4 (POST tools.example.com/search): ")
     assert all(char.isprintable() for line in lines for char in line)
 
 
@@ -216,8 +218,8 @@ async def test_of_several_answers_the_first_that_turns_the_outcome_is_found(home
     ("judges", "why"),
     [
         ("1", "it fails with the answers of GOOD"),
-        ("0", "it succeeds with all answers of BAD as well"),
-        ("125", "it exited with 125, which says that it cannot be judged"),
+        ("0", "it succeeds with all answers of BAD, so they are not"),
+        ("125", "it exited with 125, which means that it cannot be judged"),
     ],
 )
 async def test_a_command_that_does_not_behave_as_the_runs_did_is_said_to(home: Path, judges: str, why: str) -> None:
@@ -257,7 +259,7 @@ async def test_a_time_in_each_answer_does_not_hide_the_answer_that_matters(home:
         )
         assert (done.code, " missed" in done.err) == (0, False), done.err
     else:
-        assert "all that differs is tried" in done.err
+        assert "trying every difference" in done.err
         assert done.code in (0, 1), done.err
 
 
@@ -297,7 +299,7 @@ async def test_of_two_tools_in_parallel_the_one_that_matters_is_found(home: Path
 
 def test_answers_that_cannot_be_tried_apart_are_all_named() -> None:
     culprits: Any = [SimpleNamespace(where=f"step {number} (POST tools.example.com/search)") for number in (3, 4)]
-    words = sentence(BisectResult(culprits=culprits, alone=None, trials=()))
+    words = verdict_sentence(BisectResult(culprits=culprits, alone=None, trials=()))
     assert words.startswith(
         "step 3 (POST tools.example.com/search) and step 4 (POST tools.example.com/search): with these answers of BAD the command fails; "
     )
@@ -338,8 +340,8 @@ def side_by_side(
         ]
         messages = [*messages, message, *said]
     entries = tuple(Entry(exchange=each) for each in made)
-    bundle = Bundle(run={"id": name}, profiles=shipped(None).digest, entries=entries)
-    (place / f"{name}.jsonl").write_bytes(b"".join(write(bundle)))
+    bundle = Bundle(run={"id": name}, profiles=load_profiles(None).digest, entries=entries)
+    (place / f"{name}.jsonl").write_bytes(b"".join(bundle_lines(bundle)))
 
 
 async def test_runs_that_differ_only_in_what_answers_make_anew_are_the_same(home: Path) -> None:
@@ -366,7 +368,9 @@ async def test_without_a_command_it_is_where_the_runs_part(home: Path) -> None:
     kept(home, "bad", finding(1))
     done = await typed(home, "bisect", "good.jsonl", "bad.jsonl")
     assert done.code == 0
-    assert done.out.startswith("step 4 (POST tools.example.com/search): the same request was answered otherwise")
+    assert done.out.startswith(
+        "step 4 (POST tools.example.com/search): a tool or service answered the same request differently"
+    )
 
 
 async def test_runs_without_an_answer_to_try_are_refused(home: Path) -> None:
@@ -374,8 +378,8 @@ async def test_runs_without_an_answer_to_try_are_refused(home: Path) -> None:
     kept(home, "bad", Agent(turns=1, system="Be verbose."))
     done = await typed(home, "bisect", "good.jsonl", "bad.jsonl", "--", "true")
     assert done.code == 125
-    assert "no request that both runs made was answered otherwise" in done.err
-    assert "step 1 (POST api.openai.com/v1/chat/completions): the request is another one" in done.err
+    assert "no request that both runs made was answered differently" in done.err
+    assert "step 1 (POST api.openai.com/v1/chat/completions): the request differs" in done.err
 
 
 @given(st.integers(1, 60), st.data())
@@ -388,7 +392,7 @@ def test_a_bracket_closes_around_the_turn_whatever_must_be_skipped(count: int, d
         tried.append(number)
         return "skip" if number in skipped else "bad" if number >= turn else "good"
 
-    low, high = asyncio.run(bracket(count, judge))
+    low, high = asyncio.run(find_bracket(count, judge))
     assert low < turn <= high
     assert skipped.issuperset(range(low + 1, high))
     assert len(set(tried)) == len(tried)
@@ -403,33 +407,33 @@ def test_drift_of_one_model_says_nothing_about_the_others() -> None:
         show_drift(told, Sheet(width=200, colour=False), ["--model nope"])
         show_drift(told, Sheet(width=200, colour=False))
     assert lines == [
-        "no model has answered for --model nope; leave that out to see which have: playhead drift",
+        "no model has answered for --model nope; leave these options out to see which have: playhead drift",
         "no model has answered yet; record a run with: playhead record -- COMMAND",
     ]
 
 
 @given(st.text())
 def test_whatever_came_over_the_wire_is_shown_and_never_obeyed(text: str) -> None:
-    assert all(char.isprintable() for char in shown(text))
+    assert all(char.isprintable() for char in display_text(text))
 
 
 @given(st.lists(st.text(min_size=1), max_size=3), st.integers(20, 120))
 def test_no_line_is_wider_than_the_terminal(texts: list[str], width: int) -> None:
     lines: list[str] = []
     sheet = Sheet(width=width, colour=False)
-    runs = [(shown(text), "gone") for text in texts]
+    runs = [(display_text(text), "gone") for text in texts]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("proxy.terminal.table.click.echo", lambda line, color: lines.append(line))
-        sheet.put(*runs)
-        sheet.beside(runs, runs, indent=9)
+        sheet.print_line(*runs)
+        sheet.print_columns(runs, runs, indent=9)
     assert lines
-    assert all(cells(line) <= width for line in lines)
+    assert all(display_width(line) <= width for line in lines)
 
 
 def test_colour_is_for_terminals_alone() -> None:
     lines: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("proxy.terminal.table.click.echo", lambda line, color: lines.append(line))
-        Sheet(width=80, colour=True).put(("gone", "gone"))
-        Sheet(width=80, colour=False).put(("gone", "gone"))
+        Sheet(width=80, colour=True).print_line(("gone", "gone"))
+        Sheet(width=80, colour=False).print_line(("gone", "gone"))
     assert lines == ["\x1b[31mgone\x1b[0m", "gone"]

@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.demo import model, offline, service
-from proxy.demo.demo import Story, prepared, told
+from proxy.demo.demo import Story, prepare_directory, run_story
 from proxy.demo.screen import Screen
-from proxy.demo.servers import ModelHandler, TicketHandler, start
+from proxy.demo.servers import ModelHandler, TicketHandler, start_server
 from proxy.demo.service import Shell
 from proxy.errors import Failure
 
@@ -65,7 +65,7 @@ def story(tmp_path: Path, screen: Screen, *, agent: str = MISSING, up: str = "")
     for name, text in (("playhead", PLAYHEAD.format(up=up)), ("python", PYTHON.format(agent=agent))):
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
-    shell = prepared(tmp_path / "home")
+    shell = prepare_directory(tmp_path / "home")
     return Story(
         shell=Shell(directory=shell.directory, programs=programs), screen=screen, run="demo-0000", offline=False
     )
@@ -82,7 +82,7 @@ def lives(pid: str) -> bool:
 
 
 async def test_the_story_is_told_to_its_end(tmp_path: Path, screen: Screen) -> None:
-    assert await told(story(tmp_path, screen)) == 0
+    assert await run_story(story(tmp_path, screen)) == 0
     text = shown(screen)
     for words in (
         "$ playhead record --run demo-0000 -- python agent.py",
@@ -95,7 +95,7 @@ async def test_the_story_is_told_to_its_end(tmp_path: Path, screen: Screen) -> N
 
 
 async def test_it_leaves_nothing_running_and_keeps_to_its_directory(tmp_path: Path, screen: Screen) -> None:
-    await told(story(tmp_path, screen))
+    await run_story(story(tmp_path, screen))
     home = tmp_path / "home"
     assert not lives((home / "up.pid").read_text())
     assert set((home / "data-seen").read_text().split()) == {str(home / "data")}
@@ -103,34 +103,34 @@ async def test_it_leaves_nothing_running_and_keeps_to_its_directory(tmp_path: Pa
 
 async def test_other_bytes_are_not_called_the_same(tmp_path: Path, screen: Screen) -> None:
     differing = MISSING + '; [ "$VERB" = replay ] && echo "model   something else"'
-    assert await told(story(tmp_path, screen, agent=differing)) == 1
+    assert await run_story(story(tmp_path, screen, agent=differing)) == 1
     assert "NOT the same" in shown(screen)
     assert "+model   something else" in shown(screen)
 
 
 async def test_an_answer_to_a_question_never_asked_is_a_failure(tmp_path: Path, screen: Screen) -> None:
-    assert await told(story(tmp_path, screen, agent="")) == 1
+    assert await run_story(story(tmp_path, screen, agent="")) == 1
     assert "this should have missed" in shown(screen)
 
 
 async def test_a_service_that_does_not_start_is_quoted(tmp_path: Path, screen: Screen) -> None:
     with pytest.raises(Failure, match="did not start: playhead: no room"):
-        await told(story(tmp_path, screen, up='echo "playhead: no room" >&2; exit 125'))
+        await run_story(story(tmp_path, screen, up='echo "playhead: no room" >&2; exit 125'))
 
 
 async def test_an_agent_that_fails_while_it_is_recorded_is_quoted(tmp_path: Path, screen: Screen) -> None:
     with pytest.raises(Failure, match="could not be recorded: broken"):
-        await told(story(tmp_path, screen, agent="echo broken >&2; exit 3"))
+        await run_story(story(tmp_path, screen, agent="echo broken >&2; exit 3"))
 
 
 async def test_ctrl_c_ends_what_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "STOP_WITHIN", 0.5)
+    monkeypatch.setattr(service, "STOP_TIMEOUT", 0.5)
     terminal = Watched("waiting for a model")
     hanging = story(tmp_path, Screen(terminal, {}), agent="echo $$ > agent.pid; echo waiting for a model; sleep 600")
 
     async def interrupted() -> None:
         async with asyncio.TaskGroup() as group:
-            group.create_task(told(hanging))
+            group.create_task(run_story(hanging))
             await terminal.seen.wait()
             raise Interrupted
 
@@ -163,14 +163,14 @@ class Watched(io.StringIO):
 def test_a_directory_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(Failure, match="choose another with --home"):
-        prepared(tmp_path / "file" / "home")
+        prepare_directory(tmp_path / "file" / "home")
 
 
 def test_a_directory_of_somebody_else_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uid = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
-    with pytest.raises(Failure, match="belongs to somebody else; choose another with --home"):
-        prepared(tmp_path)
+    with pytest.raises(Failure, match="belongs to another user; choose another with --home"):
+        prepare_directory(tmp_path)
 
 
 def test_colour_is_for_those_who_see_it() -> None:
@@ -185,29 +185,29 @@ def test_colour_is_for_those_who_see_it() -> None:
         ({"TERM": "dumb"}, False),
     ):
         terminal = Terminal()
-        Screen(terminal, environment).good("well")
+        Screen(terminal, environment).print_success("well")
         assert ("\033[32m" in terminal.getvalue()) is coloured
 
 
 @given(st.text(st.sampled_from("ab \n"), max_size=400), st.lists(st.integers(0, 400), max_size=5))
 def test_how_output_arrives_does_not_matter(text: str, cuts: list[int]) -> None:
     at_once, in_pieces = Screen(io.StringIO(), {}), Screen(io.StringIO(), {})
-    at_once.hear(text)
+    at_once.print_output(text)
     edges = [0, *sorted(cuts), len(text)]
     for begin, end in itertools.pairwise(edges):
-        in_pieces.hear(text[begin:end])
+        in_pieces.print_output(text[begin:end])
     assert shown(in_pieces) == shown(at_once)
     assert all(len(line) <= at_once.width for line in shown(at_once).split("\n"))
 
 
 @pytest.fixture
 def model_api() -> Iterator[str]:
-    yield from serving(start(ModelHandler))
+    yield from serving(start_server(ModelHandler))
 
 
 @pytest.fixture
 def tickets_api() -> Iterator[str]:
-    yield from serving(start(TicketHandler))
+    yield from serving(start_server(TicketHandler))
 
 
 def serving(server: ThreadingHTTPServer) -> Iterator[str]:
@@ -235,9 +235,11 @@ async def test_the_agent_talks_to_the_model_and_both_tools(
 
 @pytest.mark.parametrize("with_tools", [False, True])
 def test_a_stream_says_what_the_whole_answer_says(with_tools: bool) -> None:
-    said = model.plan("any refunds?") if with_tools else model.summary([{"tickets": [], "total": 0}])
-    whole = json.loads(model.whole(said, 400))
-    events = [json.loads(piece[6:]) for piece in list(model.streamed(said, 400, with_usage=True))[:-1]]
+    said = (
+        model.plan_tool_calls("any refunds?") if with_tools else model.summarize_results([{"tickets": [], "total": 0}])
+    )
+    whole = json.loads(model.whole_answer(said, 400))
+    events = [json.loads(piece[6:]) for piece in list(model.streamed_answer(said, 400, with_usage=True))[:-1]]
     deltas = [choice["delta"] for event in events for choice in event["choices"]]
     message = whole["choices"][0]["message"]
     assert "".join(delta.get("content") or "" for delta in deltas) == message["content"]
@@ -285,7 +287,7 @@ print(json.dumps([reached(("127.0.0.1", int(sys.argv[1]))), reached(("203.0.113.
 
 
 def test_a_cut_off_program_reaches_nothing_but_itself(model_api: str) -> None:
-    if not offline.allowed():
+    if not offline.can_leave_network():
         pytest.skip("this kernel or container lets nobody have a network namespace")
     line = offline.without_network([sys.executable, "-c", ASK, model_api.rpartition(":")[2]])
     out = subprocess.run(line, capture_output=True, text=True, check=True)
@@ -293,12 +295,12 @@ def test_a_cut_off_program_reaches_nothing_but_itself(model_api: str) -> None:
 
 
 def test_who_is_not_root_can_be_cut_off_too() -> None:
-    if os.geteuid() != 0 or not offline.allowed():
+    if os.geteuid() != 0 or not offline.can_leave_network():
         pytest.skip("only root can become somebody else to try it")
     # PR_SET_DUMPABLE: without an execve the kernel keeps /proc/self for root after a change of user.
     become = (
         "import ctypes, os; from proxy.demo import offline; os.setgroups([]); os.setgid(65534); os.setuid(65534);"
-        "ctypes.CDLL(None).prctl(4, 1, 0, 0, 0); offline.cut(); print(os.getuid(), os.listdir('/sys/class/net'))"
+        "ctypes.CDLL(None).prctl(4, 1, 0, 0, 0); offline.leave_network(); print(os.getuid(), os.listdir('/sys/class/net'))"
     )
     out = subprocess.run([sys.executable, "-c", become], capture_output=True, text=True, check=False)
     if "Operation not permitted" in out.stderr or "No space left" in out.stderr:

@@ -136,11 +136,11 @@ async def test_an_imported_cassette_is_a_run_like_any_other(tmp_path: Path, desk
 
     told = await desk("import", file)
     assert told.out.strip() == f"{file}: run talk, 3 exchanges imported"
-    assert "skipped interaction 2: 'nowhere' is not the address" in told.err
+    assert "skipped interaction 2: 'nowhere' is not the URL of an HTTP request" in told.err
     assert "no chunk boundaries" in told.err
     assert (await desk("import", file)).out.strip() == f"{file}: run talk, was here already"
 
-    [run] = json.loads((await desk("import", "--json", "--as", "other", file)).out)
+    [run] = json.loads((await desk("import", "--json", "--run", "other", file)).out)
     assert (run["id"], run["imported"], run["format"]) == ("other", 3, "vcr")
     assert [one["place"] for one in run["skipped"]] == ["interaction 2"]
 
@@ -171,9 +171,9 @@ async def test_what_goes_out_in_another_form_comes_in_and_answers_the_same(
         assert (told["exchanges"], told["skipped"], told["format"]) == (3, [], form)
         done = await desk("replay", file, "--", *agent)
         assert (done.out.splitlines(), done.code) == (SAID, 0), done.err
-    refused = await desk("import", file, "--as", "talk")
+    refused = await desk("import", file, "--run", "talk")
     assert refused.code == 125
-    assert "import it as another: --as NAME" in refused.err
+    assert "import it under another id: --run ID" in refused.err
 
 
 @pytest.mark.slow
@@ -207,13 +207,13 @@ async def test_a_secret_that_only_the_rules_of_today_know_keeps_a_run_in_the_hou
     for form in ("bundle", "vcr", "har"):
         refused = await desk("export", *today, "--format", form, "-o", out)
         assert refused.code == 125
-        assert "1/request/body/badge (a value that its name or a profile calls secret)" in refused.err
+        assert "1/request/body/badge (a value that is secret by its name or a profile)" in refused.err
         assert "0815" not in refused.err + refused.out
         assert not out.exists()
         assert not out.with_name(".out.part").exists()
     to_stdout = await desk("export", *today)
     assert (to_stdout.code, to_stdout.out) == (125, "")
-    for consent in (["--allow-secret", "1/request/body/*"], ["--force"]):
+    for consent in (["--allow-secret", "1/request/body/*"], ["--allow-secret", "*"]):
         assert (await desk("export", *today, "-o", out, *consent)).code == 0
         out.unlink()
 
@@ -235,13 +235,13 @@ async def test_headers_that_a_recorder_left_out_can_be_given(tmp_path: Path, des
     missed = await desk("replay", "bare", "--", sys.executable, "-c", agent)
     assert (missed.out.strip(), missed.code) == ("424", 1)
     assert "anthropic-version" in missed.err
-    assert (await desk("import", file, "--as", "given", "--header", "anthropic-version: 2023-06-01")).code == 0
+    assert (await desk("import", file, "--run", "given", "--header", "anthropic-version: 2023-06-01")).code == 0
     hit = await desk("replay", "given", "--", sys.executable, "-c", agent)
     assert (hit.out.strip(), hit.code) == ("200", 0)
 
 
 @pytest.mark.parametrize(
-    "arguments", [["import", "--as", "x", "a", "b"], ["import", "--header", "x", "a"], ["export", "x", "--json"]]
+    "arguments", [["import", "--run", "x", "a", "b"], ["import", "--header", "x", "a"], ["export", "x", "--json"]]
 )
 async def test_a_wrong_command_line_exits_with_2(tmp_path: Path, data: Path, arguments: list[str]) -> None:
     process = await asyncio.create_subprocess_exec(

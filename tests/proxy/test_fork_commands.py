@@ -6,8 +6,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from proxy.cli import playhead
-from proxy.commands.fork import summary
-from proxy.commands.override_file import overrides_of
+from proxy.commands.fork import summary_lines
+from proxy.commands.override_file import load_overrides
 from proxy.errors import Failure
 
 
@@ -18,11 +18,14 @@ def typed(*words: str) -> Result:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("fork", "last", "--", "true"), "Missing option '--from'"),
-        (("fork", "last", "--from", "-1", "--", "true"), "-1 is not in the range x>=0"),
-        (("fork", "last", "--from", "1", "--effects", "maybe", "--", "true"), "known are serve-recorded, block, allow"),
-        (("resume", "last", "--allow", "a b c", "--", "true"), "write HOST or 'METHOD HOST'"),
-        (("resume", "last", "--label", "x", "--", "true"), "--label x is not of the form key=value"),
+        (("fork", "last", "--", "true"), "Missing option '--after-step'"),
+        (("fork", "last", "--after-step", "-1", "--", "true"), "-1 is not in the range x>=0"),
+        (
+            ("fork", "last", "--after-step", "1", "--effects", "maybe", "--", "true"),
+            "use serve-recorded, block, allow",
+        ),
+        (("resume", "last", "--effects", "a b c=allow", "--", "true"), "write HOST or 'METHOD HOST'"),
+        (("resume", "last", "--label", "x", "--", "true"), "--label x is not a label: write it as key=value"),
     ],
 )
 def test_a_wrong_command_line_says_what_is_known(words: tuple[str, ...], said: str) -> None:
@@ -36,7 +39,7 @@ def test_what_was_edited_is_not_recorded_as_the_truth(tmp_path: Path) -> None:
     file.write_text("[[override]]\nstep = 1\ntext = 'x'\n")
     done = typed("replay", "last", "--override", str(file), "--on-miss", "record", "--", "true")
     assert done.exit_code == 2
-    assert "not both" in done.output
+    assert "edited answers are never recorded" in " ".join(done.output.split())
 
 
 @pytest.mark.parametrize("command", ["fork", "resume", "replay"])
@@ -46,22 +49,22 @@ def test_help_teaches(command: str) -> None:
 
 def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
     with pytest.raises(Failure, match=r"cannot read the overrides .*: No such file"):
-        overrides_of(tmp_path / "none.toml")
+        load_overrides(tmp_path / "none.toml")
     latin = tmp_path / "latin.toml"
     latin.write_bytes(b"text = '\xe9'")
     with pytest.raises(Failure, match="is not UTF-8"):
-        overrides_of(latin)
+        load_overrides(latin)
     wrong = tmp_path / "wrong.json"
     wrong.write_text('[\n{"step": 1}\n]')
     with pytest.raises(Failure, match=r"wrong.json: line 2: override 1: it changes nothing"):
-        overrides_of(wrong)
+        load_overrides(wrong)
 
 
 def test_what_a_worker_is_told_of_a_file(tmp_path: Path) -> None:
     file = tmp_path / "a.toml"
     file.write_text("\n[[override]]\nstep = 1\ntext = 'x'\n")
     told = {"overrides": [{"step": 1, "text": "x"}], "lines": [2], "overrides_file": str(file)}
-    assert (overrides_of(file), overrides_of(None)) == (told, {})
+    assert (load_overrides(file), load_overrides(None)) == (told, {})
 
 
 def test_a_summary_says_once_what_was_not_let_out_and_what_is_not_stored_yet() -> None:
@@ -69,12 +72,12 @@ def test_a_summary_says_once_what_was_not_let_out_and_what_is_not_stored_yet() -
     fork = {"parent": "a", "forked_at": 2, "blocked": 3, "blocked_calls": [{"asked": one} for one in asked]}
     report = {"served": 2, "edited": 0, "live": 4, "missed": 0, "unused": 0, "misses": [], "fork": fork}
     run = {"id": "b", "known_cost_usd": None, "unpriced": 0}
-    told = list(summary(run, report, "a"))
-    assert told[1].strip() == "2 calls answered free of charge, 4 live ($0.000000), 3 blocked"
+    told = list(summary_lines(run, report, "a"))
+    assert told[1].strip() == "2 calls answered free of charge, 4 live ($0), 3 blocked"
     assert [line.strip() for line in told if "blocked" in line][1:] == [
-        "blocked 2 times: POST https://mail.example/send: it may change something there; --allow 'POST mail.example'",
-        "blocked: DELETE https://crm.example/1: it may change something there; --allow 'DELETE crm.example'",
+        "blocked 2 times: POST https://mail.example/send: it may change something there; to let it out: --effects 'POST mail.example=allow'",
+        "blocked: DELETE https://crm.example/1: it may change something there; to let it out: --effects 'DELETE crm.example=allow'",
     ]
-    told = list(summary(run, report, "a", "the disk is full"))
+    told = list(summary_lines(run, report, "a", "the disk is full"))
     assert "4 live (at a cost that is not known yet)" in told[1]
-    assert told[2].strip() == "what was recorded waits in the spool, it is not all stored yet: the disk is full"
+    assert told[2].strip() == "not all stored yet, the rest waits in the spool: the disk is full"

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from calls.model import Exchange
-from store.active_profiles import shipped
-from store.bundle.bundle import Bundle, Entry, write
+from store.active_profiles import load_profiles
+from store.bundle.bundle import Bundle, Entry, bundle_lines
 from tests.calls.asking import TICKETS, asking
 from tests.calls.comparison.test_calibrate import agent, exchange
 from tests.support.h1 import Message, origin
@@ -44,7 +44,7 @@ async def typed(place: Path, *words: str | Path, stdin: int | None = asyncio.sub
 def bundle(place: Path, run: str, exchanges: Sequence[Exchange]) -> Path:
     entries = tuple(Entry(exchange=one) for one in exchanges)
     file = place / f"{run}.jsonl"
-    file.write_bytes(b"".join(write(Bundle(run={"id": run}, profiles=shipped().digest, entries=entries))))
+    file.write_bytes(b"".join(bundle_lines(Bundle(run={"id": run}, profiles=load_profiles().digest, entries=entries))))
     return file
 
 
@@ -99,7 +99,7 @@ async def test_recordings_that_stay_apart_are_exit_code_1(place: Path) -> None:
     bundle(place, "d", [exchange(asking(TICKETS, {"q": "What is the time?"}))])
     done = await typed(place, "calibrate", "c.jsonl", "d.jsonl")
     assert done.code == 1
-    assert "nothing says that it does not matter" in done.out
+    assert "nothing suggests that it does not matter" in done.out
 
 
 async def test_a_bundle_that_is_not_there_is_named(place: Path) -> None:
@@ -133,7 +133,7 @@ async def test_runs_are_compared_with_bundles_and_stored_calls_are_keyed_again(
         config.write_text(RULES)
         refused = await typed(tmp_path, "rekey", "a", "--data", data, "--config", config)
         assert refused.code == 125
-        assert "start `playhead up` again" in refused.err
+        assert "restart `playhead up`" in refused.err
     with_rules = ("--data", str(data), "--config", str(data.with_suffix(".toml")))
     async with running(data, "--database-url", database_url, config=RULES):
         dry = await typed(tmp_path, "rekey", "--all", "--dry-run", *with_rules)
@@ -150,7 +150,7 @@ async def test_runs_are_compared_with_bundles_and_stored_calls_are_keyed_again(
 async def test_what_is_to_be_keyed_again_must_be_said(tmp_path: Path, words: tuple[str, ...]) -> None:
     done = await typed(tmp_path, *words)
     assert done.code == 2
-    assert "Name the runs, or say --all." in done.err
+    assert "name runs, or give --all alone." in done.err
 
 
 AGENT = """

@@ -48,10 +48,10 @@ async def test_no_family_in_any_position_reaches_the_spool(tmp_path: Path) -> No
         with desk(tmp_path / place) as at:
             for family in FAMILIES:
                 one = at.begin(**_head(place, token(family)))
-                one.data("request", BODIES[place](token(family)) if place in BODIES else b"", 5)
-                one.ended("request", 6, ())
-                one.closed(7, "client_closed")
-                await one.kept()
+                one.record_data("request", BODIES[place](token(family)) if place in BODIES else b"", 5)
+                one.record_end("request", 6, ())
+                one.record_close(7, "client_closed")
+                await one.wait_until_recorded()
         raw = at.raw()
         assert len(at.exchanges()) == len(FAMILIES)
         leaked += [family for family in FAMILIES if _is_in(token(family), raw)]

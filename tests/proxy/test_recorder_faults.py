@@ -19,23 +19,23 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger, "RETRY", 0.02)
-    monkeypatch.setattr("store.spool.writer.RETRY", 0.02)
+    monkeypatch.setattr(ledger, "RETRY_AFTER", 0.02)
+    monkeypatch.setattr("store.spool.writer.RETRY_INTERVAL", 0.02)
 
 
 async def broken(at: Desk) -> None:
     """Let the disk fail, and be known to have failed."""
     at.disk.fails_with = errno.ENOSPC
     one = at.begin(run="breaker")
-    await one.kept()
+    await one.wait_until_recorded()
     assert at.spool.trouble is not None
-    one.closed(1, "completed")
+    one.record_close(1, "completed")
 
 
 async def mended(at: Desk) -> None:
     """Let the disk work, and the recorder find out by itself."""
     at.disk.fails_with = None
-    await until(lambda: at.spool.trouble is None and at.recorder.ledger.settle())
+    await until(lambda: at.spool.trouble is None and at.recorder.outbox.write_owed())
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -47,14 +47,14 @@ async def until(holds: Callable[[], bool]) -> None:
 
 async def a_call(at: Desk, run: str) -> bool:
     one = at.begin(run=run)
-    one.data("request", b"{}", 1)
-    one.ended("request", 2)
-    kept = await one.kept()
-    one.response(3, 200, "OK", "HTTP/1.1", ())
-    one.data("response", b"answer", 4)
-    one.ended("response", 5)
-    one.closed(6, "completed")
-    return kept and await one.kept()
+    one.record_data("request", b"{}", 1)
+    one.record_end("request", 2)
+    kept = await one.wait_until_recorded()
+    one.record_response_head(3, 200, "OK", "HTTP/1.1", ())
+    one.record_data("response", b"answer", 4)
+    one.record_end("response", 5)
+    one.record_close(6, "completed")
+    return kept and await one.wait_until_recorded()
 
 
 async def test_by_policy_gap_calls_go_on_and_the_run_says_what_is_missing(directory: Path) -> None:
@@ -79,19 +79,19 @@ async def test_by_policy_gap_calls_go_on_and_the_run_says_what_is_missing(direct
 async def test_nothing_is_kept_behind_what_was_lost(directory: Path) -> None:
     with desk(directory, max_bytes=6000) as at:
         one = at.begin(run="hole")
-        one.ended("request", 1)
-        one.response(2, 200, "OK", "HTTP/1.1", ())
-        one.data("response", b"kept;", 3)
+        one.record_end("request", 1)
+        one.record_response_head(2, 200, "OK", "HTTP/1.1", ())
+        one.record_data("response", b"kept;", 3)
         # Too large for what is left. It waits in the redactor, since a secret may begin at its end, and leaves it with the
         # next piece, for which there is room.
-        one.data("response", b"." * 8000 + b" sk-ab", 4)
-        one.data("response", b" and so on", 5)
-        one.ended("response", 5)
-        one.closed(6, "completed")
-        assert await one.kept()
+        one.record_data("response", b"." * 8000 + b" sk-ab", 4)
+        one.record_data("response", b" and so on", 5)
+        one.record_end("response", 5)
+        one.record_close(6, "completed")
+        assert await one.wait_until_recorded()
     exchange = at.exchanges()[one.id]
     assert exchange.response is not None
-    assert (exchange.response.body.data, exchange.truncated) == (b"kept;", True)
+    assert (exchange.response.body.data, exchange.is_truncated) == (b"kept;", True)
 
 
 async def test_by_policy_refuse_nothing_goes_on_unrecorded(directory: Path) -> None:
@@ -110,21 +110,21 @@ async def test_an_exchange_that_is_cut_by_a_full_disk_is_truncated_and_closed(
 ) -> None:
     with desk(directory, on_failure=policy) as at:
         one = at.begin(run="cut")
-        one.ended("request", 1)
-        one.response(2, 200, "OK", "HTTP/1.1", ())
-        one.data("response", b"kept;", 3)
-        assert await one.kept()
+        one.record_end("request", 1)
+        one.record_response_head(2, 200, "OK", "HTTP/1.1", ())
+        one.record_data("response", b"kept;", 3)
+        assert await one.wait_until_recorded()
         await broken(at)
-        one.data("response", b"lost", 4)
-        one.ended("response", 5)
-        one.closed(6, "completed")
-        assert await one.kept() == (policy == "gap")
+        one.record_data("response", b"lost", 4)
+        one.record_end("response", 5)
+        one.record_close(6, "completed")
+        assert await one.wait_until_recorded() == (policy == "gap")
         await mended(at)
     exchange = at.exchanges()[one.id]
 
     assert exchange.response is not None
     assert (exchange.response.body.data, exchange.response.body.size) == (b"kept;", 9)
-    assert exchange.truncated
+    assert exchange.is_truncated
     assert (exchange.outcome, exchange.ended_at) == (outcome, 6)
     assert [record for record in at.records() if isinstance(record, ExchangeClosed) and record.id == one.id]
     assert [gap.exchange for gap in at.gaps() if gap.run == "cut"] == [one.id]
@@ -133,7 +133,7 @@ async def test_an_exchange_that_is_cut_by_a_full_disk_is_truncated_and_closed(
 async def test_gaps_wait_for_nobody_s_traffic(directory: Path) -> None:
     with desk(directory) as at:
         await broken(at)
-        at.recorder.gap("quiet", "tunnelled")
+        at.recorder.record_gap("quiet", "tunnelled")
         at.disk.fails_with = None
         await until(lambda: "quiet" in {gap.run for gap in at.gaps()})
 
@@ -159,44 +159,46 @@ async def test_a_failed_sync_is_told_to_the_next_run(directory: Path) -> None:
 async def test_a_sync_that_failed_in_the_midst_of_an_answer_is_not_made_good_by_the_next(directory: Path) -> None:
     with desk(directory, durability="fsync", on_failure="refuse") as at:
         one = at.begin(run="during")
-        one.ended("request", 1)
-        assert await one.kept()
-        one.response(2, 200, "OK", "HTTP/1.1", ())
+        one.record_end("request", 1)
+        assert await one.wait_until_recorded()
+        one.record_response_head(2, 200, "OK", "HTTP/1.1", ())
         at.disk.sync_fails_with = errno.EIO
-        one.data("response", b"event", 3)
-        await until(lambda: at.spool.faults > 0)
+        one.record_data("response", b"event", 3)
+        await until(lambda: at.spool.fault_count > 0)
         at.disk.sync_fails_with = None
-        one.ended("response", 4)
-        one.closed(5, "completed")
-        assert not await one.kept()
+        one.record_end("response", 4)
+        one.record_close(5, "completed")
+        assert not await one.wait_until_recorded()
     assert [gap.exchange for gap in at.gaps() if gap.run == "during"] == [one.id]
 
 
 async def test_memory_does_not_grow_while_nothing_can_be_kept(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger, "OWED", 50)
+    monkeypatch.setattr(ledger, "MAX_OWED", 50)
     with desk(directory) as at:
         open_ones = [at.begin(run=f"r{n}") for n in range(100)]
-        await open_ones[-1].kept()
+        await open_ones[-1].wait_until_recorded()
         await broken(at)
         for one in open_ones:
-            one.data("request", b"x", 1)
-            one.ended("request", 2)
-            one.closed(3, "completed")
+            one.record_data("request", b"x", 1)
+            one.record_end("request", 2)
+            one.record_close(3, "completed")
         for n in range(200):
             await a_call(at, f"during {n}")
-        held = at.recorder.ledger
-        assert len(held._owed) <= 50
+        held = at.recorder.outbox
+        assert len(held._owed_records) <= 50
         assert len(held._gaps) <= 51
         await mended(at)
     # Nothing is lost in silence: what the last one counts came when no more names could be remembered.
     assert sum(gap.run.startswith("during") for gap in at.gaps()) < 50
-    assert any(gap.run == ledger.UNKNOWN and "more runs" in gap.reason and "times" in gap.reason for gap in at.gaps())
+    assert any(
+        gap.run == ledger.UNKNOWN_RUN and "further runs" in gap.reason and "times" in gap.reason for gap in at.gaps()
+    )
 
 
 async def test_how_full_a_spool_is_makes_no_reason_of_its_own(directory: Path) -> None:
     with desk(directory) as at:
         await broken(at)
         for full in range(3):
-            at.recorder.ledger.gap("run", f"the spool is full ({full} of 9 bytes)")
+            at.recorder.outbox.record_gap("run", f"the spool is full ({full} of 9 bytes)")
         await mended(at)
     assert [gap.reason for gap in at.gaps() if gap.run == "run"] == ["the spool is full (0 of 9 bytes) (3 times)"]

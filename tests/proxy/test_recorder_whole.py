@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from calls.events import Data, ExchangeClosed, MessageEnded, RequestStarted, ResponseStarted, decode
+from calls.events import Data, ExchangeClosed, MessageEnded, RequestStarted, ResponseStarted, decode_records
 from calls.model import Exchange, Headers
-from proxy.recording.exchange_recording import QUICK, Recording
+from proxy.recording.exchange_recording import REDACT_INLINE_BYTES, Recording
 from store.spool import Reader
 from tests.calls.secrets import TOKENS
 from tests.proxy.recorded_exchanges import JSON, Desk, desk
@@ -31,24 +31,24 @@ def directory(tmp_path: Path) -> Path:
 
 
 def told_whole(one: Recording, asked: bytes, answered: bytes, headers: Headers) -> None:
-    one.asked(asked, 3)
-    one.answered(5, 200, "OK", "HTTP/1.1", headers, answered, over=True)
+    one.record_request(asked, 3)
+    one.record_response(5, 200, "OK", "HTTP/1.1", headers, answered, completes_exchange=True)
 
 
 def told_in_parts(one: Recording, asked: bytes, answered: bytes, headers: Headers) -> None:
     if asked:
-        one.data("request", asked, 3)
-    one.ended("request", 3)
-    one.response(5, 200, "OK", "HTTP/1.1", headers)
+        one.record_data("request", asked, 3)
+    one.record_end("request", 3)
+    one.record_response_head(5, 200, "OK", "HTTP/1.1", headers)
     if answered:
-        one.data("response", answered, 5)
-    one.ended("response", 5)
-    one.closed(5, "completed")
+        one.record_data("response", answered, 5)
+    one.record_end("response", 5)
+    one.record_close(5, "completed")
 
 
 def payloads(at: Desk) -> list[list[type]]:
     """What lies together in the spool."""
-    return [[type(record) for record in decode(payload)] for _, payload in Reader(at.directory).read()]
+    return [[type(record) for record in decode_records(payload)] for _, payload in Reader(at.directory).read()]
 
 
 def alike(exchange: Exchange) -> Exchange:
@@ -66,9 +66,9 @@ def test_told_whole_it_is_the_exchange_that_its_parts_are(
         for body, headers in ((asked, sent), (answered, got))
     )
     with desk(tmp_path_factory.mktemp("whole") / "spool") as at:
-        for gathers in (False, True):
-            told_in_parts(at.begin(headers=sent, gathers=gathers), asked, answered, got)
-            told_whole(at.begin(headers=sent, gathers=gathers), asked, answered, got)
+        for buffers_request in (False, True):
+            told_in_parts(at.begin(headers=sent, buffers_request=buffers_request), asked, answered, got)
+            told_whole(at.begin(headers=sent, buffers_request=buffers_request), asked, answered, got)
     first, *others = map(alike, at.exchanges().values())
     assert others == [first] * 3
     assert SECRET not in at.raw()
@@ -76,24 +76,24 @@ def test_told_whole_it_is_the_exchange_that_its_parts_are(
 
 async def test_a_call_that_comes_whole_is_two_entries_of_the_spool(directory: Path) -> None:
     with desk(directory) as at:
-        one = at.begin(gathers=True)
-        one.asked(b"{}", 1)
-        assert one.kept_now()
+        one = at.begin(buffers_request=True)
+        one.record_request(b"{}", 1)
+        assert one.is_recorded_now()
         assert payloads(at) == [[RequestStarted, Data, MessageEnded]], "the request is kept before it goes on"
-        one.answered(2, 200, "OK", "HTTP/1.1", JSON, b"[]", over=True)
-        assert await one.kept()
+        one.record_response(2, 200, "OK", "HTTP/1.1", JSON, b"[]", completes_exchange=True)
+        assert await one.wait_until_recorded()
     assert payloads(at)[1:] == [[ResponseStarted, Data, MessageEnded, ExchangeClosed]]
 
 
 async def test_what_comes_of_a_request_in_pieces_is_kept_when_it_is_whole(directory: Path) -> None:
     with desk(directory) as at:
-        one = at.begin(gathers=True)
-        one.data("request", b'{"a":', 1)
-        one.data("request", b" 1}", 2)
-        one.ended("request", 3)
-        assert one.kept_now()
+        one = at.begin(buffers_request=True)
+        one.record_data("request", b'{"a":', 1)
+        one.record_data("request", b" 1}", 2)
+        one.record_end("request", 3)
+        assert one.is_recorded_now()
         assert payloads(at) == [[RequestStarted, Data, Data, MessageEnded]]
-        one.closed(4, "client_closed", "left")
+        one.record_close(4, "client_closed", "left")
     (exchange,) = at.exchanges().values()
     assert [chunk.at for chunk in exchange.request.body.chunks] == [1, 2]
 
@@ -101,35 +101,35 @@ async def test_what_comes_of_a_request_in_pieces_is_kept_when_it_is_whole(direct
 @pytest.mark.parametrize("left", [True, False])
 async def test_half_a_request_is_kept_when_more_will_not_come(directory: Path, left: bool) -> None:
     with desk(directory) as at:
-        one = at.begin(gathers=True)
-        one.data("request", b"half of it;", 1)
+        one = at.begin(buffers_request=True)
+        one.record_data("request", b"half of it;", 1)
         if left:
-            one.closed(2, "client_closed", "left")
+            one.record_close(2, "client_closed", "left")
         else:
-            one.response(2, 413, "Too Large", "HTTP/1.1", ())
-        assert await one.kept()
+            one.record_response_head(2, 413, "Too Large", "HTTP/1.1", ())
+        assert await one.wait_until_recorded()
         assert [type(record) for record in at.records()][:2] == [RequestStarted, Data]
 
 
 async def test_a_request_is_told_before_anybody_waits_for_it(directory: Path) -> None:
     with desk(directory) as at:
-        one = at.begin(gathers=True)
-        assert await one.kept()
+        one = at.begin(buffers_request=True)
+        assert await one.wait_until_recorded()
         assert payloads(at) == [[RequestStarted]]
 
 
 async def test_a_response_waits_in_line_behind_a_request_that_is_still_worked_on(directory: Path) -> None:
     with desk(directory) as at:
         one = at.begin(headers=ZIPPED)
-        one.data("request", gzip.compress(bytes(4 * QUICK)), 1)
-        one.ended("request", 2)
+        one.record_data("request", gzip.compress(bytes(4 * REDACT_INLINE_BYTES)), 1)
+        one.record_end("request", 2)
         told_early = 3, 413, "Too Large", "HTTP/1.1", JSON
-        one.response(*told_early)
-        one.data("response", b"[1, ", 4)
-        one.data("response", b"2]\n", 5)
-        one.ended("response", 6)
-        one.closed(7, "completed")
-        assert await one.kept()
+        one.record_response_head(*told_early)
+        one.record_data("response", b"[1, ", 4)
+        one.record_data("response", b"2]\n", 5)
+        one.record_end("response", 6)
+        one.record_close(7, "completed")
+        assert await one.wait_until_recorded()
     (exchange,) = at.exchanges().values()
     assert exchange.response is not None
     assert exchange.response.body.data == b"[1, 2]\n"
@@ -137,18 +137,18 @@ async def test_a_response_waits_in_line_behind_a_request_that_is_still_worked_on
 
 async def test_a_spool_in_trouble_is_told_the_parts(directory: Path) -> None:
     with desk(directory) as at:
-        one = at.begin(run="cut", gathers=True)
-        one.asked(b"kept", 1)
-        assert await one.kept()
+        one = at.begin(run="cut", buffers_request=True)
+        one.record_request(b"kept", 1)
+        assert await one.wait_until_recorded()
         at.disk.fails_with = errno.ENOSPC
-        await at.begin(run="breaker").kept()
+        await at.begin(run="breaker").wait_until_recorded()
         assert at.spool.trouble is not None
-        one.answered(2, 200, "OK", "HTTP/1.1", (), b"lost", over=True)
-        await one.kept()
+        one.record_response(2, 200, "OK", "HTTP/1.1", (), b"lost", completes_exchange=True)
+        await one.wait_until_recorded()
         at.disk.fails_with = None
         async with asyncio.timeout(10):
-            while at.spool.trouble or not at.recorder.ledger.settle():  # noqa: ASYNC110 - the spool's thread tells nobody
+            while at.spool.trouble or not at.recorder.outbox.write_owed():  # noqa: ASYNC110 - the spool's thread tells nobody
                 await asyncio.sleep(0.01)
     exchange = at.exchanges()[one.id]
-    assert (exchange.request.body.data, exchange.truncated, exchange.outcome) == (b"kept", True, "completed")
+    assert (exchange.request.body.data, exchange.is_truncated, exchange.outcome) == (b"kept", True, "completed")
     assert [gap.run for gap in at.gaps() if gap.exchange == one.id] == ["cut"]

@@ -8,16 +8,16 @@ from typing import Any, cast
 import pytest
 
 from calls.redaction.redactor import Redactor
-from proxy.cli.files import _imported, _Ways
+from proxy.cli.files import _import_file, _ImportOptions
 from proxy.commands.generations import Generations
 from proxy.errors import Failure
 from proxy.processes.command_processes import CommandProcesses
-from proxy.processes.store_client import Api, meant
-from proxy.run_names import file_of, no_file, unknown
-from store.bundle.bundle import Bundle, Entry, write
-from store.datadir import opened
-from store.foreign.read import named
-from store.generations.names import OF
+from proxy.processes.store_client import Api, resolve_run_name
+from proxy.run_names import missing_file_failure, recording_path, unknown_run_failure
+from store.bundle.bundle import Bundle, Entry, bundle_lines
+from store.datadir import open_data_dir
+from store.foreign.read import default_run_name
+from store.generations.names import GENERATION_OF
 from tests.store.exchanges import conversation
 
 
@@ -29,58 +29,63 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def kept(file: Path) -> Path:
     entries = tuple(Entry(exchange=exchange) for exchange in conversation(1))
-    file.write_bytes(b"".join(write(Bundle(run={"id": "night"}, profiles="sha256:0", entries=entries))))
+    file.write_bytes(b"".join(bundle_lines(Bundle(run={"id": "night"}, profiles="sha256:0", entries=entries))))
     return file
 
 
 def test_a_recording_goes_by_any_name(here: Path) -> None:
     for name in ("night", "night.jsonl", "a night"):
         kept(here / name)
-        assert file_of(name) == Path(name)
-        assert file_of(f"./{name}") == Path(name)
+        assert recording_path(name) == Path(name)
+        assert recording_path(f"./{name}") == Path(name)
 
 
 @pytest.mark.parametrize("content", ["notes\n", "", "[1]", "a: b\n", '{"a": 1}'])
 def test_what_lies_here_under_a_run_s_name_by_chance_is_not_meant(here: Path, content: str) -> None:
     (here / "night").write_text(content)
-    assert file_of("night") is None
-    assert "./night names it" in str(unknown("night"))
-    assert file_of("./night") == Path("night"), "whoever says that it is a file is told what is wrong with it"
+    assert recording_path("night") is None
+    assert "name it as ./night" in str(unknown_run_failure("night"))
+    assert recording_path("./night") == Path("night"), "whoever says that it is a file is told what is wrong with it"
 
 
 @pytest.mark.parametrize("name", ["night.jsonl", "night.yaml", "my notes"])
 def test_a_file_whose_name_is_a_file_s_is_meant_whatever_it_holds(here: Path, name: str) -> None:
     (here / name).write_text("notes\n")
-    assert file_of(name) == Path(name)
+    assert recording_path(name) == Path(name)
 
 
 def test_what_is_not_here_is_a_run(here: Path) -> None:
     (here / "night").mkdir()
-    assert file_of("night") is None
-    assert "there is no run day here; `playhead ls`" in str(unknown("day"))
+    assert recording_path("night") is None
+    assert "there is no run day here; `playhead ls`" in str(unknown_run_failure("day"))
 
 
 @pytest.mark.parametrize(
     ("name", "words"), [("/dev/null", "a pipe or a device"), ("./", "a directory"), ("./day", "no bundle ./day; make")]
 )
 def test_what_is_no_file_is_told_what_it_is(name: str, words: str) -> None:
-    assert words in str(no_file(name))
+    assert words in str(missing_file_failure(name))
 
 
 def test_a_file_that_would_be_a_run_that_nobody_can_name_is_not_imported(here: Path) -> None:
     file = here / "last.yaml"
     file.write_text("interactions: []\n")
-    ways = _Ways(
-        redactor=Redactor(key=bytes(32)), profiles="", names={file: named(file)}, name=None, form=None, added=()
+    ways = _ImportOptions(
+        redactor=Redactor(key=bytes(32)),
+        profiles="",
+        names={file: default_run_name(file)},
+        name=None,
+        form=None,
+        added=(),
     )
-    with pytest.raises(Failure, match=r"last.yaml would be run 'last', .*; name it with --as NAME"):
-        _imported(cast(Api, None), file, ways)
+    with pytest.raises(Failure, match=r"last.yaml would become run 'last', .*; choose one with --run ID"):
+        _import_file(cast(Api, None), file, ways)
 
 
 RUNS = [
     {"id": "empty", "calls": 0, "labels": {}},
-    {"id": "replay-1", "calls": 1, "labels": {OF: "night"}},
-    {"id": "night:g2", "calls": 2, "labels": {OF: "night"}},
+    {"id": "replay-1", "calls": 1, "labels": {GENERATION_OF: "night"}},
+    {"id": "night:g2", "calls": 2, "labels": {GENERATION_OF: "night"}},
     {"id": "night", "calls": 1, "labels": {}},
 ]
 
@@ -90,26 +95,26 @@ class StoreServer:
 
     def __init__(self, *runs: dict[str, Any], data: Path | None = None) -> None:
         self.runs = runs
-        self.data = opened(data) if data else None
+        self.data = open_data_dir(data) if data else None
 
-    async def api(self) -> "StoreServer":
+    async def connect_store_server(self) -> "StoreServer":
         return self
 
-    def agreed(self, *, own_worker: bool) -> None:
+    def require_same_profiles(self, *, own_worker: bool) -> None:
         """There is nothing to disagree about."""
 
-    def each(self, _path: str, **_query: Any) -> Iterator[dict[str, Any]]:
+    def list_items(self, _path: str, **_query: Any) -> Iterator[dict[str, Any]]:
         return iter(self.runs)
 
 
 @pytest.mark.parametrize(("runs", "last"), [(RUNS, "night:g2"), (RUNS[3:], "night"), (RUNS[:2] + RUNS[3:], "night")])
 def test_the_last_run_is_the_newest_that_is_not_the_remains_of_a_replay(runs: list[dict[str, Any]], last: str) -> None:
-    assert meant(cast(Api, StoreServer(*runs)), "last") == last
+    assert resolve_run_name(cast(Api, StoreServer(*runs)), "last") == last
 
 
 async def test_what_is_recorded_beside_a_replay_of_the_last_run_does_not_take_its_name(here: Path) -> None:
     house = cast(CommandProcesses, StoreServer(*RUNS[3:], data=here / "data"))
     async with AsyncExitStack() as stack:
-        assert (await Generations.begun(house, "replay-1", "last", stack)).recording == "night"
+        assert (await Generations.begin(house, "replay-1", "last", stack)).recording == "night"
         file = str(kept(here / "night.jsonl"))
-        assert (await Generations.begun(house, "replay-1", file, stack)).recording == file
+        assert (await Generations.begin(house, "replay-1", file, stack)).recording == file

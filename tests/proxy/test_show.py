@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from proxy.cli.look import _gap_lines, _Seen, _show_run
+from proxy.terminal.render_run import RunView, call_cost, gap_lines, run_cost, show_call, show_run, tool_call_text
 from tests.proxy.test_cli_words import call
 
 DIED = "the worker died before the exchange ended"
@@ -15,7 +15,8 @@ def gap(reason: str, exchange: str | None = None) -> dict[str, Any]:
 
 
 def run(*, complete: bool, gaps: int = 0) -> dict[str, Any]:
-    return {"id": "r", "labels": {}, "parent": None, "calls": 2, "gaps": gaps, "complete": complete}
+    costs = {"known_cost_usd": 0.25, "unpriced": 0}
+    return {"id": "r", "labels": {}, "parent": None, "calls": 2, "gaps": gaps, "complete": complete, **costs}
 
 
 def test_each_reason_is_told_once_with_the_steps_that_it_was_met_at() -> None:
@@ -27,22 +28,22 @@ def test_each_reason_is_told_once_with_the_steps_that_it_was_met_at() -> None:
         gap("the disk is full"),
         gap("odd\x1b[m", "gone"),
     ]
-    assert _gap_lines(gaps, calls) == [
+    assert gap_lines(gaps, calls) == [
         f"2 gaps at steps 2, 7: {DIED}",
         "2 gaps: the disk is full",
         "1 gap: odd\x1b[m",
     ]
-    assert _gap_lines([gap(DIED, f"e{n}") for n in range(9)], calls) == [f"9 gaps at steps 1, 2, 3, 4, 5, …: {DIED}"]
+    assert gap_lines([gap(DIED, f"e{n}") for n in range(9)], calls) == [f"9 gaps at steps 1, 2, 3, 4, 5, …: {DIED}"]
 
 
 def test_of_many_reasons_a_few_are_told_and_the_others_counted() -> None:
-    lines = _gap_lines([gap(f"reason {n}") for n in range(7)], [])
+    lines = gap_lines([gap(f"reason {n}") for n in range(7)], [])
     assert lines == [*(f"1 gap: reason {n}" for n in range(5)), "and 2 other reasons: show --json has all"]
 
 
 def test_a_step_with_a_gap_does_not_stand_as_if_the_provider_had_closed(capsys: pytest.CaptureFixture[str]) -> None:
     calls = [call(1, exchanges=["e1"]), call(2, exchanges=["e2"], complete=False, outcome="server_closed")]
-    _show_run(_Seen(shape=run(complete=False, gaps=1), calls=calls, gaps=[gap(f"{DIED}\x1b", "e2")], lacking=None))
+    show_run(RunView(run=run(complete=False, gaps=1), calls=calls, gaps=[gap(f"{DIED}\x1b", "e2")], missing=None))
     shown = capsys.readouterr().out
     assert f"1 gap at step 2: {DIED}\\x1b\n" in shown
     assert "200 gap" in shown
@@ -50,7 +51,105 @@ def test_a_step_with_a_gap_does_not_stand_as_if_the_provider_had_closed(capsys: 
 
 
 def test_a_run_that_is_not_all_stored_is_not_called_complete(capsys: pytest.CaptureFixture[str]) -> None:
-    _show_run(_Seen(shape=run(complete=True), calls=[], gaps=[], lacking="No space left on device"))
+    show_run(RunView(run=run(complete=True), calls=[], gaps=[], missing="No space left on device"))
     shown = capsys.readouterr().out
     assert "2 calls, 0 gaps, not all stored yet" in shown
+    assert "cost: $0.250000, so far" in shown
     assert "complete" not in shown
+
+
+SEARCH = {"id": "t1", "name": "search", "arguments": {"query": "refund", "limit": 3}}
+HOSTILE = {"id": "t2", "name": "rm\x1b[2J", "arguments": {"path": "/\r\n\u202e"}}
+
+
+def test_a_tool_call_is_one_line() -> None:
+    assert tool_call_text(SEARCH) == 'search(query="refund", limit=3)'
+    assert tool_call_text(SEARCH, width=20) == 'search(query="refu…)'
+    assert tool_call_text({**SEARCH, "arguments": None}) == "search(…)"
+    assert tool_call_text({**SEARCH, "arguments": '{"query": '}) == 'search("{\\"query\\": ")'
+    assert tool_call_text({**SEARCH, "arguments": {"a": {"b": [1, "é"]}}}) == 'search(a={"b":[1,"é"]})'
+
+
+def test_a_table_shows_what_a_model_calls_with_which_arguments_and_what_it_cost(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    mcp = {
+        "kind": "tool",
+        "method": "POST",
+        "host": "mcp.example.com",
+        "path": "/",
+        "text": "found",
+        "tool_calls": [SEARCH],
+    }
+    calls = [call(1, tool_calls=[SEARCH, HOSTILE], cost_usd=0.5), call(2, **mcp), call(3), call(4, status=429)]
+    show_run(RunView(run=run(complete=True), calls=calls, gaps=[], missing=None))
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line.split(None, 1)[1] for line in lines[lines.index("") + 2 :]]
+    assert rows[0].endswith(r'$0.500000  search(query="refund", limit=3), rm\x1b[2J(path="/\r\n\u202e")')
+    assert rows[1].startswith('search(query="refund", limit=3) at mcp.example')
+    assert rows[1].endswith("-          found")
+    assert [row.split()[5] for row in rows[2:]] == ["unknown", "-"]
+
+
+@pytest.mark.parametrize(
+    ("known", "unpriced", "said"),
+    [
+        (None, 0, "none: no model answered"),
+        (0, 0, "$0"),
+        (0.00000004, 0, "<$0.000001"),
+        (0.000142, 0, "$0.000142"),
+        (1234.5, 0, "$1,234.50"),
+        (None, 1, "unknown: the cost of 1 model call is not known"),
+        (0.5, 2, "unknown, at least $0.500000: the cost of 2 model calls is not known"),
+    ],
+)
+def test_what_a_run_cost_is_never_a_guess(known: float | None, unpriced: int, said: str) -> None:
+    assert run_cost({"known_cost_usd": known, "unpriced": unpriced}) == said
+
+
+def test_only_an_answer_of_a_model_has_an_unknown_cost() -> None:
+    assert call_cost(call(1)) == "unknown"
+    assert call_cost(call(1, status=None)) == "unknown"
+    assert call_cost(call(1, status=500)) == call_cost(call(1, kind="tool")) == "-"
+
+
+def test_a_fork_says_of_each_step_where_its_answer_came_from(capsys: pytest.CaptureFixture[str]) -> None:
+    origins = ("recorded", "edited", "live", "live")
+    calls = [call(step, origin=origin) for step, origin in enumerate(origins, 1)]
+    fork = run(complete=True) | {"parent": "night\x1b", "forked_at": 2}
+    show_run(RunView(run=fork, calls=calls, gaps=[], missing=None))
+    lines = capsys.readouterr().out.splitlines()
+    assert r"  fork of night\x1b after step 2: 1 recorded, 1 edited, 2 live" in lines
+    head = next(number for number, line in enumerate(lines) if line.startswith("STEP  ORIGIN"))
+    assert tuple(line.split()[1] for line in lines[head + 1 :]) == origins
+
+
+def test_one_call_shows_its_tools_its_cost_and_where_it_came_from(capsys: pytest.CaptureFixture[str]) -> None:
+    facts = {
+        "run": "r",
+        "finish_reason": "tool_calls",
+        "warnings": [],
+        "prices": "genai-prices/0.2.3",
+        "origin": "edited",
+    }
+    show_call(call(2, tool_calls=[SEARCH, HOSTILE], cost_usd=0.000047, model_returned="gpt-5-2026", **facts))
+    shown = capsys.readouterr().out
+    assert shown.startswith("step 2 of run r\n")
+    for line in (
+        "model      gpt-5, answered as gpt-5-2026",
+        "cost       $0.000047 (by genai-prices/0.2.3)",
+        "origin     edited",
+        'tool call  search(query="refund", limit=3)',
+        r'tool call  rm\x1b[2J(path="/\r\n\u202e")',
+    ):
+        assert f"  {line}\n" in shown
+    assert not any(char in shown for char in "\x1b\r\u202e")
+
+
+def test_a_tool_step_names_the_tool_call_that_it_carried_out(capsys: pytest.CaptureFixture[str]) -> None:
+    facts: dict[str, Any] = {"run": "r", "finish_reason": None, "warnings": [], "prices": None, "model_requested": None}
+    executes = {"call": "call-1", "step": 1, "tool_call": "t1"}
+    show_call(call(2, kind="tool", executes=executes, **facts), SEARCH)
+    shown = capsys.readouterr().out
+    assert '  executes   search(query="refund", limit=3), requested at step 1\n' in shown
+    assert "  cost       none: no model answered\n" in shown

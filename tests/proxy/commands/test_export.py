@@ -10,13 +10,13 @@ from typing import Any, cast
 import pytest
 
 from calls.model import Exchange, Request
-from calls.redaction.redactor import Redactor, Rules
+from calls.redaction.redactor import RedactionRules, Redactor
 from calls.redaction.rules.credentials import RULES
 from proxy.commands import export
-from proxy.commands.export import SecretSearch, exported
+from proxy.commands.export import SecretSearch, export_run
 from proxy.errors import Failure
 from proxy.processes.store_client import Api
-from store.bundle.bundle import write
+from store.bundle.bundle import bundle_lines
 from tests.replay.strategies import exchange, ok, run_of
 
 HOSTILE = "red \x9b31m, next\x85line, \x7f, \u202eright to left, and € 漢"
@@ -31,12 +31,12 @@ class Stub:
     def get(self, _: str, **__: Any) -> dict[str, bool]:
         return {"settled": True}
 
-    def raw(self, _: str) -> list[bytes]:
-        return [b"".join(write(run_of(self._made)))]
+    def stream_bytes(self, _: str) -> list[bytes]:
+        return [b"".join(bundle_lines(run_of(self._made)))]
 
 
 def exports(form: str, output: Path | None) -> None:
-    exported(cast(Api, Stub()), "run", form, SecretSearch(redactor=Redactor(key=bytes(32))), output)
+    export_run(cast(Api, Stub()), "run", form, SecretSearch(redactor=Redactor(key=bytes(32))), output)
 
 
 def terminal(form: str, monkeypatch: pytest.MonkeyPatch) -> bytes:
@@ -77,12 +77,14 @@ def test_a_secret_in_pieces_that_the_rules_of_its_day_did_not_know_is_not_export
     deltas = [{"choices": [{"index": 0, "delta": {"content": secret[at : at + 4]}}]} for at in range(0, 40, 4)]
     spelled = b"".join(b"data: %s\n\n" % json.dumps(delta).encode() for delta in deltas)
     key = bytes(32)
-    older = Redactor(Rules(credentials=tuple(rule for rule in RULES if "'ghp_'" not in repr(rule))), key)
-    made = exchange(Request(method="POST", url="http://a.example/"), ok(older.whole(spelled, "text/event-stream")[0]))
+    older = Redactor(RedactionRules(credentials=tuple(rule for rule in RULES if "'ghp_'" not in repr(rule))), key)
+    made = exchange(
+        Request(method="POST", url="http://a.example/"), ok(older.redact_body(spelled, "text/event-stream")[0])
+    )
     file = tmp_path / "run.jsonl"
 
     def exports_it(redactor: Redactor) -> None:
-        exported(cast(Api, Stub(made)), "run", "bundle", SecretSearch(redactor=redactor), file)
+        export_run(cast(Api, Stub(made)), "run", "bundle", SecretSearch(redactor=redactor), file)
 
     exports_it(older)
     file.unlink()
@@ -95,7 +97,7 @@ def test_a_secret_in_pieces_that_the_rules_of_its_day_did_not_know_is_not_export
 
 def test_two_exports_do_not_mix_in_one_file(tmp_path: Path) -> None:
     file = tmp_path / "run.jsonl"
-    with export._place(file) as part:
+    with export._open_output(file) as part:
         part.write(b"half")
         with pytest.raises(Failure, match="another command is writing the recording"):
             exports("bundle", file)

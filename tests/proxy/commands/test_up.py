@@ -13,10 +13,10 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
-from proxy.commands.up import LONGEST_PAUSE, _kept_up, _wait_for_store
+from proxy.commands.up import LONGEST_PAUSE, _keep_running, _wait_for_store
 from proxy.errors import Failure
-from proxy.processes.child_process import Child
-from proxy.processes.ports import free
+from proxy.processes.child_process import ChildProcess
+from proxy.processes.ports import free_port
 from proxy.processes.store_client import Api
 from tests.support.service import command, surroundings
 
@@ -32,7 +32,7 @@ class ShortLived:
     async def messages(self) -> AsyncIterator[Mapping[str, Any]]:
         yield {}
 
-    async def ended(self) -> int:
+    async def wait(self) -> int:
         return 1
 
 
@@ -53,25 +53,25 @@ async def test_what_dies_again_and_again_is_started_ever_more_slowly(
         if len(pauses) == 10:
             raise Enough
 
-    async def start() -> Child:
+    async def start() -> ChildProcess:
         if pauses and not starts:
             raise Failure("the database is away")
-        return cast(Child, ShortLived())
+        return cast(ChildProcess, ShortLived())
 
     monkeypatch.setattr("proxy.commands.up.asyncio.sleep", pause)
     with pytest.raises(Enough):
-        await _kept_up(start, asyncio.get_running_loop().create_future(), said.append, asyncio.Event())
+        await _keep_running(start, asyncio.get_running_loop().create_future(), said.append, asyncio.Event())
     assert all(later > before for before, later in pairwise(pauses[:5]))
     assert pauses[-1] == LONGEST_PAUSE
     assert len(said) == 10
 
 
 async def test_what_cannot_start_at_all_is_not_tried_again() -> None:
-    async def start() -> Child:
+    async def start() -> ChildProcess:
         raise Failure("the port is taken")
 
     with pytest.raises(Failure, match="the port is taken"):
-        await _kept_up(start, asyncio.get_running_loop().create_future(), print, asyncio.Event())
+        await _keep_running(start, asyncio.get_running_loop().create_future(), print, asyncio.Event())
 
 
 class StoreServer(BaseHTTPRequestHandler):
@@ -99,10 +99,10 @@ def serving(port: int) -> Iterator[None]:
 
 
 async def test_workers_wait_for_the_store_that_has_what_they_replay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.commands.up.PAUSES", (0.01, 0.02))
+    monkeypatch.setattr("proxy.commands.up.RETRY_PAUSES", (0.01, 0.02))
     said: list[str] = []
     prepared = asyncio.Event()
-    port = free("127.0.0.1", 0)
+    port = free_port("127.0.0.1", 0)
     waiting = _wait_for_store(Api(f"http://127.0.0.1:{port}"), said.append, prepared)
     async with asyncio.timeout(20), asyncio.TaskGroup() as group:
         group.create_task(waiting)
@@ -123,7 +123,7 @@ async def test_workers_wait_for_the_store_that_has_what_they_replay(monkeypatch:
 
 
 async def test_up_of_workers_alone_waits_unready_and_stops_on_a_signal(tmp_path: Path) -> None:
-    port = free("127.0.0.1", 0)
+    port = free_port("127.0.0.1", 0)
     flags = (
         "--part",
         "proxy",

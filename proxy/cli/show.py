@@ -1,0 +1,188 @@
+"""The commands that look at recordings: ls, show."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import click
+
+from proxy.cli.common import as_json, parse_time, print_json, query_store, with_settings
+from proxy.cli.run_completion import complete_run
+from proxy.errors import Failure
+from proxy.processes.store_client import Api, NotFound, incomplete_reason, path_segment, resolve_run_name
+from proxy.terminal.render_run import RunView, show_call, show_run
+from proxy.terminal.text import print_table, printable
+
+NO_RUNS = "no runs; record one with: playhead record -- COMMAND"
+
+
+@click.command("ls")
+@with_settings
+@as_json
+@click.option("--limit", type=click.IntRange(1, 500), default=20, help="How many runs to list. Default: 20.")
+@click.option("--label", metavar="k=v", help="Only runs with this label.")
+@click.option("--model", metavar="NAME", help="Only runs that called this model.")
+@click.option("--host", metavar="HOST", help="Only runs that called this host.")
+@click.option("--since", metavar="TIME", help="Only runs since this time: RFC 3339, or an age such as 7d or 12h.")
+@click.option(
+    "--search",
+    "q",
+    metavar="TEXT",
+    help="Only runs with this text in their name, in answers or in the arguments of tool calls.",
+)
+@click.option(
+    "--incomplete",
+    is_flag=True,
+    default=None,
+    help="Only runs with gaps or truncated answers. Answers that the client itself gave up, or got completely when it tried again,"
+    " do not count.",
+)
+def ls_command(as_json: bool, limit: int, **flags: Any) -> None:
+    """List runs, newest first.
+
+    --search looks at the newest 10,000 calls that match the other options: --since, --model and --host make it reach further back.
+    """
+    filters = {name: flags.pop(name) for name in ("label", "model", "host", "q", "incomplete")}
+    filters["since"] = parse_time(flags.pop("since"))
+    found = query_store(flags, lambda api: api.get("/runs", limit=limit, **filters))
+    if as_json:
+        print_json(found)
+        return
+    if not found["items"]:
+        none = "no run fits these filters; `playhead ls` lists all" if any(filters.values()) else NO_RUNS
+        click.echo(none, err=True)
+        return
+    print_table(
+        ("RUN", "STARTED", "CALLS", "TOKENS", "MODELS", "NAME, LABELS"),
+        [_run_row(run) for run in found["items"]],
+    )
+
+
+def _run_row(run: dict[str, Any]) -> tuple[str, ...]:
+    # Cached tokens are among the input's and reasoning among the output's.
+    total = sum(run["tokens"][side] or 0 for side in ("input_tokens", "output_tokens"))
+    flag = "" if run["complete"] else " (incomplete)"
+    flag += " (guessed)" if run.get("attribution") == "guessed" else ""
+    named = [run["name"]] if run["name"] else []
+    labels = " ".join((*named, *(f"{name}={value}" for name, value in (run["labels"] or {}).items())))
+    started = (run["started_at"] or "")[:19].replace("T", " ")
+    return run["id"], started, f"{run['calls']}{flag}", f"{total:,}", ", ".join(run["models"] or []), labels
+
+
+@click.command("show", short_help="Show a run step by step, or one call in full.")
+@with_settings
+@as_json
+@click.argument("what", metavar="RUN|CALL|last", shell_complete=complete_run)
+@click.argument("step", type=click.IntRange(min=1), required=False)
+def show_command(what: str, step: int | None, as_json: bool, **flags: Any) -> None:
+    """Show a run with its calls in step order, what is missing in it and why; or one call in full.
+
+    A step shows the tools that a model calls with their arguments, and what it cost: `unknown` where no price is known, `-`
+    where no model answered. A fork shows of each step whether its answer was recorded, edited or live.
+
+    \b
+    playhead show last        every call of the newest run, one a line
+    playhead show last 7      its seventh call in full: request, answer, tools, tokens, cost
+    """
+
+    def view(api: Api) -> RunView | CallView:
+        run = resolve_run_name(api, what)
+        if step is not None:
+            return _call_view(api, _call_at_step(api, run, step))
+        try:
+            return _run_view(api, run, as_json=as_json)
+        except NotFound:
+            return _call_view(api, _get_call(api, what))
+
+    found = query_store(flags, view)
+    if isinstance(found, CallView):
+        _print_call(found, as_json=as_json)
+        return
+    if found.missing:
+        click.echo(f"playhead: not all that was recorded is stored yet: {printable(found.missing)}", err=True)
+    if as_json:
+        print_json({**found.run, "items": found.calls, "gap_items": found.gaps})
+        return
+    show_run(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallView:
+    """A call with its bodies, and the tool call of a model that it carried out."""
+
+    call: dict[str, Any]
+    executed: dict[str, Any] | None
+
+
+def _run_view(api: Api, run: str, *, as_json: bool) -> RunView:
+    path = f"/runs/{path_segment(run)}"
+    # First, because it waits for what is being stored: everything read after it is of one moment.
+    missing = incomplete_reason(api, run)
+    shape = api.get(path)
+    # A table needs summaries only. Pages with bodies are small.
+    query: dict[str, Any] = {"fields": "*", "limit": 20} if as_json else {"limit": 500}
+    calls = list(api.list_items(f"{path}/calls", **query))
+    if shape["parent"] is not None:
+        calls = [call | {"origin": _answer_origin(api, call)} for call in calls]
+    return RunView(run=shape, calls=calls, gaps=list(api.list_items(f"{path}/gaps")), missing=missing)
+
+
+def _call_view(api: Api, call: dict[str, Any]) -> CallView:
+    if api.get(f"/runs/{path_segment(call['run'])}")["parent"] is not None:
+        call |= {"origin": _answer_origin(api, call)}
+    return CallView(call=call, executed=_executed_tool_call(api, call))
+
+
+ORIGINS: Final[Mapping[str, str]] = {"replayed": "recorded", "edited": "edited", "live": "live", "miss": "refused"}
+"""The words of the `Playhead` response header, and what `show` says for them."""
+
+
+def _answer_origin(api: Api, call: Mapping[str, Any]) -> str:
+    """Where a fork's answer comes from: the recording, an override, or the live API; or Playhead refused the request."""
+    response_headers = api.get(f"/exchanges/{path_segment(call['exchanges'][-1])}")["response_headers"] or ()
+    mark = next((value for name, value in response_headers if name.lower() == "playhead"), "live")
+    return ORIGINS.get(mark.partition(";")[0], "live")
+
+
+def _executed_tool_call(api: Api, call: Mapping[str, Any]) -> dict[str, Any] | None:
+    if not call["executes"]:
+        return None
+    try:
+        requested = api.get(f"/calls/{path_segment(call['executes']['call'])}")["tool_calls"] or ()
+    except NotFound:
+        return None
+    return next((tool for tool in requested if tool["id"] == call["executes"]["tool_call"]), None)
+
+
+def _print_call(view: CallView, *, as_json: bool) -> None:
+    if as_json:
+        print_json(view.call)
+        return
+    show_call(view.call, view.executed)
+    for part in ("request", "answer"):
+        click.echo(click.style(f"\n{part}", bold=True))
+        print_json(view.call[part])
+
+
+def _get_call(api: Api, call: str) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = api.get(f"/calls/{path_segment(call)}")
+    except NotFound as error:
+        raise Failure(f"there is no run and no call {call} here; `playhead ls` lists what was recorded") from error
+    return found
+
+
+def _call_at_step(api: Api, run: str, step: int) -> dict[str, Any]:
+    last = 0
+    try:
+        incomplete_reason(api, run)
+        for call in api.list_items(f"/runs/{path_segment(run)}/calls", limit=500):
+            if call["step"] == step:
+                return _get_call(api, call["id"])
+            last = max(last, call["step"])
+    except NotFound as error:
+        raise Failure(f"there is no run {run} here; `playhead ls` lists what was recorded") from error
+    raise Failure(f"run {run} has no step {step}: its last step is {last}; `playhead show {run}` lists them")
+
+
+COMMANDS = (ls_command, show_command)

@@ -1,0 +1,236 @@
+"""Show a run: its facts, and its calls in step order with the tools they call and what they cost; or one call."""
+
+import json
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import click
+
+from proxy.terminal.text import count_text, money, next_command, print_table, printable, shorten
+
+type Shape = Mapping[str, Any]
+
+FEW: Final = 5
+"""Reasons for gaps, and steps of one reason, that are named; further ones are only counted."""
+
+ATTRIBUTION: Final[Mapping[str, str]] = {
+    "given": "given (every call named this run to Playhead)",
+    "derived": "derived (from ids that agents send, from ids in their messages, or from the process that called)",
+    "guessed": "guessed (calls of other work may be among these, or calls of this run elsewhere; see docs/runs.md)",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """A run as the API shows it, with its calls and gaps. Calls of a fork have an `origin`."""
+
+    run: Shape
+    calls: Sequence[Shape]
+    gaps: Sequence[Shape]
+    missing: str | None
+    """Why the store may not have all of the run yet."""
+
+
+def show_run(view: RunView) -> None:
+    """Print a run's facts and a table of its calls."""
+    run, calls = view.run, view.calls
+    click.echo(click.style(f"run {printable(run['id'])}", bold=True))
+    for label, value in (run["labels"] or {}).items():
+        click.echo(f"  {printable(label)} = {printable(value)}")
+    if run.get("isolation", "none") != "none":
+        click.echo(f"  isolation: {run['isolation']}")
+    if run["parent"] is not None:
+        click.echo(f"  {_fork_line(run, calls)}")
+    click.echo(f"  {count_text(run['calls'], 'call')}, {count_text(run['gaps'], 'gap')}, {_completeness(view)}")
+    click.echo(f"  cost: {run_cost(run)}{'' if view.missing is None else ', so far'}")
+    if run.get("attribution"):
+        click.echo(f"  attribution: {ATTRIBUTION.get(run['attribution'], run['attribution'])}")
+    for line in gap_lines(view.gaps, calls):
+        click.echo(f"  {printable(line)}")
+    click.echo()
+    print_table(*call_table(calls, {gap["exchange"] for gap in view.gaps}))
+    if calls:
+        click.echo(f"\none call in full: {next_command(f'show {run["id"]} {calls[0]["step"]}')}", err=True)
+
+
+def show_call(call: Shape, executed: Shape | None = None) -> None:
+    """Print a call's facts, a line each. `executed` is the tool call of a model that this call carried out."""
+    click.echo(click.style(f"step {call['step']} of run {printable(call['run'])}", bold=True))
+    for name, value in _facts(call, executed):
+        click.echo(f"  {name:10} {printable(value)}")
+
+
+def _facts(call: Shape, executed: Shape | None) -> Iterator[tuple[str, str]]:
+    yield "call", call["id"]
+    yield "request", f"{call['method']} {_address(call)}"
+    if call["kind"] == "model":
+        yield "operation", call["operation"]
+    took = f", {call['duration_ms']:,.0f} ms" if call["duration_ms"] is not None else ""
+    yield "status", f"{_status(call)}{took}"
+    if models := list(dict.fromkeys(filter(None, (call["model_requested"], call["model_returned"])))):
+        yield "model", ", answered as ".join(models)
+    usage = {name.removesuffix("_tokens"): count for name, count in call["usage"].items() if count is not None}
+    if usage:
+        yield "tokens", ", ".join(f"{count:,} {name}" for name, count in usage.items())
+    yield "cost", _cost_with_source(call)
+    if "origin" in call:
+        yield "origin", call["origin"]
+    if call["executes"]:
+        called = f"{tool_call_text(executed)}, requested" if executed else "a tool call"
+        yield "executes", f"{called} at step {call['executes']['step']}"
+    for tool in call["tool_calls"] or ():
+        yield "tool call", tool_call_text(tool, width=400)
+    if call["finish_reason"]:
+        yield "finished", call["finish_reason"]
+    for warning in call["warnings"] or ():
+        yield "warning", warning
+
+
+def tool_call_text(tool: Shape, width: int = 60) -> str:
+    """A tool call on one line: `search(query="refund", limit=3)`. Arguments that a summary leaves out are a `…`."""
+    arguments = tool["arguments"]
+    if arguments is None:
+        inside = "…"
+    elif isinstance(arguments, Mapping):
+        inside = ", ".join(f"{name}={_json_text(value)}" for name, value in arguments.items())
+    else:
+        inside = _json_text(arguments)
+    name = shorten(str(tool["name"]), width)
+    return f"{name}({shorten(inside, max(width - len(name) - 2, 8))})"
+
+
+def _json_text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
+
+
+def call_cost(call: Shape) -> str:
+    """What a step cost: `unknown` for an answer of a model without a known price, `-` where no model answered."""
+    if call["cost_usd"] is not None:
+        return money(call["cost_usd"])
+    is_answered = call["status"] is None or call["status"] < 300
+    return "unknown" if call["kind"] == "model" and is_answered else "-"
+
+
+def _cost_with_source(call: Shape) -> str:
+    cost = call_cost(call)
+    if cost == "unknown":
+        return "unknown: no price is known for this model, or the answer does not say how many tokens it used"
+    if cost == "-":
+        return "none: no model answered"
+    if call["prices"] == "record":
+        return f"{cost}: answered from a recording"
+    return f"{cost} (by {call['prices']})" if call["prices"] else cost
+
+
+def run_cost(run: Shape) -> str:
+    """What a run cost, as far as that is known."""
+    known, unpriced = run["known_cost_usd"], run["unpriced"]
+    if not unpriced:
+        return "none: no model answered" if known is None else money(known)
+    at_least = f", at least {money(known)}" if known else ""
+    return f"unknown{at_least}: the cost of {count_text(unpriced, 'model call')} is not known"
+
+
+def _fork_line(run: Shape, calls: Sequence[Shape]) -> str:
+    counts = Counter(call["origin"] for call in calls if call.get("origin"))
+    origins = ", ".join(f"{count:,} {origin}" for origin, count in counts.items())
+    return f"fork of {printable(run['parent'])} after step {run['forked_at']}{f': {origins}' if origins else ''}"
+
+
+def _completeness(view: RunView) -> str:
+    if not view.run["complete"]:
+        return "INCOMPLETE: something is cut or could not be recorded"
+    return "complete" if view.missing is None else "not all stored yet"
+
+
+def gap_lines(gaps: Sequence[Shape], calls: Sequence[Shape]) -> list[str]:
+    """Each reason for gaps once, with the steps it was met at."""
+    steps = {exchange: call["step"] for call in calls for exchange in call["exchanges"]}
+    steps_by_reason: dict[str, list[int | None]] = {}
+    for gap in gaps:
+        steps_by_reason.setdefault(gap["reason"], []).append(steps.get(gap["exchange"]))
+    lines = [f"{count_text(len(at), 'gap')}{_at_steps(at)}: {reason}" for reason, at in steps_by_reason.items()]
+    more = len(lines) - FEW
+    return [*lines[:FEW], *([f"and {count_text(more, 'other reason')}: show --json has all"] if more > 0 else [])]
+
+
+def _at_steps(places: Sequence[int | None]) -> str:
+    steps = sorted({step for step in places if step is not None})
+    if not steps:
+        return ""
+    few = ", ".join(map(str, steps[:FEW])) + (", …" if len(steps) > FEW else "")
+    return f" at step {few}" if len(steps) == 1 else f" at steps {few}"
+
+
+def call_table(
+    calls: Sequence[Shape], exchanges_with_gaps: Collection[str | None] = ()
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Head and rows of a table of calls. FROM, BRANCH and ORIGIN are columns only where something of them is known."""
+    columns = [
+        ("FROM", [_earlier_steps(call) for call in calls]),
+        ("BRANCH", _branches(calls)),
+        ("ORIGIN", [call.get("origin", "") for call in calls]),
+    ]
+    extra = [(head, cells) for head, cells in columns if any(cells)]
+    rows = [_call_row(call, gap=any(one in exchanges_with_gaps for one in call["exchanges"])) for call in calls]
+    merged = [(row[0], *(cells[n] for _, cells in extra), *row[1:]) for n, row in enumerate(rows)]
+    return ("STEP", *(head for head, _ in extra), "CALL", "STATUS", "MS", "TOKENS", "COST", "ANSWER"), merged
+
+
+def _earlier_steps(call: Shape) -> str:
+    """The steps whose answers a call goes on from; of a tool, the step in which a model requested it."""
+    if call["executes"]:
+        return f"{call['executes']['step']}"
+    return "+".join(str(one["step"]) for one in call["follows"] or [])
+
+
+def _branches(calls: Sequence[Shape]) -> list[str]:
+    """The branch of each call, where there is more than one."""
+    numbers = [call["branch"] for call in calls]
+    several = len({number for number in numbers if number is not None}) > 1
+    return [str(number) if several and number is not None else "" for number in numbers]
+
+
+def _call_row(call: Shape, *, gap: bool) -> tuple[str, ...]:
+    usage = call["usage"]
+    # Embeddings and token counts have no second number.
+    tokens = "+".join(str(usage[name]) for name in ("input_tokens", "output_tokens") if usage[name] is not None)
+    took = f"{call['duration_ms']:.0f}" if call["duration_ms"] is not None else ""
+    name, answer = shorten(_call_name(call), 48), shorten(_answer_text(call), 100)
+    return str(call["step"]), name, _status(call, gap=gap), took, tokens, call_cost(call), answer
+
+
+def _call_name(call: Shape) -> str:
+    if call["kind"] == "model":
+        # Where the provider keeps the agent's settings only the answer names the model.
+        return f"{call['operation']} {call['model_requested'] or call['model_returned'] or ''}".rstrip()
+    if call["tool_calls"]:
+        # MCP: the request itself calls a tool.
+        return f"{_tool_calls_text(call)} at {_address(call)}"
+    return f"{call['method']} {_address(call)}"
+
+
+def _answer_text(call: Shape) -> str:
+    """The tools that a model calls in its answer, or the text of the answer."""
+    return (_tool_calls_text(call) if call["kind"] == "model" else "") or call["text"] or ""
+
+
+def _tool_calls_text(call: Shape) -> str:
+    return ", ".join(tool_call_text(tool) for tool in call["tool_calls"] or ())
+
+
+def _status(call: Shape, *, gap: bool = False) -> str:
+    whole = call["complete"] and call["outcome"] != "refused" and not gap
+    status = str(call["status"] or "-") + ("" if whole else " gap" if gap else f" {_cut_reason(call)}")
+    return status + (f" ({call['attempts']} tries)" if call["attempts"] > 1 else "")
+
+
+def _cut_reason(call: Shape) -> str:
+    """Why an answer is not whole, or not the API's. One that ended well has lost its end to our own size limit."""
+    return "truncated" if call["outcome"] == "completed" else str(call["outcome"])
+
+
+def _address(call: Shape) -> str:
+    return f"{call['host']}{call['path']}"
