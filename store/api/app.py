@@ -10,7 +10,7 @@ from store.api import helper_answers as aside
 from store.api import problems
 from store.api.deps import Deps
 from store.api.guard import Guard, Tokens
-from store.api.parameters import understood
+from store.api.parameters import refuse_unknown_parameters
 from store.api.routes import (
     calls,
     certificate,
@@ -24,6 +24,7 @@ from store.api.routes import (
     rekey,
     replays,
     runs,
+    stats,
 )
 from store.api.spilled_answers import Spill
 from store.query.exchanges import TooLarge
@@ -35,6 +36,7 @@ ROUTERS = (
     ("/v1", runs.router),
     ("/v1", diff.router),
     ("/v1", drift.router),
+    ("/v1", stats.router),
     ("/v1", calls.router),
     ("/v1", exchanges.router),
     ("/v1", replays.router),
@@ -44,30 +46,30 @@ ROUTERS = (
 )
 
 
-def create(desk: Deps, tokens: Sequence[str], token_file: Path | None = None) -> FastAPI:
-    """The REST interface over one store server. Without tokens it answers whoever reaches its socket by a loopback name.
+def create_app(deps: Deps, tokens: Sequence[str], token_file: Path | None = None) -> FastAPI:
+    """Create the REST API of one store server. Without tokens, it answers requests to loopback host names only.
 
-    `token_file` is where one of the tokens lies, for the person whose request lacks it.
+    `token_file` holds one of the tokens; the message of a 401 response names it.
     """
     app = FastAPI(
         title="Playhead",
         version=version("playhead"),
-        dependencies=[Depends(understood)],
-        # FastAPI's own pages load scripts from elsewhere, and its routes know no dependencies.
+        dependencies=[Depends(refuse_unknown_parameters)],
+        # FastAPI's own pages load scripts from other hosts, and dependencies do not apply to their routes.
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
     )
-    install(app, desk)
-    app.add_middleware(Spill, directory=desk.spilled)
+    install_routes(app, deps)
+    app.add_middleware(Spill, directory=deps.spill_directory)
     app.add_middleware(Guard, tokens=Tokens(tokens, token_file))
     return app
 
 
-def install(app: FastAPI, desk: Deps) -> None:
-    """The routes over a store, and its problems. A helper process has the same ones, without guard and tokens."""
-    app.state.desk = desk
+def install_routes(app: FastAPI, deps: Deps) -> None:
+    """Install the routes and error handlers. A helper process installs the same ones, without guard and tokens."""
+    app.state.deps = deps
     for prefix, router in ROUTERS:
         app.include_router(router, prefix=prefix)
-    problems.install(app)
-    app.add_exception_handler(TooLarge, aside.answer)
+    problems.install_handlers(app)
+    app.add_exception_handler(TooLarge, aside.answer_in_helper)

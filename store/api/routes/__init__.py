@@ -4,6 +4,7 @@ runs           `/v1/runs`
 calls          `/v1/calls`
 exchanges      `/v1/exchanges`
 diff           `/v1/runs/{a}/diff/{b}`
+stats          `/v1/stats`
 drift          `/v1/drift`
 replays        `/v1/replays`
 forks          `/v1/runs/{run}/forks`

@@ -1,0 +1,41 @@
+"""`/v1/stats`: calls summed up in groups."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+
+from store.api.answers import JsonResponse
+from store.api.deps import TheDeps
+from store.api.parameters import TheFilters, WhenSettled
+from store.api.problems import Problem
+from store.query.stats import Grouping, Stats, UnknownGrouping
+
+router = APIRouter(tags=["runs"])
+
+type GroupBy = Annotated[
+    list[str],
+    Query(
+        min_length=1,
+        max_length=3,
+        description="run, model, provider, host, tool, kind, dialect, operation, status, day, hour or label:NAME; up to three",
+    ),
+]
+
+
+@router.get("/stats", summary="Counts, errors, tokens, costs and latencies of calls, in groups")
+async def get_stats(deps: TheDeps, filters: TheFilters, settled: WhenSettled, group_by: GroupBy) -> Response:
+    """Groups by `group_by`, the most expensive first, or the newest first by day and hour; and their total.
+
+    `cost_usd` is null where the price of some call is unknown; `known_cost_usd` is the sum of the others. A call that requests
+    several tools counts for each of them. A call that was tried several times counts once, by its last exchange.
+    """
+    try:
+        groupings = [Grouping.parse(text) for text in group_by]
+    except UnknownGrouping as error:
+        raise Problem(422, "unknown_group", str(error)) from error
+    await deps.exchange_queries.check_search(filters)
+    resolved = await deps.exchange_queries.resolve_search(filters)
+    stats = Stats(deps.database)
+    [total] = await stats.load_groups(resolved, [])
+    del total["group"]
+    return JsonResponse({"items": await stats.load_groups(resolved, groupings), "total": total} | settled.members)

@@ -1,0 +1,97 @@
+"""What a run cost, which model was slow, which tool was called how often: sums of calls in groups."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store.bundle.bundle import Bundle, Entry, bundle_lines
+from store.database.connection import Database
+from tests.store.agents import Agent
+from tests.store.house import PROFILES, House, imported, is_problem, opened
+
+HOUR = 3600
+
+
+@pytest.fixture
+async def house(tmp_path: Path, database: Database) -> AsyncIterator[House]:
+    async with opened(tmp_path / "spool", database) as house:
+        yield house
+
+
+async def record(house: House, name: str, **agent: Any) -> None:
+    """Store a run of two turns: two calls of a model and two of a tool."""
+    exchanges = Agent(turns=2, **agent).run(name)
+    bundle = Bundle(
+        run={"id": name}, profiles=PROFILES.digest, entries=tuple(Entry(exchange=each) for each in exchanges)
+    )
+    await imported(house, b"".join(bundle_lines(bundle)))
+
+
+async def stats(house: House, **query: Any) -> dict[str, Any]:
+    response = await house.api.get("/v1/stats", params={"settled": "true"} | query)
+    assert response.status_code == 200, response.text
+    found: dict[str, Any] = response.json()
+    return found
+
+
+async def test_groups_add_up_to_the_total(house: House) -> None:
+    await record(house, "a")
+    await record(house, "b", offset=HOUR, status=lambda turn: 500 if turn else 200)
+    for grouping in ("run", "model", "provider", "host", "kind", "dialect", "operation", "status", "day", "hour"):
+        found = await stats(house, group_by=grouping)
+        for name in ("calls", "exchanges", "errors"):
+            assert sum(item[name] for item in found["items"]) == found["total"][name], grouping
+        assert found["total"]["calls"] == 8
+        assert found["total"]["errors"] == 1
+        assert found["settled"] is True
+
+
+async def test_tokens_and_costs_are_those_of_the_runs(house: House) -> None:
+    await record(house, "a")
+    await record(house, "b", offset=HOUR)
+    by_run = {item["group"]["run"]: item for item in (await stats(house, group_by="run"))["items"]}
+    for name in ("a", "b"):
+        run = (await house.api.get(f"/v1/runs/{name}")).json()
+        assert by_run[name]["usage"] == run["tokens"]
+        assert by_run[name]["cost_usd"] == run["cost_usd"]
+        assert by_run[name]["calls"] == run["calls"]
+
+
+async def test_a_tool_counts_where_a_model_requests_it_and_where_it_is_called(house: House) -> None:
+    await record(house, "a")
+    found = await stats(house, group_by="tool")
+    assert {item["group"]["tool"]: item["calls"] for item in found["items"]} == {"search": 2, "tools.example.com": 2}
+
+
+async def test_filters_and_several_groupings_combine(house: House) -> None:
+    await record(house, "a")
+    await record(house, "b", offset=HOUR, model="gpt-5-2026-09-09")
+    await house.api.patch("/v1/runs/b", json={"labels": {"team": "support"}})
+    found = await stats(house, group_by=["label:team", "model"], model="gpt-5")
+    groups = [item["group"] for item in found["items"]]
+    assert sorted(groups, key=str) == [
+        {"label:team": "support", "model": "gpt-5"},
+        {"label:team": None, "model": "gpt-5"},
+    ]
+    assert (await stats(house, group_by="model", label="team=support"))["total"]["calls"] == 4
+    assert (await stats(house, group_by="model", model="no-such-model"))["items"] == []
+
+
+async def test_latencies_are_percentiles(house: House) -> None:
+    await record(house, "a")
+    total = (await stats(house, group_by="run"))["total"]
+    assert set(total["duration_ms"]) == {"p50", "p90", "p99"}
+    assert total["duration_ms"]["p50"] <= total["duration_ms"]["p90"] <= total["duration_ms"]["p99"]
+
+
+@pytest.mark.parametrize("grouping", ["nothing", "label:", "id; drop table calls", ""])
+async def test_an_unknown_grouping_is_refused_with_those_that_exist(house: House, grouping: str) -> None:
+    problem = is_problem(await house.api.get("/v1/stats", params={"group_by": grouping}), 422, "unknown_group")
+    assert "label:NAME" in problem["detail"]
+
+
+async def test_too_many_groupings_or_none_are_refused(house: House) -> None:
+    is_problem(await house.api.get("/v1/stats"), 422)
+    is_problem(await house.api.get("/v1/stats", params={"group_by": ["run", "model", "day", "hour"]}), 422)
