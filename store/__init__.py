@@ -1,27 +1,28 @@
 """Drain the spools of the workers, derive calls, store them in Postgres, and serve the REST API.
 
-__main__           the store server's process: `python -m store`
-server_config      the configuration of that process
+server             the process of the store server
+server_parts       make the parts of the store server, and stop them
+server_config      the configuration of the store server
 datadir            the paths of a data directory
 lock               file locks
 private_file       read and write files that hold secrets
-run_tokens         who may write into a run
+run_tokens         claims of runs, and the tokens that may write into them
 run_modes          runs with a mode of their own
-active_profiles    the profiles in force
-prices             what a call cost
+active_profiles    load the profiles in force
+prices             compute the cost of a call
 worker_counters    the counters of the workers, for `/metrics`
-report_sequence    how often the reports of a worker have changed
+report_sequence    count the changes of replay reports that a worker has written
 spool              the queue on disk between a worker and the store server
-ingest             from the spool to the tables
-attribution        find the run of an exchange that names none
-call_graph         which calls belong together
-database           the connection, the tables, the form of rows
-embedded           a PostgreSQL of our own
+ingest             read the spools and write to the tables
+attribution        assign exchanges without an explicit run to one
+call_graph         connect calls that belong together
+database           connect to Postgres, define the tables, encode rows
+embedded           run an embedded PostgreSQL
 query              read runs and calls
 diff               compare two runs
 bundle             a run as a file
-foreign            files of other programs
+foreign            read and write recordings of other programs
 generations        generations of a run, and sessions in mode `auto`
-large              exchanges that are too large for the server's memory
-api                REST
+large              handle exchanges that are too large for the server's memory
+api                the REST API
 """

@@ -1,6 +1,6 @@
 """The paths of a data directory: keys, spools, the embedded database, logs.
 
-The layout has a version of its own; a directory of another version is refused and left as it is.
+The layout has a version; a directory of another version is refused and not changed.
 """
 
 import errno
@@ -27,57 +27,57 @@ class DataDirError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DataDir:
-    """Paths below the data directory. Made by `opened`."""
+    """The paths below a data directory. Created by `open_data_dir`."""
 
     root: Path
 
     @property
     def spools(self) -> Path:
-        """One directory below it for each worker."""
+        """The directory with one spool for each worker."""
         return self.root / "spool"
 
     @property
     def postgres(self) -> Path:
-        """The embedded server's own directory."""
+        """The directory of the embedded Postgres."""
         return self.root / "pg"
 
     @property
     def keys(self) -> Path:
-        """The CA, the redaction key; nobody else may look."""
+        """The directory of the secrets: the CA, tokens, the redaction key. Other users must not read it."""
         return self.root / "keys"
 
     @property
     def claims(self) -> Path:
-        """The runs that take requests only with their own tokens."""
+        """The directory of the claims: runs that accept requests only with their own tokens."""
         return self.root / "claims"
 
     @property
     def logs(self) -> Path:
-        """What our processes say, one file each."""
+        """The directory of the logs, one file for each process."""
         return self.root / "log"
 
     @property
     def replays(self) -> Path:
-        """Bundles that are being replayed, and their reports."""
+        """The directory of bundles that are being replayed, and of their reports."""
         return self.root / "replays"
 
     @property
     def up_lock(self) -> Lock:
-        """Held by the running `up`, or by the one that runs the workers."""
+        """The lock of the running `up`, or of the one that runs the workers."""
         return Lock(self.root / "up.lock")
 
     @property
     def store_lock(self) -> Lock:
-        """Held by the store server: there is one for a data directory."""
+        """The lock of the store server: a data directory has one."""
         return Lock(self.root / "store.lock")
 
     @property
     def users_lock(self) -> Lock:
-        """Shared by the commands that use a store server which another command started: it ends after the last of them."""
+        """The lock that commands share which use a store server started by one of them: it stops after the last one."""
         return Lock(self.root / "store.users")
 
-    def notice(self, name: str) -> dict[str, Any] | None:
-        """What a running process wrote down about itself (`announce`), or None."""
+    def read_notice(self, name: str) -> dict[str, Any] | None:
+        """Return what a running process has announced about itself, or None."""
         try:
             found: dict[str, Any] = json.loads((self.root / f"{name}.json").read_bytes())
         except (OSError, ValueError):
@@ -85,7 +85,7 @@ class DataDir:
         return found
 
     def announce(self, name: str, facts: dict[str, Any]) -> None:
-        """Write down for other commands where a process listens; whole or not at all."""
+        """Write, atomically, where a process listens, for other commands to read."""
         path = self.root / f"{name}.json"
         part = path.with_suffix(f".{os.getpid()}")
         part.touch(0o600)
@@ -93,33 +93,33 @@ class DataDir:
         part.replace(path)
 
     def withdraw(self, name: str) -> None:
-        """Take back what was announced."""
+        """Remove an announcement."""
         (self.root / f"{name}.json").unlink(missing_ok=True)
 
     def redaction_key(self) -> bytes:
-        """The key of the placeholders: 32 random bytes, made once. Lost, old placeholders match no new ones; no more."""
+        """Return the key of the placeholders: 32 random bytes, created once. If lost, new placeholders differ from old ones."""
         return self._secret(self.keys / "redaction.key", "the redaction key", secrets.token_bytes(32))
 
     @property
     def api_token_file(self) -> Path:
-        """Where the token of the REST API lies."""
+        """The file with the token of the REST API."""
         return self.keys / "api.token"
 
     @property
     def recording_token_file(self) -> Path:
-        """Where the token lies that only records."""
+        """The file with the token that permits recording only."""
         return self.keys / "recording.token"
 
     def api_token(self) -> str:
-        """What the REST API asks for: made once. Whoever has it may read and delete all that was recorded."""
+        """Return the token of the REST API, created once. It permits reading and deleting everything that was recorded."""
         return self._token(self.api_token_file, "the API token")
 
     def recording_token(self) -> str:
-        """What proxy workers ask for that other machines reach: made once. It records, and opens no route of the API."""
+        """Return the token for proxy workers that other machines reach, created once. It permits recording, not the REST API."""
         return self._token(self.recording_token_file, "the recording token")
 
     def run_tokens(self) -> RunTokens:
-        """Who may write into claimed runs."""
+        """Return the run tokens and claims of this data directory."""
         path = self.keys / "run-tokens.key"
         return RunTokens(self._secret(path, "the key of the run tokens", secrets.token_bytes(32)), self.claims)
 
@@ -128,12 +128,12 @@ class DataDir:
         token = content.decode("ascii", "replace").strip()
         if not _TOKEN.fullmatch(token):
             raise DataDirError(
-                f"{what} {path} is not a word of letters, digits and -._~; delete the file to get a new one"
+                f"{what} {path} is invalid: it must consist of letters, digits and -._~; delete the file to get a new one"
             )
         return token
 
     def _secret(self, path: Path, what: str, new: bytes) -> bytes:
-        """What a secret file holds, which is made where there is none. Raises DataDirError where others may know it."""
+        """Read a secret file, after creating it where there is none. Raises DataDirError where others may know it."""
         if not path.exists(follow_symlinks=False):
             _make_once(path, new)
         try:
@@ -143,11 +143,11 @@ class DataDir:
             raise DataDirError(str(error)) from error
 
 
-def opened(root: Path) -> DataDir:
-    """The data directory, made where it is missing. Raises DataDirError with a sentence for the person."""
+def open_data_dir(root: Path) -> DataDir:
+    """Open the data directory, creating it where it is missing. Raises DataDirError."""
     directory = DataDir(root.absolute())
     try:
-        # As root Postgres runs as another user, who must be able to pass through.
+        # Started by root, Postgres runs as another user, who needs access to its directory.
         directory.root.mkdir(parents=True, exist_ok=True, mode=0o711 if os.geteuid() == 0 else 0o700)
         _check_version(directory.root / "version")
         for private in (directory.spools, directory.keys, directory.claims, directory.logs, directory.replays):
@@ -171,13 +171,13 @@ def _check_version(path: Path) -> None:
         return
     if found != str(LAYOUT):
         raise DataDirError(
-            f"{path.parent} is laid out in version {found or '(empty)'}, this Playhead reads version {LAYOUT}; "
-            "use the Playhead that made it to export its runs, or choose another directory with --data DIR"
+            f"{path.parent} has layout version {found or '(empty)'}, and this Playhead reads version {LAYOUT}; "
+            "export its runs with the Playhead that created it, or choose another directory with --data DIR"
         )
 
 
 def _make_once(path: Path, content: bytes) -> None:
-    """Make a file, unless another process was first: whole or not at all, whoever looks and whenever we are killed."""
+    """Create a file atomically, unless another process was first."""
     part = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     try:
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:

@@ -1,4 +1,4 @@
-"""File locks that the kernel releases when their process dies."""
+"""Lock files with flock, so that the kernel releases a lock when its process dies."""
 
 import fcntl
 import os
@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-_GLANCE = 0.1
-"""Seconds for which somebody's `held` may keep us from taking it."""
+_RETRY_AFTER = 0.1
+"""Seconds after which a failed attempt is repeated once, because `is_held` of another process holds a lock for an instant."""
 
 
 class LockTaken(Exception):
@@ -18,53 +18,53 @@ class LockTaken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """A lock file (flock)."""
+    """A lock file."""
 
     path: Path
 
     @contextmanager
-    def taken(self) -> Iterator[None]:
-        """Hold it. Raises Taken."""
+    def hold(self) -> Iterator[None]:
+        """Hold the lock within a context. Raises LockTaken."""
         handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            if not _locks(handle, fcntl.LOCK_EX):
-                time.sleep(_GLANCE)
-                if not _locks(handle, fcntl.LOCK_EX):
+            if not _try_flock(handle, fcntl.LOCK_EX):
+                time.sleep(_RETRY_AFTER)
+                if not _try_flock(handle, fcntl.LOCK_EX):
                     raise LockTaken
             yield
         finally:
             os.close(handle)
 
-    def shared(self) -> int | None:
-        """Hold it together with others, until the handle is closed; None where one process holds it for itself."""
-        return self._try(fcntl.LOCK_SH)
+    def acquire_shared(self) -> int | None:
+        """Acquire a shared lock, until the returned handle is closed; None if another process has an exclusive lock."""
+        return self._acquire(fcntl.LOCK_SH)
 
-    def alone(self) -> int | None:
-        """Hold it for ourselves, until the handle is closed; None where another process holds it."""
-        return self._try(fcntl.LOCK_EX)
+    def acquire_exclusive(self) -> int | None:
+        """Acquire an exclusive lock, until the returned handle is closed; None if another process has a lock."""
+        return self._acquire(fcntl.LOCK_EX)
 
-    def _try(self, how: int) -> int | None:
+    def _acquire(self, mode: int) -> int | None:
         handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        if _locks(handle, how):
+        if _try_flock(handle, mode):
             return handle
         os.close(handle)
         return None
 
-    def held(self) -> bool:
-        """Whether a process holds it now."""
+    def is_held(self) -> bool:
+        """Whether a process holds the lock now."""
         try:
             handle = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
             return False
         try:
-            return not _locks(handle, fcntl.LOCK_SH)
+            return not _try_flock(handle, fcntl.LOCK_SH)
         finally:
             os.close(handle)
 
 
-def _locks(handle: int, how: int) -> bool:
+def _try_flock(handle: int, mode: int) -> bool:
     try:
-        fcntl.flock(handle, how | fcntl.LOCK_NB)
+        fcntl.flock(handle, mode | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

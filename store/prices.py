@@ -1,8 +1,7 @@
-"""What a call cost: its usage at the prices of its day, by the tables of genai-prices.
+"""Compute the cost of a call: its usage at the prices of its day, from the tables of genai-prices.
 
-The tables are never fetched anew while we run: a figure that is kept names the version that made it. What cannot be known
-(a model or a service without a price, an answer that does not tell its usage) has no figure. Prices are list prices: no discount or
-contract is known here.
+The tables are not updated at run time; a stored cost names the version of the tables. A call has no cost where the model or
+service has no price, or the answer has no usage. Prices are list prices, without discounts or contracts.
 """
 
 import datetime as dt
@@ -17,7 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from calls.codec.json import dumps
-from calls.codec.lenient_json import members, some
+from calls.codec.lenient_json import as_object, as_text_or_none
 from calls.model import Call, Exchange, Json, Usage, header
 
 if TYPE_CHECKING:
@@ -26,16 +25,16 @@ if TYPE_CHECKING:
     from genai_prices.types import Usage as Counted
 
 LARGEST: Final = Decimal(10) ** 9
-"""Dollars. A call that would cost more has a usage that is none."""
+"""Dollars. A call that would cost more has an invalid usage."""
 
 FREE: Final = frozenset(("count_tokens", "moderation"))
-"""Operations that ask a model and cost nothing."""
+"""Operations of a model that cost nothing."""
 
 RECORDED: Final = "record"
-"""In place of a version, where the answer came from a recording: it was paid for once."""
+"""Stands for a version where the answer came from a recording, and was paid for when it was recorded."""
 
-TOLD: Final = "provider"
-"""In place of a version, where the provider told the cost itself (OpenRouter, in `usage.cost`)."""
+STATED: Final = "provider"
+"""Stands for a version where the provider stated the cost itself (OpenRouter, in `usage.cost`)."""
 
 _PROVIDERS: Final = {
     "azure.ai.openai": "azure",
@@ -49,7 +48,7 @@ _PROVIDERS: Final = {
     **{name: name for name in ("openai", "anthropic", "groq", "cohere", "deepseek", "perplexity", "openrouter")},
     **{name: name for name in ("together", "fireworks", "cerebras")},
 }
-"""Our names of services, and those of the tables. Others are found by their address."""
+"""By our name of a provider, the name in the tables. Other services are looked up by their address."""
 
 _FLAVORS: Final = {
     "openai_chat": ("chat",),
@@ -61,144 +60,151 @@ _FLAVORS: Final = {
     "anthropic": ("anthropic",),
     "bedrock_invoke": ("anthropic",),
 }
-"""How a dialect's usage is written, in the words of the tables; else in the service's own way (`default`)."""
+"""By dialect, the `api_flavor` that the tables give to its form of usage; other dialects use `default`."""
 
-_COUNTED: Final = ("usage", "usageMetadata", "meta")
-"""Where answers tell their usage."""
+_USAGE_MEMBERS: Final = ("usage", "usageMetadata", "meta")
+"""Members of an answer that hold its usage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What a call cost, and who says so."""
+    """What a call cost, and the source of that figure."""
 
     usd: Decimal
     prices: str
-    """`genai-prices/0.2.3`: the tables' version; or `provider`, or `record`."""
+    """The version of the tables, such as `genai-prices/0.2.3`; or `provider` or `record`."""
 
 
-def cost(exchange: Exchange, call: Call) -> Cost | None:
-    """What the call cost; None where nobody can know."""
+def call_cost(exchange: Exchange, call: Call) -> Cost | None:
+    """Return what the call cost; None where it cannot be known."""
     if call.kind != "model" or call.pending is not None:
         return None
     if is_recorded(exchange):
         return Cost(usd=Decimal(0), prices=RECORDED)
     if call.operation in FREE:
-        return Cost(usd=Decimal(0), prices=version())
-    answer = members(call.answer)
-    if (told := _told(call, answer)) is not None:
-        return Cost(usd=told, prices=TOLD)
+        return Cost(usd=Decimal(0), prices=tables_version())
+    answer = as_object(call.answer)
+    if (stated := _stated_cost(call, answer)) is not None:
+        return Cost(usd=stated, prices=STATED)
     models = [name for name in (call.model_returned, call.model_requested) if name]
-    told_usage = {name: answer[name] for name in _COUNTED if name in answer}
-    service = _PROVIDERS.get(call.provider) or _address(exchange.request.url)
-    if not models or (not told_usage and call.usage == Usage()):
+    usage_members = {name: answer[name] for name in _USAGE_MEMBERS if name in answer}
+    service = _PROVIDERS.get(call.provider) or _service_address(exchange.request.url)
+    if not models or (not usage_members and call.usage == Usage()):
         return None
-    # Prices may change with the hour of the day; to the minute is fine enough, and equal calls need no second look.
+    # Prices may depend on the hour of the day. Rounding to the minute lets the cache answer equal calls.
     minute = exchange.started_at // 60_000_000_000
     flavors = (*_FLAVORS.get(call.dialect, ()), "default")
-    context = (some(answer.get("service_tier")) or "", some(members(answer.get("usage")).get("speed")) or "")
-    usd = _priced(service, flavors, tuple(models), dumps(told_usage), call.usage, context, minute)
-    return None if usd is None else Cost(usd=usd, prices=version())
+    context = (
+        as_text_or_none(answer.get("service_tier")) or "",
+        as_text_or_none(as_object(answer.get("usage")).get("speed")) or "",
+    )
+    usd = _table_price(service, flavors, tuple(models), dumps(usage_members), call.usage, context, minute)
+    return None if usd is None else Cost(usd=usd, prices=tables_version())
 
 
 def is_recorded(exchange: Exchange) -> bool:
-    """Whether the answer came from a recording, as in the prefix of a fork: then it bears our own mark."""
+    """Whether the answer came from a recording, as in the prefix of a fork: then it has our own header."""
     mark = header(exchange.response.headers, "playhead") if exchange.response else None
     return mark is not None and mark.partition(";")[0] in ("replayed", "edited")
 
 
 @cache
-def version() -> str:
-    """Which tables these are."""
+def tables_version() -> str:
+    """Return the version of the tables."""
     return f"genai-prices/{importlib.metadata.version('genai-prices')}"
 
 
-def _told(call: Call, answer: Mapping[str, Json]) -> Decimal | None:
-    """What OpenRouter or Vercel's gateway says that it cost; who brings a key of his own pays the provider behind it besides."""
+def _stated_cost(call: Call, answer: Mapping[str, Json]) -> Decimal | None:
+    """Return the cost that OpenRouter or Vercel's gateway states; with a key of one's own (BYOK), plus the provider's cost."""
     if call.dialect == "ai_gateway":
-        return _told_by_gateway(members(members(answer.get("providerMetadata")).get("gateway")))
-    usage = members(answer.get("usage"))
-    if call.provider != "openrouter" or (told := _number(usage.get("cost"))) is None:
+        return _gateway_cost(as_object(as_object(answer.get("providerMetadata")).get("gateway")))
+    usage = as_object(answer.get("usage"))
+    if call.provider != "openrouter" or (stated := _decimal(usage.get("cost"))) is None:
         return None
-    behind = members(usage.get("cost_details")).get("upstream_inference_cost")
-    return _sane(told + (_number(behind) or 0)) if usage.get("is_byok") is True else _sane(told)
+    behind = as_object(usage.get("cost_details")).get("upstream_inference_cost")
+    return (
+        _plausible_amount(stated + (_decimal(behind) or 0))
+        if usage.get("is_byok") is True
+        else _plausible_amount(stated)
+    )
 
 
-def _told_by_gateway(said: Mapping[str, Json]) -> Decimal | None:
+def _gateway_cost(gateway: Mapping[str, Json]) -> Decimal | None:
     try:
-        return _sane(Decimal(some(said.get("cost")) or ""))
+        return _plausible_amount(Decimal(as_text_or_none(gateway.get("cost")) or ""))
     except InvalidOperation:
         return None
 
 
-def _number(value: Json) -> Decimal | None:
+def _decimal(value: Json) -> Decimal | None:
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         return None
     return Decimal(str(value))
 
 
-def _address(url: str) -> str:
-    """The part of a URL by which the tables know a service: the origin, and for routers the first folder."""
+def _service_address(url: str) -> str:
+    """Return the part of a URL by which the tables find a service: the origin, and for routers the first path segment."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.hostname or ''}/{parts.path.lstrip('/').partition('/')[0]}"
 
 
 @lru_cache(maxsize=4096)
-def _priced(
+def _table_price(
     service: str,
     flavors: tuple[str, ...],
     models: tuple[str, ...],
-    told: bytes,
+    usage_json: bytes,
     usage: Usage,
     context: tuple[str, str],
     minute: int,
 ) -> Decimal | None:
     provider = _provider(service)
-    counted = _counted(provider, flavors, told, usage) if provider else None
+    counted = _counted_usage(provider, flavors, usage_json, usage) if provider else None
     if provider is None or counted is None:
         return None
     at = dt.datetime.fromtimestamp(minute * 60, dt.UTC)
-    said = {name: value for name, value in zip(("service_tier", "speed"), context, strict=True) if value}
-    prices = (_quietly(_tables().calc, counted, model, provider.id, None, at, said) for model in models)
+    gateway = {name: value for name, value in zip(("service_tier", "speed"), context, strict=True) if value}
+    prices = (_result_or_none(_tables().calc, counted, model, provider.id, None, at, gateway) for model in models)
     total = next((price.total_price for price in prices if price is not None), None)
-    return None if total is None else _sane(total)
+    return None if total is None else _plausible_amount(total)
 
 
 def _provider(service: str) -> "Provider | None":
-    """A service by its name or its address."""
+    """Find a service by its name or its address."""
     named, address = (None, service) if "://" in service else (service, None)
-    return _quietly(_tables().find_provider, None, named, address)
+    return _result_or_none(_tables().find_provider, None, named, address)
 
 
-def _counted(provider: "Provider", flavors: tuple[str, ...], told: bytes, usage: Usage) -> "Counted | None":
-    """The usage as the tables count it: from the answer's own words, else from ours where they mean the same."""
+def _counted_usage(provider: "Provider", flavors: tuple[str, ...], usage_json: bytes, usage: Usage) -> "Counted | None":
+    """Return the usage as the tables count it: from the answer itself, else from our own counts where they mean the same."""
     from genai_prices.types import Usage as Counted
 
     known = {extractor.api_flavor for extractor in provider.extractors or ()}
-    answer = _quietly(msgspec.json.decode, told)
+    answer = _result_or_none(msgspec.json.decode, usage_json)
     for flavor in filter(known.__contains__, flavors):
-        if (found := _quietly(provider.extract_usage, answer, api_flavor=flavor)) is not None:
+        if (found := _result_or_none(provider.extract_usage, answer, api_flavor=flavor)) is not None:
             return found[1]
     if usage == Usage() or (usage.cached_tokens and flavors[0] == "anthropic"):
-        return None  # Anthropic counts what was cached beside the input, the others within it
+        return None  # Anthropic counts cached tokens apart from the input, the others within it
     counts = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
-    return _quietly(Counted, **counts, cache_read_tokens=usage.cached_tokens)
+    return _result_or_none(Counted, **counts, cache_read_tokens=usage.cached_tokens)
 
 
-def _quietly[**P, T](look: Callable[P, T], *what: P.args, **more: P.kwargs) -> T | None:
-    """What a look at the tables finds; None where they know of nothing, or cannot read what an answer tells."""
+def _result_or_none[**P, T](look: Callable[P, T], *what: P.args, **more: P.kwargs) -> T | None:
+    """Return the result of a look-up in the tables; None where they have nothing, or cannot read the answer's usage."""
     try:
         return look(*what, **more)
     except (LookupError, ValueError, ArithmeticError, TypeError, AttributeError):
-        return None  # the last two where a usage has numbers for names: the library looks at it as at its own
+        return None  # the last two where a usage has unexpected types: the library does not check them
 
 
-def _sane(usd: Decimal) -> Decimal | None:
+def _plausible_amount(usd: Decimal) -> Decimal | None:
     return usd if usd.is_finite() and 0 <= usd <= LARGEST else None
 
 
 @cache
 def _tables() -> "DataSnapshot":
-    # Not imported before something is to be priced: it takes a third of a second, and a store server starts in one.
+    # Imported only when it is needed: that takes a third of a second, and a store server starts in one.
     from genai_prices.data import providers
     from genai_prices.data_snapshot import DataSnapshot
 

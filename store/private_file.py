@@ -1,7 +1,7 @@
 """Read a file that holds a secret only where no other user can have read, changed or planted it.
 
-It has to be a plain file of our own. Its mode may grant nothing to others, and to its group only where that group is ours
-alone: Kubernetes gives a volume's files to the group that `fsGroup` names and widens their modes (0600 becomes 0660).
+It must be a regular file that we own. Its mode may grant nothing to others, and something to its group only if we are the
+only member: Kubernetes gives a volume's files to the group that `fsGroup` names and widens their modes (0600 becomes 0660).
 """
 
 import grp
@@ -17,16 +17,16 @@ _OTHERS_WRITE = 0o002
 
 
 class NotPrivate(Exception):
-    """A secret may be known to other users. The message says what is wrong and what to do."""
+    """Other users may know a secret. The message says what is wrong and what to do."""
 
 
 def read_private(path: Path, what: str, renewal: str) -> bytes:
-    """The content of a secret file. Raises NotPrivate.
+    """Read a secret file. Raises NotPrivate, with a message that names the file as `what`.
 
-    `what` names it in the message, and `renewal` says how to get another one: delete …
+    `renewal` is the part of the message that says how to get a new one: "delete it …".
     """
     try:
-        # O_NONBLOCK: a named pipe would wait for a writer. It changes nothing for a plain file.
+        # O_NONBLOCK: opening a named pipe would wait for a writer. It has no effect on a regular file.
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         problem = "is a symbolic link" if path.is_symlink() else f"cannot be read ({error.strerror})"
@@ -39,10 +39,10 @@ def read_private(path: Path, what: str, renewal: str) -> bytes:
 def _require_private(path: Path, found: os.stat_result, what: str, renewal: str) -> None:
     mode = stat.S_IMODE(found.st_mode)
     if not stat.S_ISREG(found.st_mode):
-        raise NotPrivate(f"{what} {path} is not a plain file; remove what is there, or {renewal}")
+        raise NotPrivate(f"{what} {path} is not a regular file; remove it, or {renewal}")
     if found.st_uid != os.geteuid():
         raise NotPrivate(
-            f"{what} {path} belongs to user {found.st_uid} and we run as {os.geteuid()}; change its owner, "
+            f"{what} {path} belongs to user {found.st_uid}, and Playhead runs as {os.geteuid()}; change its owner, "
             "or use a data directory of your own"
         )
     if why := _exposure(mode & _OTHERS, mode & _GROUP, found.st_gid):
@@ -53,15 +53,17 @@ def _require_private(path: Path, found: os.stat_result, what: str, renewal: str)
 
 
 def require_unwritable(directory: Path, what: str) -> None:
-    """Raise NotPrivate where other users could replace the files of this directory."""
+    """Raise NotPrivate if other users could replace the files in this directory."""
     found = directory.stat()
     mode = stat.S_IMODE(found.st_mode)
     if why := _exposure(mode & _OTHERS_WRITE, mode & _GROUP_WRITES, found.st_gid):
-        raise NotPrivate(f"others can change {what}, {directory} (mode {mode:04o}, {why}); run `chmod 700 {directory}`")
+        raise NotPrivate(
+            f"{what} {directory} can be changed by others (mode {mode:04o}, {why}); run `chmod 700 {directory}`"
+        )
 
 
 def _exposure(granted_to_others: int, granted_to_group: int, gid: int) -> str:
-    """What to say beside the mode about whom these bits let in; nothing where nobody but us."""
+    """Describe the users whom these mode bits admit; empty where that is only us."""
     if granted_to_others:
         return "for all users"
     if granted_to_group and gid not in {os.getegid(), *os.getgroups()}:
@@ -72,13 +74,13 @@ def _exposure(granted_to_others: int, granted_to_group: int, gid: int) -> str:
 
 
 def _other_members(gid: int) -> list[str]:
-    """Accounts of this machine, other than ours, that belong to a group. The group of an `fsGroup` is in no file: nobody."""
+    """Return the other accounts of this machine that belong to a group. That of an `fsGroup` is in no file and has none."""
     us = os.geteuid()
     primary = {entry.pw_name for entry in pwd.getpwall() if entry.pw_gid == gid and entry.pw_uid != us}
-    return sorted(primary | {name for name in _listed(gid) if _uid(name) != us})
+    return sorted(primary | {name for name in _group_members(gid) if _uid(name) != us})
 
 
-def _listed(gid: int) -> list[str]:
+def _group_members(gid: int) -> list[str]:
     try:
         return grp.getgrgid(gid).gr_mem
     except KeyError:

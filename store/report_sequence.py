@@ -1,8 +1,8 @@
-"""Two counters beside a spool: how often a replay's report has changed, and how much of that was written.
+"""Count in two numbers how often replay reports have changed, and how many of the changes a worker has written to its spool.
 
-A worker notes reports a few times a second, not at each answer. So that whoever asks for one gets it whole, a worker counts each
-change here before the client can see the answer. The file is mapped: counting is a store into memory, and needs no disk.
-Its end is that of the spool: of a dead worker, what is in the spool is all that will ever be told.
+A worker writes reports a few times a second, not after each answer. To let a reader wait for a complete report, it counts each
+change before the client can see the answer. The file is mapped, so counting is a write to memory and needs no disk. It is
+removed with the spool, because a dead worker writes no more changes.
 """
 
 import asyncio
@@ -12,20 +12,20 @@ from pathlib import Path
 from struct import Struct
 from typing import Final
 
-NAME: Final = "news"
+SEQUENCE_FILE: Final = "news"
 
-LOOK: Final = 0.02
-"""Seconds between two looks whether a worker has told."""
+POLL_INTERVAL: Final = 0.02
+"""Seconds between two checks whether a worker has written its changes."""
 
 # Native, so that each counter is read and written in one piece.
 _COUNTERS: Final = Struct("@QQ")
 
 
-class News:
-    """The worker's side."""
+class ReportSequence:
+    """The counts that a worker writes."""
 
     def __init__(self, spool: Path) -> None:
-        handle = os.open(spool / NAME, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        handle = os.open(spool / SEQUENCE_FILE, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
             os.write(handle, bytes(_COUNTERS.size))
             self._map = mmap.mmap(handle, _COUNTERS.size)
@@ -35,31 +35,31 @@ class News:
 
     @property
     def changes(self) -> int:
-        """How many there were."""
+        """The number of changes."""
         return self._counters[0]
 
-    def changed(self) -> None:
-        """One more, of which nothing is told yet."""
+    def count_change(self) -> None:
+        """Count a change that is not written yet."""
         self._counters[0] += 1
 
-    def told(self, changes: int) -> None:
-        """So many are in the spool, where a killed process would not lose them."""
+    def mark_written(self, changes: int) -> None:
+        """Note that this many changes are in the spool, where they are not lost if the process is killed."""
         self._counters[1] = changes
 
 
-async def told(spools: Path) -> None:
-    """Return once all that has changed by now is told, or will never be."""
-    for path, changes in _changes(spools).items():
-        while (counted := _read(path)) and counted[1] < changes:  # noqa: ASYNC110 - another process counts
-            await asyncio.sleep(LOOK)
+async def wait_until_written(spools: Path) -> None:
+    """Wait until all changes so far are written, or their worker's spool is removed."""
+    for path, changes in _change_counts(spools).items():
+        while (counted := _read_counters(path)) and counted[1] < changes:  # noqa: ASYNC110 - another process counts
+            await asyncio.sleep(POLL_INTERVAL)
 
 
-def _changes(spools: Path) -> dict[Path, int]:
-    return {path: counted[0] for path in spools.glob(f"*/{NAME}") if (counted := _read(path))}
+def _change_counts(spools: Path) -> dict[Path, int]:
+    return {path: counted[0] for path in spools.glob(f"*/{SEQUENCE_FILE}") if (counted := _read_counters(path))}
 
 
-def _read(path: Path) -> tuple[int, int] | None:
-    """Changes and told; None where the spool is gone, or just begins."""
+def _read_counters(path: Path) -> tuple[int, int] | None:
+    """The numbers of changes and of written changes; None if the spool is removed or just created."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:

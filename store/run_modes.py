@@ -1,14 +1,14 @@
-"""The mode of a run that was given one of its own, and the runs that are forks or replays: the store server writes it, workers look at
-each request.
+"""Files that hold the modes of runs and mark exclusive runs. The store server writes them; workers read them at each request.
 
-DIR/replays/DIGEST.mode  DIGEST.only
+DIR/replays/DIGEST.mode    the run's own mode, in place of its worker's
+DIR/replays/DIGEST.only    the run is exclusive: a fork or a replay, to which all requests that name it belong
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, get_args
 
-from store.generations.auto_session_file import digest
+from store.generations.auto_session_file import name_digest
 
 type Mode = Literal["record", "replay", "auto", "passthrough"]
 
@@ -16,21 +16,21 @@ MODES: Final[frozenset[str]] = frozenset(get_args(Mode.__value__))
 
 
 @dataclass(frozen=True, slots=True)
-class Modes:
-    """Those of one data directory."""
+class RunModes:
+    """The run modes of one data directory."""
 
-    place: Path
+    directory: Path
 
-    def of(self, run: str) -> Mode | None:
-        """The run's own mode; None where it has that of its worker."""
+    def mode_of(self, run: str) -> Mode | None:
+        """Return the run's own mode; None where it has that of its worker."""
         try:
-            told = self._file(run).read_text()
+            text = self._file(run).read_text()
         except FileNotFoundError:
             return None
-        return told if told in MODES else None  # type: ignore[return-value]
+        return text if text in MODES else None  # type: ignore[return-value]
 
-    def put(self, run: str, mode: Mode | None) -> None:
-        """Give a run a mode, or none of its own. It holds from its next request on."""
+    def set_mode(self, run: str, mode: Mode | None) -> None:
+        """Set the run's own mode, or remove it. It holds from the next request on."""
         file = self._file(run)
         if mode is None:
             file.unlink(missing_ok=True)
@@ -39,13 +39,13 @@ class Modes:
         part.write_text(mode)
         part.replace(file)
 
-    def mark_only(self, run: str) -> None:
-        """Have all requests whose credentials name this run belong to it: it is a fork or a replay."""
+    def mark_exclusive(self, run: str) -> None:
+        """Mark the run as exclusive: all requests whose credentials name it belong to it."""
         self._file(run).with_suffix(".only").touch()
 
-    def is_only(self, run: str) -> bool:
+    def is_exclusive(self, run: str) -> bool:
         """Whether requests whose credentials name this run belong to it, whatever run the program binds them to."""
         return self._file(run).with_suffix(".only").exists()
 
     def _file(self, run: str) -> Path:
-        return self.place / f"{digest(run)}.mode"
+        return self.directory / f"{name_digest(run)}.mode"

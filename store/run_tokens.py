@@ -1,9 +1,9 @@
-"""Run tokens: who may write into a run that one of our commands has begun.
+"""Run tokens: the right to write into a run that a Playhead command has created.
 
 `record`, `fork` and `resume` claim the run that they write, and give their command the token of that run. From then on a
-proxy worker takes requests for this run only with its token. A run that nobody has claimed is open to every client.
+proxy worker accepts requests for this run only with its token. A run without a claim is open to every client.
 
-A token is the run's name and its HMAC under a key of the data directory, so nothing has to be stored to check one.
+A token is the run's id and its HMAC under a key of the data directory, so that nothing has to be stored to check one.
 
 DIR/claims/RUN.claim    an empty file: the run is claimed
 """
@@ -20,8 +20,8 @@ from typing import Final
 
 _PURPOSE: Final = b"playhead run token/1\0"
 _CLAIM: Final = ".claim"
-_BELONGING: Final = re.compile(r":(g[0-9]+|live-[0-9a-f]+)\Z")
-"""How the runs are named that mode `auto` and `replay --on-miss record` make of one."""
+_DERIVED_RUN: Final = re.compile(r":(g[0-9]+|live-[0-9a-f]+)\Z")
+"""The suffix of the runs that mode `auto` and `replay --on-miss record` create from another run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +29,14 @@ class RunTokens:
     """The run tokens and the claims of one data directory."""
 
     key: bytes = field(repr=False)
-    place: Path
+    directory: Path
 
     def token(self, run: str) -> str:
-        """The run's token: it holds no colon and nothing that a URL escapes."""
+        """Return the run's token. It contains no colon and no character that a URL escapes."""
         return _token(self.key, run)
 
     def claim(self, run: str) -> str:
-        """Keep the run from clients without its token, which is returned."""
+        """Close the run to clients without its token, and return the token."""
         self._file(run).touch(0o600)
         return self.token(run)
 
@@ -45,12 +45,12 @@ class RunTokens:
         self._file(run).unlink(missing_ok=True)
 
     def is_claimed(self, run: str) -> bool:
-        """Whether the run takes requests only with its token."""
-        return is_claimed(self.place, run)
+        """Whether requests for the run need its token."""
+        return is_claimed(self.directory, run)
 
     def is_token_of(self, run: str, presented: str) -> bool:
         """Whether this is the run's token."""
-        return any(is_same(presented, self.token(name)) for name in _owners(run))
+        return any(is_same(presented, self.token(name)) for name in _run_and_owner(run))
 
     def is_token(self, presented: str) -> bool:
         """Whether this is the token of any run."""
@@ -62,36 +62,36 @@ class RunTokens:
         return is_same(proof, _proof(self.key, run))
 
     def _file(self, run: str) -> Path:
-        # A run's name is a sound file name, but for `.` and `..`.
-        return self.place / f"{run}{_CLAIM}"
+        # A run's id is a safe file name, except for `.` and `..`.
+        return self.directory / f"{run}{_CLAIM}"
 
 
-def is_claimed(place: Path, run: str) -> bool:
+def is_claimed(directory: Path, run: str) -> bool:
     """Whether the run has a claim in this directory."""
-    # Asked of the file system each time: a claim holds from the moment on in which it is made.
-    return any(os.access(f"{place}/{name}{_CLAIM}", os.F_OK) for name in _owners(run))
+    # Not cached: a claim holds from the moment in which it is made.
+    return any(os.access(f"{directory}/{name}{_CLAIM}", os.F_OK) for name in _run_and_owner(run))
 
 
-def _owners(run: str) -> tuple[str, ...]:
-    """The run, and the one that it belongs to where it is a generation of that or what goes live beside it."""
-    owner = _BELONGING.sub("", run) if ":" in run else run
+def _run_and_owner(run: str) -> tuple[str, ...]:
+    """Return the run, and the run it was created from, if it is a generation of that or its live recording."""
+    owner = _DERIVED_RUN.sub("", run) if ":" in run else run
     return (run,) if owner == run else (run, owner)
 
 
 def is_same(presented: str, known: str) -> bool:
-    """Whether two secrets are equal, without telling by the time how much of them is."""
+    """Whether two secrets are equal, compared in constant time."""
     return hmac.compare_digest(presented.encode("utf-8", "replace"), known.encode())
 
 
 @lru_cache(1024)
 def _token(key: bytes, run: str) -> str:
-    # A proxy worker needs that of the same few runs for each of their requests.
-    return f"{_encoded(run.encode())}.{_proof(key, run.encode())}"
+    # Cached because a proxy worker needs the tokens of the same few runs for each request.
+    return f"{_base64url(run.encode())}.{_proof(key, run.encode())}"
 
 
 def _proof(key: bytes, run: bytes) -> str:
-    return _encoded(hmac.digest(key, _PURPOSE + run, hashlib.sha256))
+    return _base64url(hmac.digest(key, _PURPOSE + run, hashlib.sha256))
 
 
-def _encoded(data: bytes) -> str:
+def _base64url(data: bytes) -> str:
     return urlsafe_b64encode(data).rstrip(b"=").decode()

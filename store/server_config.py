@@ -1,10 +1,10 @@
-"""The configuration of the store server: written by the process that starts it, read from stdin by `store.__main__`."""
+"""The configuration of the store server, which the process that starts it writes and `store.server` reads from stdin."""
 
 import msgspec
 
 
 class StoreServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One JSON line. Sizes are bytes, times nanoseconds since the Unix epoch."""
+    """The configuration, as one JSON line. Sizes are bytes, times nanoseconds since the Unix epoch."""
 
     data: str
     database_url: str | None = None
@@ -15,28 +15,25 @@ class StoreServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     redact_personal_data: bool = False
     redact_names: tuple[str, ...] = ()
     tokens: tuple[str, ...] = ()
-    """What the API accepts beside the token of the data directory."""
+    """Further tokens that the API accepts, beside the token of the data directory."""
 
     open_api: bool = False
-    """Answer whoever reaches the API on loopback, without a token."""
+    """Whether the API, on loopback, answers without a token."""
 
     shared_runs: bool = False
-    """Let every client write into claimed runs."""
+    """Whether every client may write into claimed runs."""
 
     started: int = 0
-    checks: str | None = None
-    """The function that checks the overrides and forks of a request, as MODULE:FUNCTION: it belongs to a package above this one."""
-
     waits: bool = False
-    """Whether to serve, not ready, while a database that was given cannot be used; else we end."""
+    """Whether to serve while the configured database cannot be used, without being ready; otherwise the server ends."""
 
     temporary: bool = False
-    """Whether a command started us for itself. Where it ends first, or is killed, we go on for others that use us."""
+    """Whether a single command started the server. If it ends, the server runs on while other commands use it."""
 
     helper_memory: int = 512 << 20
-    """Bytes of private memory that each of the three helper processes may have."""
+    """Bytes of private memory of each of the three helper processes at most."""
 
     @property
     def may_wait(self) -> bool:
-        """Whether the database may be prepared later: our own cannot be mended from outside."""
+        """Whether the database may be prepared later. An embedded one cannot be corrected from outside."""
         return self.waits and self.database_url is not None

@@ -1,7 +1,7 @@
-"""What workers have counted: each keeps a file of it beside its spool, and the store server adds them up for `/metrics`.
+"""Add up the counters of the workers for `/metrics`. Each worker writes its counters to a file in its spool.
 
-A counter is named `metric/value`, after the one label that its metric has. What a killed worker counted in its last second is
-lost; what the workers of spools that are gone have counted is kept while the store server lives, so that no counter goes back.
+A counter is named `metric/value`, after the value of the metric's only label. The last second of a killed worker's counts is
+lost. Counts of removed spools are kept as long as the store server runs, so that no counter decreases.
 """
 
 import json
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-NAME: Final = "counts.json"
+COUNTERS_FILE: Final = "counts.json"
 
 
 class Metric(NamedTuple):
@@ -20,64 +20,66 @@ class Metric(NamedTuple):
     label: str
     help: str
     values: tuple[str, ...] = ()
-    """Those that are shown before anything was counted."""
+    """The values that are shown even with a count of zero."""
 
 
 METRICS: Final = {
     "connections": Metric(
         "to",
-        "Clients' connections, by what took them; one that is handed over in its middle counts twice",
+        "Connections from clients, by what handled them; one that is handed over counts twice",
         ("lane_http1", "lane_http2", "mitmproxy", "tunnel"),
     ),
-    "handed_over": Metric("reason", "Connections that the lane has handed to mitmproxy, by why"),
-    "exchanges": Metric("outcome", "Exchanges that were recorded, by how they ended", ("completed",)),
-    "answers": Metric("standing", "Requests that a recording was asked for", ("replayed", "edited", "live", "miss")),
-    "errors": Metric("code", "Requests that a worker answered with a problem of its own, by its code"),
+    "handed_over": Metric("reason", "Connections that the lane handed over to mitmproxy, by reason"),
+    "exchanges": Metric("outcome", "Recorded exchanges, by outcome", ("completed",)),
+    "answers": Metric(
+        "standing", "Requests during replays, by how they were answered", ("replayed", "edited", "live", "miss")
+    ),
+    "errors": Metric("code", "Requests that a worker answered with an error of its own, by code"),
 }
 
 
-def write(spool: Path, counts: Mapping[str, int]) -> None:
-    """Leave what a worker has counted beside its spool, whole at any time. Raises OSError."""
-    part = spool / f"{NAME}.part"
+def write_counters(spool: Path, counts: Mapping[str, int]) -> None:
+    """Replace the file of a worker's counters atomically. Raises OSError."""
+    part = spool / f"{COUNTERS_FILE}.part"
     part.write_text(json.dumps(counts))
-    part.replace(spool / NAME)
+    part.replace(spool / COUNTERS_FILE)
 
 
 class WorkerCounters:
-    """All that the workers of a data directory have counted, since the store server began."""
+    """The sum of the counters of all workers of a data directory since the store server started."""
 
     def __init__(self, spools: Path) -> None:
         self._spools = spools
-        self._ended: Counter[str] = Counter()
+        self._retired: Counter[str] = Counter()
         self._lock = threading.Lock()
 
-    def ended(self, spool: Path) -> None:
-        """A worker is gone, and its spool is about to be."""
+    def retire_spool(self, spool: Path) -> None:
+        """Keep the counts of a spool that is about to be removed."""
         with self._lock:
-            self._ended += _read(spool / NAME)
-            (spool / NAME).unlink(missing_ok=True)
+            self._retired += _read_counters(spool / COUNTERS_FILE)
+            (spool / COUNTERS_FILE).unlink(missing_ok=True)
 
     def total(self) -> Counter[str]:
-        """By now."""
+        """The current sum."""
         with self._lock:
-            return sum(map(_read, self._spools.glob(f"*/{NAME}")), self._ended.copy())
+            return sum(map(_read_counters, self._spools.glob(f"*/{COUNTERS_FILE}")), self._retired.copy())
 
 
-def _read(path: Path) -> Counter[str]:
+def _read_counters(path: Path) -> Counter[str]:
     try:
         return Counter(json.loads(path.read_bytes()))
     except (FileNotFoundError, ValueError):
-        # It is not synced, so a machine that went down may leave it empty.
+        # The file is not synced, so it may be empty after a power failure.
         return Counter()
 
 
-def told(counts: Mapping[str, int]) -> list[str]:
-    """Counters as lines of Prometheus's text format."""
+def prometheus_lines(counts: Mapping[str, int]) -> list[str]:
+    """Format counters as lines of Prometheus's text format."""
     lines = []
     for name, metric in METRICS.items():
         full = f"playhead_proxy_{name}_total"
-        known = dict.fromkeys(metric.values, 0)
-        seen = {key.removeprefix(f"{name}/"): n for key, n in counts.items() if key.startswith(f"{name}/")}
+        zeros = dict.fromkeys(metric.values, 0)
+        counted = {key.removeprefix(f"{name}/"): n for key, n in counts.items() if key.startswith(f"{name}/")}
         lines += [f"# HELP {full} {metric.help}.", f"# TYPE {full} counter"]
-        lines += [f'{full}{{{metric.label}="{value}"}} {n}' for value, n in (known | seen).items()]
+        lines += [f'{full}{{{metric.label}="{value}"}} {n}' for value, n in (zeros | counted).items()]
     return lines

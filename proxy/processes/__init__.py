@@ -1,6 +1,8 @@
 """Find or start the processes that a command needs.
 
 command_processes    the store server and workers of a command
+store_server         the process of the store server
+store_helper         a helper process of the store server
 child_process        start one process and wait until it is ready
 store_client         requests to the store server
 ports                choose ports

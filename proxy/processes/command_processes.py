@@ -1,7 +1,7 @@
-"""Find the processes that a command needs, or start them for as long as it lasts.
+"""Find the processes that a command needs, or start them for the time that it runs.
 
-One store server serves a data directory, whoever started it; workers are as many as there are commands. What a command starts,
-it stops.
+One store server serves a data directory, and commands share it. Each command starts workers of its own. A command stops
+what it has started.
 """
 
 import asyncio
@@ -16,41 +16,41 @@ import msgspec
 
 from proxy.capture.control_path import control_path
 from proxy.errors import Failure
-from proxy.processes import settings_match as agreement
-from proxy.processes.child_process import Child
-from proxy.processes.ports import loopback
+from proxy.processes import settings_match
+from proxy.processes.child_process import ChildProcess
+from proxy.processes.ports import require_loopback
 from proxy.processes.store_client import Api
 from proxy.settings import Settings
 from proxy.worker_config import WorkerConfig
-from store.datadir import DataDir, DataDirError, opened
+from store.datadir import DataDir, DataDirError, open_data_dir
 from store.server_config import StoreServerConfig
 
 LOOPBACK = "127.0.0.1"
 
-START_WITHIN = 60.0
-"""Seconds: how long another command's store server may take to start or to stop."""
+START_TIMEOUT = 60.0
+"""Seconds that another command's store server may take to start or to stop."""
 
 
 class CommandProcesses:
-    """An async context manager around one data directory."""
+    """The processes that a command uses on one data directory. An async context manager."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         try:
-            self.data: DataDir = opened(settings.data)
+            self.data: DataDir = open_data_dir(settings.data)
         except DataDirError as error:
             raise Failure(str(error)) from error
         self.started = time.time_ns()
-        self._workers: list[Child] = []
-        self._store_servers: list[Child] = []
-        self._lasting = False
-        self._use: int | None = None
-        """Our part in the lock of those who use another command's store server."""
-        self._other: dict[str, Any] = {}
-        """What the store server that we have found running says about itself."""
+        self._workers: list[ChildProcess] = []
+        self._store_servers: list[ChildProcess] = []
+        self._is_lasting = False
+        self._users_lock: int | None = None
+        """The descriptor of our shared lock, which keeps another command's store server running."""
+        self._found_notice: dict[str, Any] = {}
+        """The notice of the running store server that was found."""
 
     async def __aenter__(self) -> Self:
-        loopback()
+        require_loopback()
         return self
 
     async def __aexit__(self, *error: Any) -> None:
@@ -59,7 +59,7 @@ class CommandProcesses:
             try:
                 await asyncio.shield(stopping)
             except asyncio.CancelledError:
-                # A Ctrl-C by now is heard when they have stopped: there is nothing to hurry, and it has its bounds.
+                # Finish stopping after a first Ctrl-C: the time that it takes is limited.
                 await stopping
                 raise
 
@@ -69,136 +69,142 @@ class CommandProcesses:
             await self.close_workers()
             await self._stop_store_servers()
         except asyncio.CancelledError:
-            # Ctrl-C once more.
-            await asyncio.gather(*(child.killed() for child in (*self._workers, *self._store_servers)))
+            # This is a second Ctrl-C.
+            await asyncio.gather(*(child.kill() for child in (*self._workers, *self._store_servers)))
             raise
 
     async def _stop_store_servers(self) -> None:
-        """Stop what we have started, unless another command uses it: then it ends after the last of them."""
-        if self._use is not None:
-            os.close(self._use)
-            self._use = None
+        """Stop our store server, unless another command uses it: then it ends after the last of them."""
+        if self._users_lock is not None:
+            os.close(self._users_lock)
+            self._users_lock = None
         if not self._store_servers:
             return
-        # Held until it has stopped: nobody begins to use it meanwhile.
-        alone = self.data.users_lock.alone()
+        # The lock is held until the server has stopped, so that no command begins to use it meanwhile.
+        exclusive_lock = self.data.users_lock.acquire_exclusive()
         try:
-            if alone is None and not self._lasting:
+            if exclusive_lock is None and not self._is_lasting:
                 for store_server in self._store_servers:
-                    store_server.leave()
+                    store_server.detach()
                 return
             self.data.withdraw("store")
             await asyncio.gather(*(store_server.stop() for store_server in self._store_servers))
         finally:
-            if alone is not None:
-                os.close(alone)
+            if exclusive_lock is not None:
+                os.close(exclusive_lock)
 
     async def close_workers(self) -> list[int]:
-        """Stop our workers; all that they acknowledged is in their spools. Their exit statuses: 0 where all was well."""
+        """Stop our workers, and return their exit statuses. All that they acknowledged is in their spools."""
         ends = await asyncio.gather(*(worker.stop() for worker in self._workers))
         for worker in self._workers:
-            worker.forget()
+            worker.remove_empty_log()
         self._workers.clear()
         return ends
 
     @property
     def token(self) -> str | None:
-        """The recording token that was set, where one was."""
+        """The configured recording token, if any."""
         return self.settings.token.get_secret_value() if self.settings.token else None
 
-    def claimed(self, run: str) -> str:
-        """Keep a run for the command that is about to be started; the token that this command is given."""
-        return self.secret(lambda data: data.run_tokens().claim(run))
+    def claim_run(self, run: str) -> str:
+        """Claim a run for the command that is about to start, and return the run's token."""
+        return self.read_secret(lambda data: data.run_tokens().claim(run))
 
     def run_token(self, run: str) -> str:
-        """What opens the run to a client, whether or not it is claimed."""
-        return self.secret(lambda data: data.run_tokens().token(run))
+        """Return the run's token, whether or not the run is claimed."""
+        return self.read_secret(lambda data: data.run_tokens().token(run))
 
     def api_client(self, url: str) -> Api:
-        """A client of the store server of this data directory."""
-        return Api(url, self.secret(DataDir.api_token), self.data.api_token_file)
+        """Return a client of this data directory's store server."""
+        return Api(url, self.read_secret(DataDir.api_token), self.data.api_token_file)
 
-    def secret[T](self, read: Callable[[DataDir], T]) -> T:
-        """A secret of the data directory. Raises Failure where others may know it."""
+    def read_secret[T](self, read: Callable[[DataDir], T]) -> T:
+        """Read a secret of the data directory. Raises Failure if other users can read it."""
         try:
             return read(self.data)
         except (DataDirError, OSError) as error:
             raise Failure(str(error)) from error
 
-    def running_up(self, patience: float = 0, *, coming: bool = False) -> dict[str, Any] | None:
-        """Where the running `up` listens, or None where there is none.
+    def find_up(self, timeout: float = 0, *, must_start: bool = False) -> dict[str, Any] | None:
+        """Return the notice of the running `up`, or None if none runs.
 
-        One that has begun to start is waited for, `patience` seconds at most; with `coming` also one that has not yet.
+        Waits up to `timeout` seconds for an `up` that is starting; with `must_start` also for one that is yet to start.
         """
-        end = time.monotonic() + patience
+        end = time.monotonic() + timeout
         while True:
-            # A killed `up` leaves its note behind, and the kernel lets go of its lock.
-            held = self.data.up_lock.held()
-            note = self.data.notice("up") if held else None
-            if note is not None or not (held or coming) or time.monotonic() >= end:
+            # A killed `up` leaves its notice behind, but the kernel releases its lock.
+            held = self.data.up_lock.is_held()
+            note = self.data.read_notice("up") if held else None
+            if note is not None or not (held or must_start) or time.monotonic() >= end:
                 return note
             time.sleep(0.1)
 
-    async def api(self, port: int = 0) -> Api:
-        """The running store server of this data directory, or one of our own on `port`. Call it again when another's has gone."""
-        end = time.monotonic() + START_WITHIN
+    async def connect_store_server(self, port: int = 0) -> Api:
+        """Return a client of the running store server, or start one on `port`. Call it again when that server has ended."""
+        end = time.monotonic() + START_TIMEOUT
         while True:
-            if running := await self._found():
+            if running := await self._find_running_store_server():
                 return running
-            # There is one store server at a time, and another command's may be starting or stopping.
-            if not self.data.store_lock.held():
+            # Another command's store server may be starting or stopping, and there is only one at a time.
+            if not self.data.store_lock.is_held():
                 try:
-                    store_server = await self.store_server(port, LOOPBACK)
+                    store_server = await self.start_store_server(port, LOOPBACK)
                     return self.api_client(f"http://{LOOPBACK}:{store_server.ready['port']}")
                 except Failure:
-                    if not self.data.store_lock.held():
+                    if not self.data.store_lock.is_held():
                         raise
             if time.monotonic() > end:
                 raise Failure(
-                    f"another store server holds {self.data.root} and does not answer; see {self.data.logs}/store.log"
+                    f"another store server uses {self.data.root} and does not answer: see {self.data.logs}/store.log"
                 )
             await asyncio.sleep(0.1)
 
-    async def _found(self) -> Api | None:
-        # A killed store server leaves its note behind, and its port to whoever wants it.
-        note = self.data.notice("store") if self.data.store_lock.held() else None
-        if note is None or not self._used():
+    async def _find_running_store_server(self) -> Api | None:
+        # A killed store server leaves its notice behind, and another program may have taken its port.
+        note = self.data.read_notice("store") if self.data.store_lock.is_held() else None
+        if note is None or not self._mark_in_use():
             return None
         api = self.api_client(note["api"])
-        if await asyncio.to_thread(api.healthy):
-            agreement.same_database(self.settings, note)
-            self._other = note
+        if await asyncio.to_thread(api.is_healthy):
+            settings_match.require_same_database(self.settings, note)
+            self._found_notice = note
             return api
         api.close()
         return None
 
-    def _used(self) -> bool:
-        """Keep the store server that was found from ending before we do; False where it is about to end."""
-        if self._use is None:
-            self._use = self.data.users_lock.shared()
-        return self._use is not None
+    def _mark_in_use(self) -> bool:
+        """Keep the store server that was found running while we use it; False if it is about to end."""
+        if self._users_lock is None:
+            self._users_lock = self.data.users_lock.acquire_shared()
+        return self._users_lock is not None
 
-    def agreed(self, *, own_worker: bool) -> None:
-        """Raise Failure where the store server we have found goes by other profiles than what is recorded here should."""
-        agreement.same_profiles(self.settings, self._other, own_worker=own_worker)
+    def require_same_profiles(self, *, own_worker: bool) -> None:
+        """Raise Failure if the store server that was found uses other profiles than this command."""
+        settings_match.require_same_profiles(self.settings, self._found_notice, own_worker=own_worker)
 
-    async def store_server(self, port: int, listen: str, *, lasting: bool = False) -> Child:
-        """Start the store server; others find it by the data directory, and agree with it, on profiles where it is an `up`'s.
-        It is stopped with the house."""
-        if not self.data.store_lock.held():
+    async def start_store_server(self, port: int, listen: str, *, is_lasting: bool = False) -> ChildProcess:
+        """Start the store server, and announce it in the data directory. It is stopped when this context ends.
+
+        `is_lasting`: it is the server of an `up`, with whose profiles other commands must agree.
+        """
+        if not self.data.store_lock.is_held():
             self.data.withdraw("store")
-        child = await Child.start(
-            "store", self._store_server_config(port, listen, lasting=lasting), log=self.data.logs / "store.log"
+        child = await ChildProcess.start(
+            "proxy.processes.store_server",
+            self._store_server_config(port, listen, is_lasting=is_lasting),
+            log=self.data.logs / "store.log",
         )
         self._store_servers.append(child)
-        self._lasting = lasting
-        known = agreement.facts(self.settings, ("database_url", "profile") if lasting else ("database_url",))
+        self._is_lasting = is_lasting
+        digests = settings_match.setting_digests(
+            self.settings, ("database_url", "profile") if is_lasting else ("database_url",)
+        )
         config = str(self.settings.config.absolute()) if self.settings.config else None
-        api = f"http://{reachable(listen)}:{child.ready['port']}"
-        self.data.announce("store", {"api": api, "settings": known, "config": config})
+        api = f"http://{reachable_host(listen)}:{child.ready['port']}"
+        self.data.announce("store", {"api": api, "settings": digests, "config": config})
         return child
 
-    def _store_server_config(self, port: int, listen: str, *, lasting: bool) -> StoreServerConfig:
+    def _store_server_config(self, port: int, listen: str, *, is_lasting: bool) -> StoreServerConfig:
         url = self.settings.database_url
         return StoreServerConfig(
             data=str(self.data.root),
@@ -209,43 +215,48 @@ class CommandProcesses:
             profiles_toml=self.profiles_toml(),
             redact_personal_data=self.settings.redact_personal_data,
             redact_names=tuple(self.settings.redact_names),
-            # A bundle of a body takes some ten times its size while it is made.
+            # Making a bundle takes about ten times the size of its largest body.
             helper_memory=max(512 << 20, 12 * self.settings.body_limit),
             tokens=(own.get_secret_value(),) if (own := self.settings.api_token) else (),
             open_api=self.settings.open_api,
             shared_runs=self.settings.shared_runs,
             started=self.started,
-            # A person who waits for a command wants to hear of it; an `up` goes on recording.
-            waits=lasting,
-            temporary=not lasting,
-            checks="replay.replay_options:unfit",
+            # A user waits for a command, which should fail soon; an `up` goes on recording.
+            waits=is_lasting,
+            temporary=not is_lasting,
         )
 
     def profiles_toml(self) -> str | None:
-        """The user's own profiles, as the text they stand in, so that an error can name its line."""
+        """Return the text of the file with the user's profiles, so that errors can name a line; None without profiles."""
         return self.settings.config.read_text("utf-8") if self.settings.config and self.settings.profile else None
 
-    async def worker(self, later: Awaitable[dict[str, Any]] | None = None, **differences: Any) -> Child:
-        """Start one worker, on loopback and a free port where `differences` from its configuration say nothing else; `later`
-        are such as are only known after a while, in which the worker comes up already."""
+    async def start_worker(
+        self, late_settings: Awaitable[dict[str, Any]] | None = None, **changes: Any
+    ) -> ChildProcess:
+        """Start a worker, with these changes to its default configuration.
+
+        `late_settings`: more changes, which are awaited while the worker's process starts.
+        """
         if find_spec("mitmproxy") is None:
-            if asyncio.iscoroutine(later):
-                later.close()
-            raise Failure("there is no wire engine here: install playhead[proxy] into this environment")
-        config = msgspec.structs.replace(self.worker_config(), **differences)
+            if asyncio.iscoroutine(late_settings):
+                late_settings.close()
+            raise Failure("this environment has no wire engine: install playhead[proxy] into it")
+        config = msgspec.structs.replace(self.worker_config(), **changes)
         modes = config.modes
-        # A worker that records has nothing to answer from: there such a host is recorded like any other.
+        # A worker that only records has nothing to answer from, so it records hosts in mode replay or auto like others.
         if config.mode in ("record", "passthrough"):
             modes = {host: mode for host, mode in modes.items() if mode not in ("replay", "auto")}
         control = config.control or str(control_path(self.data.root, config.name))
         config = msgspec.structs.replace(config, modes=modes, control=control)
-        told = config if later is None else _with(config, later)
-        child = await Child.start("proxy.worker.process", told, log=self.data.logs / f"{config.name}.log")
+        complete_config = config if late_settings is None else _apply_late_settings(config, late_settings)
+        child = await ChildProcess.start(
+            "proxy.worker.process", complete_config, log=self.data.logs / f"{config.name}.log"
+        )
         self._workers.append(child)
         return child
 
     def worker_config(self) -> WorkerConfig:
-        """The configuration of a worker for one command: on loopback, at a free port."""
+        """Return the configuration of a command's worker, which listens on loopback at a free port."""
         s = self.settings
         return WorkerConfig(
             name=f"worker-{secrets.token_hex(4)}",
@@ -275,10 +286,10 @@ class CommandProcesses:
         )
 
 
-async def _with(config: WorkerConfig, later: Awaitable[dict[str, Any]]) -> WorkerConfig:
-    return msgspec.structs.replace(config, **await later)
+async def _apply_late_settings(config: WorkerConfig, late_settings: Awaitable[dict[str, Any]]) -> WorkerConfig:
+    return msgspec.structs.replace(config, **await late_settings)
 
 
-def reachable(listen: str) -> str:
-    """The host part of a URL that reaches a listening address from this machine."""
+def reachable_host(listen: str) -> str:
+    """Return the host, for a URL, by which this machine reaches a listening address."""
     return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(listen, f"[{listen}]" if ":" in listen else listen)  # noqa: S104 - compared, not bound

@@ -1,4 +1,4 @@
-"""Choose ports: free ones, one that is kept for workers that come and go, and their loopback address."""
+"""Find free ports, reserve a port across restarts of workers, and check loopback."""
 
 import errno
 import random
@@ -9,50 +9,50 @@ from typing import Final
 
 from proxy.errors import Failure
 
-QUIET: Final = range(16384, 32768)
-"""Ports that no kernel gives to outgoing connections (Linux: from 32768, others from 49152), which would take a free port
-before somebody listens on it."""
+SAFE_PORTS: Final = range(16384, 32768)
+"""Ports that no kernel gives to outgoing connections (Linux: from 32768, others from 49152). Such a connection could
+take a free port before the process that is to listen there has started."""
 
 TRIES: Final = 20
 
 
-def loopback() -> None:
-    """Raise Failure where nothing on this machine can reach it: there our processes and the commands' clients meet."""
-    # To connect a datagram socket is to ask for the way there: nothing is sent.
+def require_loopback() -> None:
+    """Raise Failure if loopback cannot be reached: Playhead's processes and the clients of commands use it."""
+    # Connecting a datagram socket only looks up the route: nothing is sent.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         try:
             asking.connect(("127.0.0.1", 9))
         except OSError as error:
             raise Failure(
-                f"127.0.0.1 cannot be reached on this machine ({error.strerror}), and all that we start listens there: is"
-                " the loopback interface down? Bring it up: ip link set lo up"
+                f"127.0.0.1 cannot be reached on this machine ({error.strerror}), and Playhead's processes listen there:"
+                " bring the loopback interface up with: ip link set lo up"
             ) from error
 
 
 @contextmanager
-def held(listen: str, port: int) -> Iterator[int]:
-    """Reserve the workers' port for as long as we run, so that nobody takes it while a worker is started again.
+def reserve_port(listen: str, port: int) -> Iterator[int]:
+    """Reserve the workers' port, so that no other program takes it while a worker restarts.
 
-    The socket is bound and never listens, so the kernel gives it no connections.
+    The socket is bound but never listens, so the kernel gives it no connections.
     """
-    with _bound(listen, free(listen, port), reuse=True) as held:
+    with _bind_socket(listen, free_port(listen, port), reuse=True) as held:
         yield int(held.getsockname()[1])
 
 
-def free(listen: str, port: int) -> int:
-    """The port, or a free one for 0. Raises Failure where something else listens.
+def free_port(listen: str, port: int) -> int:
+    """Return the port, or a free one for 0. Raises Failure if another program listens there.
 
     With SO_REUSEPORT alone two services would share a port unnoticed.
     """
-    tries = random.sample(QUIET, TRIES) if port == 0 else []
+    tries = random.sample(SAFE_PORTS, TRIES) if port == 0 else []
     for one in tries:
-        with suppress(Failure), _bound(listen, one, reuse=False):
+        with suppress(Failure), _bind_socket(listen, one, reuse=False):
             return one
-    with _bound(listen, port, reuse=False) as probe:
+    with _bind_socket(listen, port, reuse=False) as probe:
         return int(probe.getsockname()[1])
 
 
-def _bound(listen: str, port: int, *, reuse: bool) -> socket.socket:
+def _bind_socket(listen: str, port: int, *, reuse: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in listen else socket.AF_INET
     held = socket.socket(family, socket.SOCK_STREAM)
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

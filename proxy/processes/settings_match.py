@@ -1,6 +1,6 @@
-"""Compare the settings of a command with those of the running `up` beside it.
+"""Compare the settings of a command with those of the running `up`.
 
-What a command does not set, it leaves to those. Told to others are digests alone: among the values are passwords.
+Settings that a command does not set are those of the `up`. Only digests are compared, because some values are passwords.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ from typing import Any, Final
 from proxy.errors import Failure
 from proxy.settings import Settings
 
-WORKERS: Final = (
+WORKER_SETTINGS: Final = (
     *(
         "engine",
         "reverse",
@@ -26,66 +26,67 @@ WORKERS: Final = (
     ),
     *("connect_ports", "allow_private", "upstreams", "modes", "allowed_hosts", "tunnel"),
 )
-"""What a worker of one's own can go by; the database and the profiles are the store server's, of which there is one."""
+"""Settings that a command's own worker can have. The database and the profiles belong to the store server, which is shared."""
 
 
-def facts(settings: Settings, names: Iterable[str]) -> dict[str, str]:
-    """What these settings are, for others to compare with theirs."""
-    return {name: _digest(_value(settings, name)) for name in names}
+def setting_digests(settings: Settings, names: Iterable[str]) -> dict[str, str]:
+    """Return the digests of these settings, for other commands to compare with theirs."""
+    return {name: _digest(_setting_value(settings, name)) for name in names}
 
 
-def others(settings: Settings, known: Mapping[str, str], names: Iterable[str] = WORKERS) -> list[str]:
-    """Which of these are set here, and set otherwise."""
+def differing_settings(
+    settings: Settings, digests: Mapping[str, str], names: Iterable[str] = WORKER_SETTINGS
+) -> list[str]:
+    """Return the names of those settings that are set here and differ from the digests."""
     return [
         name
-        for name, digest in facts(settings, names).items()
-        if name in settings.model_fields_set and known.get(name) != digest
+        for name, digest in setting_digests(settings, names).items()
+        if name in settings.model_fields_set and digests.get(name) != digest
     ]
 
 
-def same_database(settings: Settings, store_server: Mapping[str, Any]) -> None:
-    """Raise Failure where another database is named here than the one that this store server serves."""
-    if others(settings, store_server.get("settings", {}), ["database_url"]):
+def require_same_database(settings: Settings, store_server: Mapping[str, Any]) -> None:
+    """Raise Failure if the settings name another database than the one that this store server uses."""
+    if differing_settings(settings, store_server.get("settings", {}), ["database_url"]):
         raise Failure(
-            f"database_url names another database than the one that the store server which runs on {settings.data} serves; leave it"
-            " out, stop that store server first, or give this command a directory of its own with --data"
+            f"database_url names another database than the store server that runs on {settings.data} uses: leave it out,"
+            " stop that store server, or use another data directory with --data"
         )
 
 
-def same_profiles(settings: Settings, store_server: Mapping[str, Any], *, own_worker: bool) -> None:
-    """Raise Failure where what is recorded here would be keyed and redacted by other profiles than it should be.
+def require_same_profiles(settings: Settings, store_server: Mapping[str, Any], *, own_worker: bool) -> None:
+    """Raise Failure if recordings of this command would be keyed or redacted by other profiles than the user's.
 
-    A worker of one's own redacts by the profiles here; those of an `up` by that one's, which are what is meant where none are
-    here.
+    A command's own worker redacts by the command's profiles, and the workers of an `up` by that one's. With the latter, a
+    command without profiles of its own means those of the `up`.
     """
-    known, own = store_server.get("settings", {}).get("profile"), _value(settings, "profile")
-    if known in (None, _digest(own)) or not (own or own_worker):
+    digest, own = store_server.get("settings", {}).get("profile"), _setting_value(settings, "profile")
+    if digest in (None, _digest(own)) or not (own or own_worker):
         return
     if not own:
         raise Failure(
-            f"the `playhead up` that runs on {settings.data} goes by profiles of its own, and this command by none: say"
-            f" --config {store_server['config']}, so that the same is kept secret"
+            f"the `playhead up` that runs on {settings.data} uses the profiles in {store_server['config']} and this command"
+            f" uses none, so secrets that they declare might be stored: pass --config {store_server['config']}"
         )
-    assert settings.config, "it holds the profiles"
+    assert settings.config, "profiles come from this file"
     config = settings.config.absolute()
     raise Failure(
-        f"the profiles in {config} are not those that the `playhead up` which runs on {settings.data} was started"
-        f" with, and it keys and redacts by its own: start that again with --config {config}, or give this command a"
-        " directory of its own with --data"
+        f"the profiles in {config} differ from those of the `playhead up` that runs on {settings.data}, which keys and"
+        f" redacts by its own: restart it with --config {config}, or use another data directory with --data"
     )
 
 
-def _value(settings: Settings, name: str) -> Any:
+def _setting_value(settings: Settings, name: str) -> Any:
     match name:
         case "database_url":
             return settings.database_url and settings.database_url.get_secret_value()
         case "upstream_ca":
             return settings.upstream_ca and str(settings.upstream_ca.absolute())
         case "modes" | "allowed_hosts":
-            # They are two ways to say one thing.
+            # The two settings are ways to write one.
             return settings.host_modes
         case "profile":
-            # They are read from the file.
+            # Profiles are read from the file.
             return settings.profile if settings.config else ()
         case "tunnel":
             return settings.tunnel.hosts

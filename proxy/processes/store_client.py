@@ -1,4 +1,4 @@
-"""Send requests to the store server for a command, and turn its problems into sentences."""
+"""A client of the store server's REST API for commands. It turns problems into Failure with a readable message."""
 
 import json
 import math
@@ -13,24 +13,24 @@ from urllib.parse import quote
 import httpx2
 
 from proxy.errors import Failure
-from store.generations.names import remains
+from store.generations.names import is_failed_candidate
 
-DOTS: Final = (".", "..")
-"""What no path of the store server can end in: clients take it for the directory."""
+DOT_SEGMENTS: Final = (".", "..")
+"""Names that no path can end in, because HTTP clients resolve them as directories."""
 
 
-NOBODY: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-"""Trusts no certificate: store servers speak plain HTTP, and to read the world's roots takes a tenth of a second for each client."""
+TRUST_NO_CERTIFICATES: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""A TLS context without roots. Store servers speak plain HTTP, and loading the system's roots takes 0.1 s for each client."""
 
-LONGEST_INT: Final = 4000
+MAX_INT_DIGITS: Final = 4000
 
 
 class NotFound(Failure):
-    """The store server does not know what was asked for."""
+    """The store server does not have what was requested."""
 
 
-class Away(Failure):
-    """The store cannot be asked just now. What is recorded meanwhile waits in the spool."""
+class StoreUnavailable(Failure):
+    """The store does not answer at the moment. What is recorded meanwhile waits in the spool."""
 
 
 class Api:
@@ -40,31 +40,35 @@ class Api:
         self.url = url
         self._token_file = token_file
         headers = {"authorization": f"Bearer {token}"} if token else {}
-        # The environment's proxies are not for us: the store server is our own.
-        self._http = httpx2.Client(base_url=url, headers=headers, timeout=30.0, trust_env=False, verify=NOBODY)
+        # The store server is local, so the environment's proxies do not apply.
+        self._http = httpx2.Client(
+            base_url=url, headers=headers, timeout=30.0, trust_env=False, verify=TRUST_NO_CERTIFICATES
+        )
 
     def get(self, path: str, **query: Any) -> Any:
-        """The JSON at a path of `/v1`. Raises NotFound or Failure."""
-        return self._json("GET", path, params={name: value for name, value in query.items() if value is not None})
+        """Get the JSON at a path of `/v1`. Raises NotFound or Failure."""
+        return self._request_json(
+            "GET", path, params={name: value for name, value in query.items() if value is not None}
+        )
 
     def put(self, path: str, body: Mapping[str, Any], *, timeout: float | None = None) -> Any:
-        """Put JSON, within so many seconds."""
-        return self._json("PUT", path, json=body, **({} if timeout is None else {"timeout": timeout}))
+        """Put JSON. `timeout`: seconds to wait for the answer."""
+        return self._request_json("PUT", path, json=body, **({} if timeout is None else {"timeout": timeout}))
 
     def patch(self, path: str, body: Mapping[str, Any]) -> Any:
         """Patch with JSON."""
-        return self._json("PATCH", path, json=body)
+        return self._request_json("PATCH", path, json=body)
 
-    def post(self, path: str, **what: Any) -> Any:
+    def post(self, path: str, **request_options: Any) -> Any:
         """Post `json` or `content`."""
-        return self._json("POST", path, **what)
+        return self._request_json("POST", path, **request_options)
 
     def delete(self, path: str) -> None:
-        """Delete what is there."""
-        self._json("DELETE", path)
+        """Delete the resource."""
+        self._request_json("DELETE", path)
 
-    def each(self, path: str, **query: Any) -> Iterator[dict[str, Any]]:
-        """Every item of a list, page after page."""
+    def list_items(self, path: str, **query: Any) -> Iterator[dict[str, Any]]:
+        """Yield every item of a list, page after page."""
         cursor: str | None = None
         while True:
             page = self.get(path, **query, cursor=cursor)
@@ -73,65 +77,65 @@ class Api:
             if cursor is None:
                 return
 
-    def raw(self, path: str) -> Iterator[bytes]:
-        """The bytes at a path, as they come."""
-        with _sentences(self.url), self._http.stream("GET", f"/v1{path}") as answer:
+    def stream_bytes(self, path: str) -> Iterator[bytes]:
+        """Yield the bytes at a path as they arrive."""
+        with _translate_errors(self.url), self._http.stream("GET", f"/v1{path}") as answer:
             if answer.status_code >= 400:
                 answer.read()
-                raise self._failure(answer)
+                raise self._failure_from(answer)
             yield from answer.iter_raw()
 
-    def lines(self, path: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """The JSON Lines that a POST of JSON is answered with, as they come. Raises Failure where they break off."""
-        with _sentences(self.url), self._http.stream("POST", f"/v1{path}", json=body) as answer:
+    def post_for_lines(self, path: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Post JSON and yield the JSON Lines of the answer as they arrive. Raises Failure if they break off."""
+        with _translate_errors(self.url), self._http.stream("POST", f"/v1{path}", json=body) as answer:
             if answer.status_code >= 400:
                 answer.read()
-                raise self._failure(answer)
+                raise self._failure_from(answer)
             for line in answer.iter_lines():
                 yield read_json(line)
 
     def troubles(self) -> list[str]:
-        """What keeps recordings from the database, as `/readyz` tells it."""
-        with _sentences(self.url):
+        """Return the reasons in `/readyz` why recordings do not reach the database."""
+        with _translate_errors(self.url):
             return list(self._http.get("/readyz").json()["troubles"].values())
 
-    def obstacle(self) -> str | None:
-        """Why no recording can be fetched just now, within seconds; None where one can be."""
+    def fetch_obstacle(self) -> str | None:
+        """Explain why no recording can be fetched at the moment; None if one can. Takes seconds at most."""
         try:
             troubles = self._http.get("/readyz", timeout=5.0).json()["troubles"]
         except (httpx2.HTTPError, ValueError, KeyError, TypeError):
             return f"nothing that answers /readyz listens at {self.url}."
         return str(troubles["database"]) if "database" in troubles else None
 
-    def healthy(self) -> bool:
-        """Whether it answers at all."""
+    def is_healthy(self) -> bool:
+        """Whether the store server answers at all."""
         try:
             return self._http.get("/healthz", timeout=2.0).status_code == 200
         except httpx2.HTTPError:
             return False
 
-    def _json(self, method: str, path: str, **what: Any) -> Any:
-        with _sentences(self.url):
-            answer = self._http.request(method, f"/v1{path}", **what)
+    def _request_json(self, method: str, path: str, **request_options: Any) -> Any:
+        with _translate_errors(self.url):
+            answer = self._http.request(method, f"/v1{path}", **request_options)
         if answer.status_code >= 400:
-            raise self._failure(answer)
+            raise self._failure_from(answer)
         return read_json(answer.content) if answer.content else None
 
-    def _failure(self, answer: httpx2.Response) -> Failure:
+    def _failure_from(self, answer: httpx2.Response) -> Failure:
         if answer.status_code == 401:
             return Failure(
-                f"the store server at {self.url} does not accept the API token in {self._token_file}; it was started on another"
-                " data directory, or the file was changed since: name that directory with --data, or start `playhead up` again"
+                f"the store server at {self.url} does not accept the API token in {self._token_file}: it was started on another"
+                " data directory, or the file was changed since; name that directory with --data, or restart `playhead up`"
             )
         try:
             problem = answer.json()
-            words = str(problem.get("detail") or problem.get("title"))
+            reason = str(problem.get("detail") or problem.get("title"))
         except (ValueError, AttributeError):
-            words = f"the store server answered {answer.status_code}"
-        return {404: NotFound, 503: Away}.get(answer.status_code, Failure)(words)
+            reason = f"the store server answered {answer.status_code}"
+        return {404: NotFound, 503: StoreUnavailable}.get(answer.status_code, Failure)(reason)
 
     def close(self) -> None:
-        """Close its connections."""
+        """Close the client's connections."""
         self._http.close()
 
     def __enter__(self) -> Self:
@@ -142,12 +146,12 @@ class Api:
 
 
 @contextmanager
-def _sentences(url: str) -> Iterator[None]:
-    """Rename the client library's exceptions at the border."""
+def _translate_errors(url: str) -> Iterator[None]:
+    """Translate exceptions of the HTTP client library to Failure."""
     try:
         yield
     except httpx2.TimeoutException as error:
-        raise Away(f"the store server at {url} took too long to answer; look at /readyz there") from error
+        raise StoreUnavailable(f"the store server at {url} took too long to answer: see its /readyz") from error
     except httpx2.HTTPError as error:
         raise Failure(
             f"the store server at {url} cannot be reached ({error}); is `playhead up` still running?"
@@ -155,43 +159,48 @@ def _sentences(url: str) -> Iterator[None]:
 
 
 def read_json(text: bytes | str) -> Any:
-    """What the store server tells, which holds what anybody answered: a number that Python makes no int or float of is a Decimal."""
-    return json.loads(text, parse_int=_integer, parse_float=_float)
+    """Parse JSON from the store server. Numbers that Python cannot hold as int or float become Decimal."""
+    return json.loads(text, parse_int=_parse_integer, parse_float=_parse_float)
 
 
-def _integer(digits: str) -> int | Decimal:
-    # CPython reads no int of more digits than it writes (CVE-2020-10735).
-    return int(digits) if len(digits) <= LONGEST_INT else Decimal(digits)
+def _parse_integer(digits: str) -> int | Decimal:
+    # CPython limits the digits of an int that it parses (CVE-2020-10735).
+    return int(digits) if len(digits) <= MAX_INT_DIGITS else Decimal(digits)
 
 
-def _float(text: str) -> float | Decimal:
+def _parse_float(text: str) -> float | Decimal:
     value = float(text)
     return value if math.isfinite(value) else Decimal(text)
 
 
-def segment(name: str) -> str:
-    """A name as one segment of a path. Raises NotFound for one that would be another path."""
-    if name in DOTS or not name:
+def path_segment(name: str) -> str:
+    """Quote a name as one segment of a path. Raises NotFound for a name that cannot be one."""
+    if name in DOT_SEGMENTS or not name:
         raise NotFound(f"nothing here is called {name!r}; `playhead ls` lists what was recorded")
     return quote(name, safe=":")
 
 
-def lacks(api: Api, run: str, times: int = 1) -> str | None:
-    """Why the store may lack something of what was recorded of a run; None where it has all of it. Each time it is asked it
-    takes up to ten seconds to say no. Raises NotFound."""
+def incomplete_reason(api: Api, run: str, times: int = 1) -> str | None:
+    """Explain why the store may not have all that was recorded of a run; None if it has. Raises NotFound.
+
+    It is asked up to `times` times, each of which may take ten seconds.
+    """
     for _ in range(times):
-        if api.get(f"/runs/{segment(run)}", settled="true")["settled"]:
+        if api.get(f"/runs/{path_segment(run)}", settled="true")["settled"]:
             return None
         if troubles := api.troubles():
             return "; ".join(troubles)
-    return "the store server has not come to the end of it"
+    return "the store server has not processed all of it yet"
 
 
-def meant(api: Api, run: str) -> str:
-    """The run that a person names: `last` is the newest in which something was recorded for its own sake. Raises Failure."""
+def resolve_run_name(api: Api, run: str) -> str:
+    """Resolve the name `last` to the newest run with calls that is not left over from a replay. Raises Failure."""
     if run != "last":
         return run
-    newest = next((found for found in api.each("/runs", limit=20) if found["calls"] and not remains(found)), None)
+    newest = next(
+        (found for found in api.list_items("/runs", limit=20) if found["calls"] and not is_failed_candidate(found)),
+        None,
+    )
     if newest is None:
-        raise Failure("nothing was recorded yet; start with: playhead record -- COMMAND")
+        raise Failure("nothing was recorded yet: start with: playhead record -- COMMAND")
     return str(newest["id"])

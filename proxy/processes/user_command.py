@@ -1,4 +1,4 @@
-"""Run the user's command as if we were not there: its terminal, its signals, its exit code."""
+"""Run the user's command transparently: with its terminal, signals and exit code."""
 
 import asyncio
 import os
@@ -10,37 +10,35 @@ from contextlib import contextmanager
 
 from proxy.errors import Failure
 
-FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH)
+FORWARDED_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH)
 
 
-def present(command: Sequence[str]) -> None:
-    """Raise Failure where the command cannot be found, before anything is started for it."""
+def require_command(command: Sequence[str]) -> None:
+    """Raise Failure if the command cannot be run, before anything is started for it."""
     if shutil.which(command[0]) is None:
         if os.path.isdir(command[0]):
-            raise Failure(f"cannot run {command[0]}: it is a directory; name the program in it")
+            raise Failure(f"cannot run {command[0]}: it is a directory; name a program in it")
         if os.path.isfile(command[0]) and os.path.dirname(command[0]):
-            raise Failure(
-                f"cannot run {command[0]}: it may not be executed; make it so (chmod +x), or name its interpreter"
-            )
+            raise Failure(f"cannot run {command[0]}: it is not executable; run chmod +x on it, or name its interpreter")
         raise Failure(f"cannot run {command[0]}: there is no such command; check its name and your PATH")
 
 
-async def wrapped(
+async def run_user_command(
     command: Sequence[str],
     environment: Mapping[str, str],
     stdout: int | None = None,
-    started: Callable[[int], None] = lambda _pid: None,
+    on_start: Callable[[int], None] = lambda _pid: None,
 ) -> int:
-    """The command's exit code; 128 + n where signal n ended it, as a shell says it. It may write to another stdout than ours.
+    """Run the command and return its exit code; 128 + n if signal n ended it, as in a shell.
 
-    Raises Failure when it cannot be started.
+    Raises Failure if it cannot be started.
     """
     try:
-        # Python's own descriptors are not inherited; what the user's shell passed on is.
+        # Python's own descriptors are not inherited, but those that the user's shell passed on are.
         process = await asyncio.create_subprocess_exec(*command, env=dict(environment), stdout=stdout, close_fds=False)
     except OSError as error:
         raise Failure(f"cannot run {command[0]}: {error.strerror}") from error
-    started(process.pid)
+    on_start(process.pid)
     with forwarded_signals(process):
         code = await process.wait()
     return 128 - code if code < 0 else code
@@ -48,17 +46,17 @@ async def wrapped(
 
 @contextmanager
 def forwarded_signals(process: asyncio.subprocess.Process) -> Iterator[None]:
-    """While the command runs, what is sent to us goes to it, and Ctrl-C does not end us before it."""
+    """Forward signals to the command while it runs, so that Ctrl-C does not end this process before it."""
     loop = asyncio.get_running_loop()
 
     def forward(number: int) -> None:
-        # A terminal's Ctrl-C has reached the command already: it is in the same process group.
+        # A terminal sends Ctrl-C to the whole process group, so the command already has it.
         if number == signal.SIGINT and _in_foreground():
             return
         if process.returncode is None:
             process.send_signal(number)
 
-    signals = (*FORWARDED, signal.SIGINT)
+    signals = (*FORWARDED_SIGNALS, signal.SIGINT)
     for number in signals:
         loop.add_signal_handler(number, forward, number)
     try:

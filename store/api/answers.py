@@ -1,4 +1,4 @@
-"""Write responses: JSON that keeps every digit, lists with a cursor, and raw bodies that no browser executes."""
+"""Write JSON responses that keep every digit, and lists with a cursor."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -9,16 +9,16 @@ from fastapi import Response
 _encoder = msgspec.json.Encoder(decimal_format="number")
 
 
-class Json(Response):
-    """JSON. Big integers and decimals keep all their digits."""
+class JsonResponse(Response):
+    """A JSON response. Large integers and decimals keep all their digits."""
 
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        """The content as bytes."""
+        """Encode the content."""
         return _encoder.encode(content)
 
 
-def page(items: Iterable[Mapping[str, Any]], following: str | None, **more: Any) -> Json:
-    """A list of the contract."""
-    return Json({"items": list(items), "next": following} | more)
+def page_response(items: Iterable[Mapping[str, Any]], following: str | None, **more: Any) -> JsonResponse:
+    """Return one page of a list; `following` is the cursor of the next page."""
+    return JsonResponse({"items": list(items), "next": following} | more)

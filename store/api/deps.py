@@ -1,4 +1,4 @@
-"""What the routes work with: the database, profiles and helper processes."""
+"""The dependencies of the routes: the database, the profiles, the helper process."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -13,76 +13,75 @@ from calls.model import Call, Exchange
 from calls.redaction.call import Clean
 from store.bundle.bundle import Bundle
 from store.database.connection import Database
-from store.embedded.db_health import Pulse
+from store.embedded.db_health import DatabaseHealth
 from store.generations.auto_sessions import AutoSessionRuns
 from store.ingest.derive_call import deriver
 from store.ingest.ingester import Counts
 from store.large.helper import Helper
 from store.query.exchanges import ExchangeQueries
 from store.query.runs import Runs
-from store.run_modes import Modes
+from store.run_modes import RunModes
 from store.run_tokens import RunTokens
 from store.worker_counters import WorkerCounters
 
-type Unfit = Callable[[Bundle, Mapping[str, Any], Profiles, Clean, str], str | None]
+type EditCheck = Callable[[Bundle, Mapping[str, Any], Profiles, Clean, str], str | None]
 
 
 class SpoolState(Protocol):
-    """What the routes ask of the drain."""
+    """What the routes need to know about the spools and how far they are drained."""
 
     counts: Counts
     troubles: dict[str, str]
-    counted: WorkerCounters
+    worker_counters: WorkerCounters
 
     @property
     def spools(self) -> int:
-        """How many spools there are."""
+        """The number of spools."""
 
     def bytes_pending(self) -> int:
-        """How many bytes wait in the spools."""
+        """Return the number of bytes in the spools that are not stored yet."""
 
-    async def settled(self, patience: float, *, reports: bool = False) -> bool:
-        """Wait until everything acknowledged is stored; whether it is."""
+    async def wait_until_settled(self, patience: float, *, reports: bool = False) -> bool:
+        """Wait up to `patience` seconds until everything acknowledged is stored; return whether it is."""
 
-    def database_lost(self) -> None:
-        """Postgres was found to be away."""
+    def note_database_lost(self) -> None:
+        """Note that Postgres did not answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deps:
-    """One store server's things, as the routes see them."""
+    """The dependencies of one store server's routes."""
 
     store_server: SpoolState
     database: Database
     profiles: Profiles
     clean: Clean
-    """Takes secrets out of a text."""
+    """Redacts secrets in a text."""
 
     mode: str = "record"
-    """What the workers of this `up` do: record, replay, auto or passthrough."""
+    """The mode of the workers of this `up`: record, replay, auto or passthrough."""
 
-    takes: AutoSessionRuns | None = None
-    """What runs do while workers are in mode `auto`."""
+    auto_sessions: AutoSessionRuns | None = None
+    """The auto sessions; None unless the workers are in mode `auto`."""
 
-    pulse: Pulse = field(default_factory=Pulse)
-    modes: Modes | None = None
-    """Of runs that have one of their own."""
+    db_health: DatabaseHealth = field(default_factory=DatabaseHealth)
+    run_modes: RunModes | None = None
+    """The runs that have a mode of their own."""
 
     run_tokens: RunTokens | None = None
-    """Who may write into claimed runs."""
+    """The claims of runs, and the tokens that may write into them."""
 
-    unfit: Unfit | None = None
-    """Why a recording cannot be edited or forked as it is wished for."""
+    edit_problem: EditCheck | None = None
+    """Returns why a recording cannot be edited or forked with the given options; None where it can."""
 
     helper: Helper | None = None
-    """The process that answers what is too large for this one; none where this one may open everything."""
+    """The helper process for requests that are too large for this one; None where this process may load everything."""
 
-    spilled: Path | None = None
-    """Where answers wait that are larger than what is held for a slow reader; the system's place for temporary files
-    where it is not given."""
+    spill_directory: Path | None = None
+    """The directory for responses that exceed the memory buffer of a slow client; by default that for temporary files."""
 
-    keys: Path | None = None
-    """Where the certificate of the proxy's CA lies; nowhere in a helper process."""
+    key_directory: Path | None = None
+    """The directory with the certificate of the proxy's CA; None in a helper process."""
 
     now: Callable[[], int] = time.time_ns
 
@@ -92,19 +91,19 @@ class Deps:
         return Runs(self.database)
 
     @property
-    def recorded(self) -> ExchangeQueries:
+    def exchange_queries(self) -> ExchangeQueries:
         """Exchanges and calls."""
         return ExchangeQueries(self.database, self.derive, reads_large=self.helper is None)
 
     @property
     def derive(self) -> Callable[[Exchange], Call]:
-        """From an exchange to its call, under the profiles in force."""
+        """The function that derives the call of an exchange under the profiles in force."""
         return deriver(self.profiles, self.clean)
 
 
-def _desk(request: Request) -> Deps:
-    desk: Deps = request.app.state.desk
-    return desk
+def _deps(request: Request) -> Deps:
+    deps: Deps = request.app.state.deps
+    return deps
 
 
-type TheDesk = Annotated[Deps, Depends(_desk)]
+type TheDeps = Annotated[Deps, Depends(_deps)]

@@ -1,8 +1,8 @@
 """Check bearer tokens, and protect a server without tokens from web pages that its user visits.
 
-A browser can be made to send requests to our loopback port, by DNS rebinding (a foreign name in `Host`) or from a
-foreign page (`Origin`, `Sec-Fetch-Site`). These, and requests without a token, are refused before any route is looked up
-and before anything of a body is read.
+A web page can make a browser send requests to our loopback port, by DNS rebinding (a foreign name in `Host`) or across
+origins (`Origin`, `Sec-Fetch-Site`). Such requests, and requests without a token, are refused before any route is looked up
+and before any part of the body is read.
 """
 
 import hashlib
@@ -18,12 +18,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from store.api.problems import Problem
 
 PUBLIC = ("/ca.pem", "/ca-bundle.pem")
-"""Certificates: for whoever reaches us by whatever name, such as a container."""
+"""Paths that are served under any host name: containers fetch the certificates by a name of their own."""
 
-OPEN = ("/healthz", "/readyz", *PUBLIC)
-"""What an orchestrator asks without a token. It learns nothing of what was recorded."""
+TOKENLESS = ("/healthz", "/readyz", *PUBLIC)
+"""Paths that need no token. Their answers contain nothing that was recorded."""
 
-SAFE = {
+SAFE_HEADERS = {
     "cache-control": "no-store",
     "x-content-type-options": "nosniff",
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'; sandbox",
@@ -33,35 +33,35 @@ SAFE = {
 
 
 class Tokens:
-    """The bearer tokens that are accepted, known by their digests only. None at all: whoever reaches us may ask."""
+    """The accepted bearer tokens, kept as digests. Where there are none, no token is required."""
 
     def __init__(self, tokens: Sequence[str], file: Path | None = None) -> None:
         self._digests = [_digest(token) for token in tokens]
         self._file = file
-        """Where one of them lies, for those who may read it."""
+        """The file that holds one of them."""
 
     @property
-    def wanted(self) -> bool:
-        """Whether a token is asked for."""
+    def is_required(self) -> bool:
+        """Whether requests need a token."""
         return bool(self._digests)
 
     def refusal(self, path: str, headers: Headers) -> Problem | None:
-        """Why a request may not go on."""
-        if path in OPEN or not self.wanted:
+        """Return the problem to answer with; None for a request that may proceed."""
+        if path in TOKENLESS or not self.is_required:
             return None
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and self._known(token):
+        if scheme.lower() == "bearer" and self._is_accepted(token):
             return None
-        place = f" and lies in {self._file}" if self._file else ""
+        place = f" and {self._file} holds it" if self._file else ""
         detail = (
-            f"the API asks for its token: send `Authorization: Bearer TOKEN`; `playhead token` prints it{place}."
-            " What stands in a proxy's URL only records, and opens nothing here"
+            f"the API requires its token: send `Authorization: Bearer TOKEN`; `playhead token` prints it{place}."
+            " The recording token of a proxy URL is not accepted here"
         )
         return Problem(401, "token_required", detail, headers={"www-authenticate": "Bearer"})
 
-    def _known(self, token: str) -> bool:
+    def _is_accepted(self, token: str) -> bool:
         given = _digest(token)
-        # All are compared, so that the time tells nothing about which one came close.
+        # Compare with all of them, so that the time does not reveal which one came close.
         return sum(hmac.compare_digest(given, known) for known in self._digests) > 0
 
 
@@ -70,39 +70,38 @@ def _digest(token: str) -> bytes:
 
 
 class Guard:
-    """ASGI middleware: refuses what a foreign web page can send, and marks every answer as not for caches and frames."""
+    """ASGI middleware that refuses requests from foreign web pages, and forbids caching and framing of every response."""
 
     def __init__(self, app: ASGIApp, *, tokens: Tokens) -> None:
         self._app = app
         self._tokens = tokens
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or refuse it."""
+        """Forward the request to the app, or refuse it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
 
-        async def marked(message: Message) -> None:
+        async def send_with_safe_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in SAFE.items():
+                for name, value in SAFE_HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
 
         headers, path = Headers(scope=scope), scope["path"]
         refusal = self._refusal(headers, path) or self._tokens.refusal(path, headers)
-        await (self._app if refusal is None else refusal.response(path))(scope, receive, marked)
+        await (self._app if refusal is None else refusal.response(path))(scope, receive, send_with_safe_headers)
 
     def _refusal(self, headers: Headers, path: str) -> Problem | None:
-        # With tokens asked for, a foreign page has none to send; and the store server may have any name.
+        # Where a token is required, a foreign page has none to send, and the store server may have any host name.
         named = is_loopback(_hostname(headers.get("host", ""))) or path in PUBLIC
-        if not self._tokens.wanted and not named:
-            detail = (
-                f"this store server has no token and so answers to loopback names only, not to {headers.get('host')!r}"
-            )
-            return Problem(403, "foreign_host", f"{detail}; ask http://127.0.0.1, or start it with a token")
-        if _foreign(headers):
-            return Problem(403, "foreign_origin", "the request comes from another web site; that is not allowed")
+        if not self._tokens.is_required and not named:
+            detail = f"this store server has no token, so it answers to loopback host names only, not to {headers.get('host')!r}"
+            return Problem(403, "foreign_host", f"{detail}; use http://127.0.0.1, or start it with a token")
+        if _is_foreign(headers):
+            detail = "the request comes from another web site, which is not allowed; send it without a browser"
+            return Problem(403, "foreign_origin", detail)
         return None
 
 
@@ -114,7 +113,7 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or host.endswith(".localhost")
 
 
-def _foreign(headers: Headers) -> bool:
+def _is_foreign(headers: Headers) -> bool:
     origin = headers.get("origin")
     if origin is not None and _authority(origin) != headers.get("host", "").lower():
         return True

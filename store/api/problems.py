@@ -1,4 +1,4 @@
-"""Write errors as RFC 9457 problem details: one sentence with what happened, why, and what to do."""
+"""Write errors as RFC 9457 problem details: what happened, why, and what to do."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -8,14 +8,14 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from store.api.answers import Json
+from store.api.answers import JsonResponse
 from store.api.deps import Deps
 from store.database.connection import DatabaseError
 from store.query.filters import BadCursor
 
 
 class Problem(Exception):
-    """An answer that is not what was asked for. `name` tells programs which one it is."""
+    """An error response. `name` identifies the kind of problem for programs."""
 
     def __init__(
         self, status: int, name: str, detail: str, *, headers: Mapping[str, str] | None = None, **more: Any
@@ -28,7 +28,7 @@ class Problem(Exception):
         self.more = more
 
     def response(self, instance: str) -> Response:
-        """The problem as an answer to a request for `instance`."""
+        """Return the problem as the response to a request for `instance`."""
         members = {
             "type": f"urn:playhead:problem:{self.name}",
             "title": HTTPStatus(self.status).phrase,
@@ -36,86 +36,84 @@ class Problem(Exception):
             "detail": self.detail,
             "instance": instance,
         }
-        return Json(members | self.more, self.status, self.headers, media_type="application/problem+json")
+        return JsonResponse(members | self.more, self.status, self.headers, media_type="application/problem+json")
 
 
-def unknown(noun: str, name: str) -> Problem:
-    """A 404 for something that was asked for by name."""
-    return Problem(404, f"unknown_{noun}", f"there is no {noun} {name} here; it was never recorded, or was deleted")
+def not_found(noun: str, name: str) -> Problem:
+    """Return the 404 for a resource that was requested by name."""
+    return Problem(404, f"unknown_{noun}", f"there is no {noun} {name} here: it was never recorded, or was deleted")
 
 
-def install(app: FastAPI) -> None:
-    """Make every error of the app a problem, also those of the framework."""
-    app.add_exception_handler(Problem, _problem)
-    app.add_exception_handler(HTTPException, _framework)
-    app.add_exception_handler(RequestValidationError, _invalid)
+def install_handlers(app: FastAPI) -> None:
+    """Answer every error of the app with a problem, including those of the framework."""
+    app.add_exception_handler(Problem, _problem_response)
+    app.add_exception_handler(HTTPException, _framework_error)
+    app.add_exception_handler(RequestValidationError, _invalid_request)
     app.add_exception_handler(BadCursor, _bad_cursor)
-    app.add_exception_handler(DatabaseError, _away)
-    app.add_exception_handler(Exception, _ours)
+    app.add_exception_handler(DatabaseError, _database_unavailable)
+    app.add_exception_handler(Exception, _internal_error)
 
 
-def _problem(request: Request, error: Exception) -> Response:
+def _problem_response(request: Request, error: Exception) -> Response:
     assert isinstance(error, Problem)
     return error.response(request.url.path)
 
 
-def _framework(request: Request, error: Exception) -> Response:
+def _framework_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     status = HTTPStatus(error.status_code)
     details = {
-        404: f"there is nothing at {request.url.path}; /docs lists what there is",
-        405: f"{request.method} is not possible at {request.url.path}; /docs lists what is",
+        404: f"no such path: {request.url.path}; /docs lists all paths",
+        405: f"{request.url.path} does not support {request.method}; /docs lists the methods of all paths",
     }
     detail = details.get(status.value, str(error.detail))
     return Problem(status.value, status.name.lower(), detail, headers=error.headers).response(request.url.path)
 
 
-def _invalid(request: Request, error: Exception) -> Response:
+def _invalid_request(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    unread = not request.headers.get("content-type", "").partition(";")[0].strip().endswith("json")
-    faults = [_fault(fault, unread=unread) for fault in error.errors()]
-    said = "; ".join(f"{fault['where']}: {fault['what']}" for fault in faults)
-    return Problem(422, "invalid_request", f"the request cannot be understood: {said}", faults=faults).response(
-        request.url.path
-    )
+    is_not_json = not request.headers.get("content-type", "").partition(";")[0].strip().endswith("json")
+    faults = [_fault(fault, is_not_json=is_not_json) for fault in error.errors()]
+    summary = "; ".join(f"{fault['where']}: {fault['what']}" for fault in faults)
+    return Problem(422, "invalid_request", f"invalid request: {summary}", faults=faults).response(request.url.path)
 
 
 def _bad_cursor(request: Request, error: Exception) -> Response:
     return Problem(422, "bad_cursor", str(error)).response(request.url.path)
 
 
-def _away(request: Request, error: Exception) -> Response:
-    desk: Deps = request.app.state.desk
-    desk.store_server.database_lost()
+def _database_unavailable(request: Request, error: Exception) -> Response:
+    deps: Deps = request.app.state.deps
+    deps.store_server.note_database_lost()
     detail = f"{error} Recording goes on meanwhile, into the spools."
     return Problem(503, "database_unavailable", detail, headers={"retry-after": "1"}).response(request.url.path)
 
 
-def _fault(fault: Mapping[str, Any], *, unread: bool) -> dict[str, str]:
-    """Where and what, without the input itself: it may hold what must not be shown again. `unread`: it did not come as JSON."""
+def _fault(fault: Mapping[str, Any], *, is_not_json: bool) -> dict[str, str]:
+    """Return where the fault is and what it is. The input itself is left out: it may hold a secret."""
     words = None
     if fault["type"] == "string_pattern_mismatch":
         name = next(part for part in reversed(fault["loc"]) if isinstance(part, str))
-        words = _IN_WORDS.get(name, "it has a character that cannot be here")
+        words = _PATTERN_HINTS.get(name, "it contains a character that is not allowed")
     elif fault["type"] == "model_attributes_type" and len(fault["loc"]) == 1:
-        words = "send a JSON object" + (", with the header content-type: application/json" if unread else "")
+        words = "send a JSON object" + (", with the header content-type: application/json" if is_not_json else "")
     return {"where": ".".join(map(str, fault["loc"])), "what": words or str(fault["msg"])}
 
 
-_A_RUN = "no run can be called so: use 1 to 128 of the characters A-Z a-z 0-9 . _ : -"
-_A_TIME = "write a time with its offset, such as 2026-11-21T18:30:00Z"
-_IN_WORDS = {
-    **dict.fromkeys(("run", "runs", "id", "a", "b", "as", "parent"), _A_RUN),
-    "allowed_hosts": "write a host such as api.example.com, or *.example.com for all below it",
-    "since": _A_TIME,
-    "until": _A_TIME,
-    "status": "write one such as 429, or a class of them such as 4xx",
-    "pace": "write instant, recorded, or a factor such as 2.5",
+_RUN_HINT = "invalid run id: use 1 to 128 of the characters A-Z a-z 0-9 . _ : -"
+_TIME_HINT = "use a time with its offset, such as 2026-11-21T18:30:00Z"
+_PATTERN_HINTS = {
+    **dict.fromkeys(("run", "runs", "id", "a", "b", "as", "parent"), _RUN_HINT),
+    "allowed_hosts": "use a host such as api.example.com, or *.example.com for all below it",
+    "since": _TIME_HINT,
+    "until": _TIME_HINT,
+    "status": "use a status such as 429, or a class such as 4xx",
+    "pace": "use instant, recorded, or a factor such as 2.5",
 }
-"""What a pattern would not tell whoever reads it."""
+"""By parameter: what to write, in place of the regular expression that did not match."""
 
 
-def _ours(request: Request, _: Exception) -> Response:
+def _internal_error(request: Request, _: Exception) -> Response:
     # Starlette raises the error again after this answer, so that the server's log has its traceback.
-    detail = "the store server failed while it answered; nothing recorded is lost; its log has the details"
+    detail = "the store server failed while it answered. Nothing recorded is lost; its log has the details"
     return Problem(500, "store_server_failed", detail).response(request.url.path)

@@ -1,7 +1,6 @@
 """Answer a request of the API in a helper process: the same routes, their answer written to a file."""
 
 import asyncio
-import importlib
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,43 +11,43 @@ from starlette.types import Message, Scope
 
 from calls.keys.profile import Profiles
 from calls.redaction.call import Clean
-from store.api.app import install
-from store.api.deps import Deps
+from store.api.app import install_routes
+from store.api.deps import Deps, EditCheck
 from store.database.connection import Database
 from store.ingest.ingester import Counts
 from store.large.jobs import RenderJob, RenderResult
-from store.run_modes import Modes
+from store.run_modes import RunModes
 from store.worker_counters import WorkerCounters
 
 PROGRESS: Final = 0.5
-"""Seconds between two reports that an answer has grown."""
+"""Seconds between two progress reports of an answer."""
 
 PIECE: Final = 1 << 20
 
 
-class _Settled:
-    """What the store server has found out about the drain, for the routes of a helper process."""
+class _KnownSpoolState:
+    """The spool state for the routes of a helper process: what the store server has found out."""
 
     def __init__(self) -> None:
         self.counts = Counts()
         self.troubles: dict[str, str] = {}
-        self.counted = WorkerCounters(Path())
+        self.worker_counters = WorkerCounters(Path())
         self.spools = 0
         self.is_settled = False
 
     def bytes_pending(self) -> int:
-        """Nobody asks a helper process."""
+        """Return 0: a helper process is never asked for metrics."""
         return 0
 
-    async def settled(self, patience: float, *, reports: bool = False) -> bool:  # noqa: ARG002 - it was waited for
+    async def wait_until_settled(self, patience: float, *, reports: bool = False) -> bool:  # noqa: ARG002 - it was waited for
         return self.is_settled
 
-    def database_lost(self) -> None:
-        """The store server is told by the answer."""
+    def note_database_lost(self) -> None:
+        """Do nothing: the answer reports it to the store server."""
 
 
 class Renderer:
-    """The routes over a database, for one request after another."""
+    """Answers one request after another with the routes of the API."""
 
     def __init__(
         self,
@@ -58,50 +57,49 @@ class Renderer:
         clean: Clean,
         mode: str,
         replays: Path | None,
-        checks: str | None,
+        edit_problem: EditCheck | None,
     ) -> None:
-        module, _, name = (checks or "").partition(":")
-        self._settled = _Settled()
-        desk = Deps(
+        self._settled = _KnownSpoolState()
+        deps = Deps(
             store_server=self._settled,
             database=database,
             profiles=profiles,
             clean=clean,
             mode=mode,
-            modes=Modes(replays) if replays else None,
-            unfit=getattr(importlib.import_module(module), name) if module else None,
+            run_modes=RunModes(replays) if replays else None,
+            edit_problem=edit_problem,
         )
         self._app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
-        install(self._app, desk)
+        install_routes(self._app, deps)
 
     async def render(self, job: RenderJob, report: Callable[[RenderResult], None]) -> RenderResult:
-        """Answer a request into the job's file; `report` is called while the answer grows. Raises MemoryError."""
+        """Write the answer to the job's file; `report` is called while the answer grows. Raises MemoryError."""
         self._settled.is_settled = bool(job.settled)
         body = Path(job.body) if job.body else None
-        with Path(job.to).open("wb", buffering=0) as file:  # noqa: ASYNC230 - this process does nothing beside
+        with Path(job.to).open("wb", buffering=0) as file:  # noqa: ASYNC230 - this process does nothing else
             answer = _Answer(file.write, report)
             size = body.stat().st_size if body else 0
-            await self._app(_scope(job, size), _Body(body, size).receive, answer.take)
-        assert answer.rendering is not None, "a route that answers nothing has raised"
+            await self._app(_scope(job, size), _Body(body, size).receive, answer.write_message)
+        assert answer.rendering is not None, "a route that sends no response raises"
         return answer.rendering
 
 
 class _Body:
-    """A request's body, as it is read from its file."""
+    """A request's body, read from its file piece by piece."""
 
     def __init__(self, file: Path | None, size: int) -> None:
         self._pieces = _pieces(file)
-        self._lacking = size
+        self._remaining = size
         self._is_over = False
 
     async def receive(self) -> Message:
-        """The next piece of it."""
+        """Return the next piece as an ASGI message."""
         if self._is_over:
-            # Nobody leaves: a route that streams asks for that beside, and would break off.
+            # A streaming route waits here for a disconnect, which must not come: it would end the stream.
             await asyncio.Event().wait()
         piece = next(self._pieces, b"")
-        self._lacking -= len(piece)
-        self._is_over = self._lacking <= 0 or not piece
+        self._remaining -= len(piece)
+        self._is_over = self._remaining <= 0 or not piece
         return {"type": "http.request", "body": piece, "more_body": not self._is_over}
 
 
@@ -113,7 +111,7 @@ def _pieces(file: Path | None) -> Iterator[bytes]:
 
 
 class _Answer:
-    """Takes what the routes answer."""
+    """Receives the messages of a response."""
 
     def __init__(self, write: Callable[[memoryview], int], report: Callable[[RenderResult], None]) -> None:
         self.rendering: RenderResult | None = None
@@ -121,8 +119,8 @@ class _Answer:
         self._report = report
         self._reported = time.monotonic()
 
-    async def take(self, message: Message) -> None:
-        """Take a message of a route."""
+    async def write_message(self, message: Message) -> None:
+        """Keep the head, or write a piece of the body; report progress."""
         if message["type"] == "http.response.start":
             headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in message["headers"]]
             self.rendering = RenderResult(status=message["status"], headers=headers)

@@ -9,11 +9,11 @@ import uvicorn
 from fastapi import FastAPI
 
 GRACE = 2
-"""Seconds that open requests have when the store server stops."""
+"""Seconds that open requests have to finish when the store server stops."""
 
 
 class _Server(uvicorn.Server):
-    """A server that leaves the process's signals alone."""
+    """A server that installs no signal handlers."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -21,15 +21,15 @@ class _Server(uvicorn.Server):
 
 
 @contextlib.asynccontextmanager
-async def serving(app: FastAPI, port: socket.socket) -> AsyncIterator[None]:
-    """Serve the app inside of the block; the socket accepts connections from its first line on."""
+async def run_server(app: FastAPI, listener: socket.socket) -> AsyncIterator[None]:
+    """Serve the app inside the block; the socket accepts connections from its first line on."""
     config = uvicorn.Config(
         app, log_config=None, access_log=False, server_header=False, lifespan="off", timeout_graceful_shutdown=GRACE
     )
     server = _Server(config)
-    port.listen(config.backlog)
+    listener.listen(config.backlog)
     async with asyncio.TaskGroup() as group:
-        served = group.create_task(server.serve([port]))
+        served = group.create_task(server.serve([listener]))
         try:
             yield
         finally:

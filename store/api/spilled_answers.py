@@ -1,7 +1,7 @@
-"""Keep large responses in files until their readers have taken them, so that slow readers take no memory.
+"""Keep large responses in files until their clients have read them, so that slow clients take no memory.
 
-A route's work is over when its answer is made, however slowly that is read: then its memory, its connection to the
-database and its turn are free. Only so many routes that open exchanges work at once.
+A route ends when its response is made, however slowly the client reads: then its memory, its connection to the database
+and its turn are free. A turn is the right to run a route that loads exchanges; there are only a few.
 """
 
 import asyncio
@@ -14,50 +14,50 @@ from typing import IO, Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from store.large.memory import trim
+from store.large.memory import trim_heap
 
-BUFFERED: Final = 64 << 10
-"""Bytes of an answer that are held in memory for its reader."""
+BUFFER_SIZE: Final = 64 << 10
+"""Bytes of a response that are buffered in memory for its client."""
 
 PIECE: Final = 64 << 10
 
-ON_DISK: Final = 4 << 30
-"""Bytes of all answers that wait in files; more are waited for, and then refused."""
+DISK_LIMIT: Final = 4 << 30
+"""Bytes of all responses in files; beyond them, a route waits until clients have read, or their connections are dropped."""
 
-STALLED: Final = 60.0
-"""Seconds after which a reader that takes nothing is given up."""
+STALL_TIMEOUT: Final = 60.0
+"""Seconds after which the connection of a client that reads nothing is dropped."""
 
 TURNS: Final = 4
 """Routes that may hold bodies in memory at the same time."""
 
 HEAVY: Final = ("/v1/calls", "/v1/exchanges", "/v1/runs", "/v1/import")
-"""Where such routes are."""
+"""The paths of these routes."""
 
-KEPT: Final = 1 << 20
-"""Bytes of a request's body that are kept, so that a helper process can answer it again."""
+LARGEST_KEPT_BODY: Final = 1 << 20
+"""Bytes of a request body that is kept, so that a helper process can answer the request again."""
 
 PAUSE: Final = "playhead.pause"
-"""In a scope: gives the turn back for a while."""
+"""Scope key: a context manager that gives up the turn for its duration."""
 
 SETTLED: Final = "playhead.settled"
-"""In a scope: whether everything acknowledged is stored, where that was waited for."""
+"""Scope key: whether everything acknowledged is stored; only where the request waited for it."""
 
 BODY: Final = "playhead.body"
-"""In a scope: the request's body, where it is small."""
+"""Scope key: the request's body; None if it is large."""
 
 
 class Spill:
-    """ASGI middleware: takes answers from the routes as fast as they come, and gives them to clients as fast as they read."""
+    """ASGI middleware that accepts responses as fast as the routes make them and sends them as fast as the clients read."""
 
     def __init__(self, app: ASGIApp, *, directory: Path | None = None) -> None:
         self._app = app
         self._directory = directory
         self._turns = asyncio.Semaphore(TURNS)
-        self._room = ON_DISK
-        self._freed = asyncio.Condition()
+        self._room = DISK_LIMIT
+        self._room_changed = asyncio.Condition()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Run the app, and send its response beside it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -68,22 +68,22 @@ class Spill:
             async with asyncio.TaskGroup() as group:
                 pumping = group.create_task(outlet.pump())
                 try:
-                    async with self._turn(scope):
-                        await self._app(scope, _kept(scope, receive), outlet.take)
-                except Exception as error:  # noqa: BLE001 - raised again when its answer has reached the client
+                    async with self._hold_turn(scope):
+                        await self._app(scope, _remember_body(scope, receive), outlet.accept)
+                except Exception as error:  # noqa: BLE001 - raised again when its response has been sent
                     fault = error
                 finally:
-                    outlet.end()
+                    outlet.finish()
                 await pumping
         except* StalledReader:
-            pass  # it has been given up, and there is nobody to be told
+            pass  # the connection is dropped: there is no client to report it to
         finally:
             await outlet.close()
         if fault is not None:
             raise fault
 
     @contextlib.asynccontextmanager
-    async def _turn(self, scope: Scope) -> AsyncIterator[None]:
+    async def _hold_turn(self, scope: Scope) -> AsyncIterator[None]:
         if not scope["path"].startswith(HEAVY):
             yield
             return
@@ -103,101 +103,101 @@ class Spill:
         finally:
             self._turns.release()
 
-    def file(self) -> IO[bytes]:
-        """A file without a name."""
+    def open_file(self) -> IO[bytes]:
+        """Open an unnamed temporary file."""
         return tempfile.TemporaryFile(buffering=0, dir=self._directory)
 
-    async def room(self, size: int) -> None:
-        """Wait for room on disk: others give it back as they are read, or given up."""
-        async with self._freed:
-            await self._freed.wait_for(lambda: size <= self._room)
+    async def reserve_room(self, size: int) -> None:
+        """Wait until there is room on disk, and take it."""
+        async with self._room_changed:
+            await self._room_changed.wait_for(lambda: size <= self._room)
             self._room -= size
 
-    async def give_room(self, size: int) -> None:
-        """Give it back."""
-        async with self._freed:
+    async def release_room(self, size: int) -> None:
+        """Give back room that was reserved."""
+        async with self._room_changed:
             self._room += size
-            self._freed.notify_all()
+            self._room_changed.notify_all()
 
 
 class StalledReader(Exception):
-    """A client takes nothing of its answer."""
+    """The client has read nothing for too long."""
 
 
-def _kept(scope: Scope, receive: Receive) -> Receive:
-    """The same, and a small body is kept in the scope."""
+def _remember_body(scope: Scope, receive: Receive) -> Receive:
+    """Wrap `receive` to keep a small body in the scope."""
 
-    async def keeping() -> Message:
+    async def receive_and_remember() -> Message:
         message = await receive()
         kept = scope[BODY]
         if message["type"] == "http.request" and kept is not None:
             kept += message.get("body", b"")
-            if len(kept) > KEPT:
+            if len(kept) > LARGEST_KEPT_BODY:
                 scope[BODY] = None
         return message
 
-    return keeping
+    return receive_and_remember
 
 
 class _Outlet:
-    """One answer on its way: what the reader has not taken yet lies in memory up to a limit, and behind that in a file."""
+    """One response on its way to the client: what the client has not read yet is in memory up to a limit, then in a file."""
 
     def __init__(self, spill: Spill, send: Send) -> None:
         self._spill = spill
         self._send = send
         self._head: Message | None = None
-        self._waiting: list[bytes] = []
-        self._held = 0
+        self._buffer: list[bytes] = []
+        self._buffered_size = 0
         self._file: IO[bytes] | None = None
         self._written = self._read = 0
         self._more = asyncio.Event()
         self._is_over = self._is_whole = False
 
-    async def take(self, message: Message) -> None:
-        """Take a message of the route."""
+    async def accept(self, message: Message) -> None:
+        """Accept a message of the route."""
         if message["type"] == "http.response.start":
             self._head = message
         elif body := message.get("body", b""):
-            await self._put(body)
+            await self._store_piece(body)
         if message["type"] == "http.response.body" and not message.get("more_body", False):
             self._is_whole = True
         self._more.set()
 
-    async def _put(self, body: bytes) -> None:
-        if self._file is None and self._held + len(body) <= BUFFERED:
-            self._waiting.append(body)
-            self._held += len(body)
+    async def _store_piece(self, body: bytes) -> None:
+        if self._file is None and self._buffered_size + len(body) <= BUFFER_SIZE:
+            self._buffer.append(body)
+            self._buffered_size += len(body)
             return
         if self._file is None:
-            self._file = self._spill.file()
-        await self._spill.room(len(body))
+            self._file = self._spill.open_file()
+        await self._spill.reserve_room(len(body))
         await asyncio.to_thread(_write, self._file, body, self._written)
         self._written += len(body)
 
-    def end(self) -> None:
-        """The route is over. An answer that is not whole is left unfinished: so its client sees that it broke off."""
+    def finish(self) -> None:
+        """Note that the route has ended. If its response is incomplete, no last message is sent, so that the client sees it."""
         self._is_over = True
         self._more.set()
 
     async def pump(self) -> None:
-        """Give the client what there is, until the route is over and all is given. Raises StalledReader."""
+        """Send to the client until the route has ended and everything is sent. Raises StalledReader."""
         is_sent = False
         while True:
             await self._more.wait()
             self._more.clear()
             if self._head is not None and not is_sent:
                 is_sent = True
-                await self._given(self._head)
+                await self._send_message(self._head)
             while piece := await self._next():
-                await self._given({"type": "http.response.body", "body": piece, "more_body": True})
-            if self._is_over and not self._waiting and self._read == self._written:
+                await self._send_message({"type": "http.response.body", "body": piece, "more_body": True})
+            if self._is_over and not self._buffer and self._read == self._written:
                 if self._is_whole:
-                    await self._given({"type": "http.response.body", "body": b"", "more_body": False})
+                    await self._send_message({"type": "http.response.body", "body": b"", "more_body": False})
                 return
 
     async def _next(self) -> bytes:
-        if self._waiting:
-            pieces, self._waiting, self._held = b"".join(self._waiting), [], 0
+        if self._buffer:
+            pieces, self._buffer, self._buffered_size = b"".join(self._buffer), [], 0
             return pieces
         if self._file is None or self._read == self._written:
             return b""
@@ -205,24 +205,24 @@ class _Outlet:
         self._read += len(piece)
         return piece
 
-    async def _given(self, message: Message) -> None:
+    async def _send_message(self, message: Message) -> None:
         try:
-            async with asyncio.timeout(STALLED):
+            async with asyncio.timeout(STALL_TIMEOUT):
                 await self._send(message)
         except TimeoutError:
             raise StalledReader from None
 
     async def close(self) -> None:
-        """Give back what it took."""
+        """Close the file and release its room."""
         if self._file is not None:
             self._file.close()
-            await self._spill.give_room(self._written)
-            if self._written > 8 * BUFFERED:
-                trim()
+            await self._spill.release_room(self._written)
+            if self._written > 8 * BUFFER_SIZE:
+                trim_heap()
 
 
-def _write(file: IO[bytes], body: bytes, at: int) -> None:
+def _write(open_file: IO[bytes], body: bytes, at: int) -> None:
     rest = memoryview(body)
     while rest:
-        count = os.pwrite(file.fileno(), rest, at)
+        count = os.pwrite(open_file.fileno(), rest, at)
         rest, at = rest[count:], at + count

@@ -1,7 +1,7 @@
 """Group exchanges without an explicit run by shared trace context or correlation ids.
 
-The first of them cannot be told from a call that stands alone, so it is stored under its connection's owner and taken from
-there when the second comes. What is asked is the database, so a store server that dies in between changes nothing.
+The first exchange of a group looks like a call on its own, so it is stored in the run of its connection's owner and moved
+when the second comes. The database is queried for it, so a store server that dies in between changes nothing.
 """
 
 import itertools
@@ -10,232 +10,260 @@ from dataclasses import replace
 from typing import Any
 
 from calls.model import Exchange
-from store.attribution import run_chains as chains
-from store.attribution import tool_attribution as errands
-from store.attribution.correlation_ids import owner_of, session_tie, ties
+from store.attribution import run_chains, tool_attribution
+from store.attribution.correlation_ids import id_ties, owner_run, session_tie
 from store.attribution.processes import Processes
 from store.attribution.run_assignment import (
-    done_for,
-    given_back,
-    in_trace,
-    is_done,
-    may_follow,
-    may_go,
-    placed,
-    trace_of,
+    assign_by_process,
+    assign_to_requester,
+    assign_to_trace,
+    assignable_trace,
+    can_join_chain,
+    can_join_requester,
+    is_assigned_to_requester,
+    return_to_owner,
 )
-from store.attribution.run_chains import Chains, link_of
-from store.attribution.tool_attribution import Around, RecentRequests, ToolRequests, asking, seen
-from store.call_graph.call_graph import done_by
-from store.database.blobs import Corrupt
+from store.attribution.run_chains import Chains, chain_link
+from store.attribution.tool_attribution import (
+    RecentRequests,
+    RelatedExchanges,
+    ToolRequests,
+    outline_exchange,
+    requesting_runs,
+    tool_requests,
+)
+from store.call_graph.call_graph import tool_execution
+from store.database.blobs import CorruptData
 from store.database.connection import Database
 from store.ingest.batch_writer import DerivedExchange
 from store.query.exchanges import ExchangeQueries
 
 
-class Grouping:
-    """Finds the runs of a batch's traces and chains. `understand` derives the call of an exchange that is moved."""
+class RunGrouping:
+    """Moves the exchanges of a batch to their runs. `derive` derives the call of a stored exchange that is moved."""
 
     def __init__(
         self,
         database: Database,
-        understand: Callable[[Exchange], DerivedExchange],
+        derive: Callable[[Exchange], DerivedExchange],
         project: str = "default",
         *,
         reads_large: bool = False,
     ) -> None:
         self._reads_large = reads_large
         self._database = database
-        self._understand = understand
+        self._derive = derive
         self._project = project
         self._recent = RecentRequests()
         self._processes = Processes(database, project)
 
-    async def joined(self, batch: Sequence[DerivedExchange]) -> list[DerivedExchange]:
-        """The batch with each exchange in the run of its kin, and with those stored earlier that are to be moved there.
+    async def group_batch(self, batch: Sequence[DerivedExchange]) -> list[DerivedExchange]:
+        """Move each exchange to the run of related ones; also return stored exchanges that are moved.
 
-        Raises `Unavailable` while Postgres is away.
+        Raises `DatabaseUnavailable`.
         """
-        batch = await self._traced(batch)
-        await self._processes.prepare(batch)
-        batch = await self._done(await self._chained(await self._divided(batch)))
-        self._processes.learn(batch)
-        return await self._placed(batch)
+        batch = await self._group_by_trace(batch)
+        await self._processes.load_windows(batch)
+        batch = await self._attribute_tool_calls(await self._group_by_chain(await self._divide_processes(batch)))
+        self._processes.update_runs(batch)
+        return await self._assign_by_process(batch)
 
-    # -- by processes
+    # -- by process
 
-    async def _divided(self, batch: Sequence[DerivedExchange]) -> list[DerivedExchange]:
-        """With the conversations of processes that turn out to have several at once in runs of their own."""
-        moves = await self._processes.divide(batch)
-        kept = [_moved(one, moves.pop(one.exchange.id, None)) for one in batch]
-        return kept + [_moved(self._understand(one), moves[one.id]) for one in await self._exchanges(moves)]
+    async def _divide_processes(self, batch: Sequence[DerivedExchange]) -> list[DerivedExchange]:
+        """Move the conversations of processes that have several at once to runs of their own."""
+        moves = await self._processes.divide_processes(batch)
+        moved = [_move_to_run(one, moves.pop(one.exchange.id, None)) for one in batch]
+        return moved + [_move_to_run(self._derive(one), moves[one.id]) for one in await self._read_exchanges(moves)]
 
-    async def _placed(self, batch: Sequence[DerivedExchange]) -> list[DerivedExchange]:
-        """With what only a process names beside the conversations of that process."""
-        goals = await self._processes.place(batch)
-        read = {one.exchange.id: one for one in batch if one.exchange.id in goals}
-        read |= await self._understood(goals.keys() - read.keys())
-        return _merged(batch, [_gone(one, placed(one.exchange, *goals[name])) for name, one in read.items()])
+    async def _assign_by_process(self, batch: Sequence[DerivedExchange]) -> list[DerivedExchange]:
+        """Move exchanges that only their process attributes to the conversations of that process."""
+        placements = await self._processes.find_placements(batch)
+        derived = {one.exchange.id: one for one in batch if one.exchange.id in placements}
+        derived |= await self._derive_stored(placements.keys() - derived.keys())
+        moved = [
+            _replace_exchange(one, assign_by_process(one.exchange, *placements[name])) for name, one in derived.items()
+        ]
+        return _merge_moved(batch, moved)
 
-    # -- by traces
+    # -- by trace
 
-    async def _traced(self, batch: Sequence[DerivedExchange]) -> list[DerivedExchange]:
-        traces = {kept.exchange.id: trace for kept in batch if (trace := trace_of(kept.exchange))}
+    async def _group_by_trace(self, batch: Sequence[DerivedExchange]) -> list[DerivedExchange]:
+        traces = {one.exchange.id: trace for one in batch if (trace := assignable_trace(one.exchange))}
         if not traces:
             return list(batch)
-        alone, made = await self._stored(traces.values())
-        carriers: dict[str, set[str]] = {}
-        for name, trace in (*traces.items(), *alone.items()):
-            carriers.setdefault(trace, set()).add(name)
-        shared = made | {trace for trace, names in carriers.items() if len(names) > 1}
-        kept = [_in_trace(one) if traces.get(one.exchange.id) in shared else one for one in batch]
-        earlier = [name for name, trace in alone.items() if trace in shared and name not in traces]
-        return kept + [_in_trace(self._understand(one)) for one in await self._exchanges(earlier)]
+        lone, with_run = await self._fetch_traces(traces.values())
+        exchanges: dict[str, set[str]] = {}
+        for name, trace in (*traces.items(), *lone.items()):
+            exchanges.setdefault(trace, set()).add(name)
+        shared = with_run | {trace for trace, names in exchanges.items() if len(names) > 1}
+        moved = [_assign_to_trace(one) if traces.get(one.exchange.id) in shared else one for one in batch]
+        earlier = [name for name, trace in lone.items() if trace in shared and name not in traces]
+        return moved + [_assign_to_trace(self._derive(one)) for one in await self._read_exchanges(earlier)]
 
-    async def _stored(self, traces: Iterable[str]) -> tuple[dict[str, str], set[str]]:
-        """Exchanges that are alone with one of these traces so far, and the traces that have a run already."""
-        wanted = sorted(set(traces))
-        async with self._database.raw() as connection:
-            alone = await connection.fetch(ALONE, self._project, wanted)
-            made = await connection.fetch(MADE, self._project, wanted)
-        return {str(row["id"]): row["trace"] for row in alone}, {row["trace"] for row in made}
+    async def _fetch_traces(self, traces: Iterable[str]) -> tuple[dict[str, str], set[str]]:
+        """The traces of stored exchanges that are not grouped yet, by exchange, and the traces that have a run."""
+        names = sorted(set(traces))
+        async with self._database.connection() as connection:
+            lone = await connection.fetch(FETCH_LONE_TRACES, self._project, names)
+            with_run = await connection.fetch(FETCH_TRACE_RUNS, self._project, names)
+        return {str(row["id"]): row["trace"] for row in lone}, {row["trace"] for row in with_run}
 
-    # -- by the ids that they hand back
+    # -- by the ids that their requests refer to
 
-    async def _chained(self, batch: Sequence[DerivedExchange]) -> list[DerivedExchange]:
-        apart = [one for one in batch if not self._processes.keeps_together(one.exchange)]
-        fresh = [link_of(one.exchange, tied) for one in apart if (tied := ties(one.exchange, one.call))]
+    async def _group_by_chain(self, batch: Sequence[DerivedExchange]) -> list[DerivedExchange]:
+        candidates = [one for one in batch if not self._processes.is_undivided(one.exchange)]
+        fresh = [chain_link(one.exchange, ties) for one in candidates if (ties := id_ties(one.exchange, one.call))]
         if not fresh:
             return list(batch)
-        async with self._database.raw() as connection:
-            found = await chains.kin(connection, self._project, fresh)
-            made = Chains([*fresh, *found])
-            others = await chains.members(connection, self._project, made.renamed, made.runs.keys())
-        at = {one.id: one.run for one in found}
-        kept = [_moved(one, made.runs.get(one.exchange.id), at.pop(one.exchange.id, None)) for one in batch]
-        earlier = {name: made.runs[name] for name, run in at.items() if made.runs[name] != run}
-        earlier |= {name: made.renamed[run] for name, run in others.items()}
-        stored = [one for one in await self._exchanges(earlier) if may_follow(one)]
-        return kept + [_moved(self._understand(one), earlier[one.id]) for one in stored]
-
-    # -- by what a model asked for
-
-    async def _done(self, batch: Sequence[DerivedExchange]) -> list[DerivedExchange]:
-        """With the calls of tools in the runs of the models that asked for them."""
-        told = {one.exchange.id: one for one in batch}
-        if not (fresh := [found for one in batch if (found := seen(one))]):
-            return list(batch)
-        async with self._database.raw() as connection:
-            known, done = await errands.around(connection, self._project, fresh)
-        asked = {one.id: [asker.id for asker in known.askers(one)] for one in done}
-        asked = {name: askers for name, askers in asked.items() if askers}
-        told, askings = await self._read(told, known, asked)
-        unread = await self._large(set(itertools.chain(*asked.values())) - askings.keys())
-        placed = [
-            _done_for(told[name], known, [askings[one] for one in askers if one in askings])
-            for name, askers in asked.items()
-            # Where one of those who may have asked was not read, nobody can say which of them it was.
-            if name in told and unread.isdisjoint(askers)
+        async with self._database.connection() as connection:
+            related = await run_chains.fetch_related(connection, self._project, fresh)
+            chains = Chains([*fresh, *related])
+            members = await run_chains.fetch_run_members(connection, self._project, chains.renames, chains.runs.keys())
+        stored_runs = {one.id: one.run for one in related}
+        moved = [
+            _move_to_run(one, chains.runs.get(one.exchange.id), stored_runs.pop(one.exchange.id, None)) for one in batch
         ]
-        merged = _merged(batch, placed)
-        self._recent.learn(merged)
-        return await self._in_sessions(merged)
+        earlier = {name: chains.runs[name] for name, run in stored_runs.items() if chains.runs[name] != run}
+        earlier |= {name: chains.renames[run] for name, run in members.items()}
+        stored = [one for one in await self._read_exchanges(earlier) if can_join_chain(one)]
+        return moved + [_move_to_run(self._derive(one), earlier[one.id]) for one in stored]
 
-    async def _read(
-        self, told: dict[str, DerivedExchange], known: Around, asked: Mapping[str, Sequence[str]]
+    # -- by the tool calls that a model requested
+
+    async def _attribute_tool_calls(self, batch: Sequence[DerivedExchange]) -> list[DerivedExchange]:
+        """Move tool calls to the runs of the models that requested them."""
+        if not (fresh := [found for one in batch if (found := outline_exchange(one))]):
+            return list(batch)
+        async with self._database.connection() as connection:
+            related, executions = await tool_attribution.fetch_related(connection, self._project, fresh)
+        candidates = {one.id: [requester.id for requester in related.candidate_requesters(one)] for one in executions}
+        candidates = {name: requesters for name, requesters in candidates.items() if requesters}
+        derived, requests = await self._read_related({one.exchange.id: one for one in batch}, related, candidates)
+        unread = await self._find_large(set(itertools.chain(*candidates.values())) - requests.keys())
+        moved = [
+            _assign_to_requester(derived[name], related, [requests[one] for one in requesters if one in requests])
+            for name, requesters in candidates.items()
+            # If one of the candidates was not read, it is unknown which of them requested the call.
+            if name in derived and unread.isdisjoint(requesters)
+        ]
+        merged = _merge_moved(batch, moved)
+        self._recent.remember(merged)
+        return await self._attribute_sessions(merged)
+
+    async def _read_related(
+        self, derived: dict[str, DerivedExchange], related: RelatedExchanges, candidates: Mapping[str, Sequence[str]]
     ) -> tuple[dict[str, DerivedExchange], dict[str, ToolRequests]]:
-        """The calls of tools and what their askers ask, as far as these still are here."""
-        askers = set(itertools.chain(*asked.values()))
-        told = told | {one: kept for one in asked.keys() - told.keys() if (kept := self._recent.done(known.seen[one]))}
-        askings = {one: it for one in askers - told.keys() if (it := self._recent.asking(one))}
-        told |= await self._understood((askers | asked.keys()) - told.keys() - askings.keys())
-        return told, askings | {one: asking(told[one]) for one in askers & told.keys()}
+        """Read the tool calls and the tool requests of their candidates, as far as they are still stored."""
+        requesters = set(itertools.chain(*candidates.values()))
+        derived = derived | {
+            name: execution
+            for name in candidates.keys() - derived.keys()
+            if (execution := self._recent.execution(related.outlines[name]))
+        }
+        requests = {name: found for name in requesters - derived.keys() if (found := self._recent.tool_requests(name))}
+        derived |= await self._derive_stored((requesters | candidates.keys()) - derived.keys() - requests.keys())
+        return derived, requests | {name: tool_requests(derived[name]) for name in requesters & derived.keys()}
 
-    async def _in_sessions(self, batch: list[DerivedExchange]) -> list[DerivedExchange]:
-        """With what surrounds the calls of tools in a session of MCP."""
+    async def _attribute_sessions(self, batch: list[DerivedExchange]) -> list[DerivedExchange]:
+        """Move the other exchanges of MCP sessions to the runs of their tool calls."""
         sessions = {tie for one in batch if (tie := session_tie(one.exchange)) is not None}
-        mine = [found for one in batch if (found := seen(one))] if sessions else []
-        if not mine:
+        outlines = [found for one in batch if (found := outline_exchange(one))] if sessions else []
+        if not outlines:
             return batch
-        async with self._database.raw() as connection:
-            goals = await errands.in_sessions(connection, self._project, mine, sessions)
-        read = {one.exchange.id: one for one in batch if one.exchange.id in goals}
-        read |= await self._understood(goals.keys() - read.keys())
-        return _merged(batch, [_in_session(one, goals[name]) for name, one in read.items()])
+        async with self._database.connection() as connection:
+            moves = await tool_attribution.find_session_moves(connection, self._project, outlines, sessions)
+        derived = {one.exchange.id: one for one in batch if one.exchange.id in moves}
+        derived |= await self._derive_stored(moves.keys() - derived.keys())
+        return _merge_moved(batch, [_assign_to_session(one, moves[name]) for name, one in derived.items()])
 
-    async def _understood(self, ids: Iterable[str]) -> dict[str, DerivedExchange]:
-        return {one.id: self._understand(one) for one in await self._exchanges(ids)}
+    async def _derive_stored(self, ids: Iterable[str]) -> dict[str, DerivedExchange]:
+        return {one.id: self._derive(one) for one in await self._read_exchanges(ids)}
 
-    async def _large(self, ids: Collection[str]) -> set[str]:
-        """Which of these are large, and so are not read here."""
+    async def _find_large(self, ids: Collection[str]) -> set[str]:
+        """Find the large exchanges among these, which are not read here."""
         if self._reads_large or not ids:
             return set()
-        recorded = ExchangeQueries(self._database, lambda _: _nothing_is_derived(), self._project)
-        return set(ids) - set(await recorded.not_large(ids))
+        queries = ExchangeQueries(self._database, lambda _: _refuse_to_derive(), self._project)
+        return set(ids) - set(await queries.without_large(ids))
 
-    async def _exchanges(self, ids: Iterable[str]) -> list[Exchange]:
-        recorded, wanted = ExchangeQueries(self._database, lambda _: _nothing_is_derived(), self._project), list(ids)
+    async def _read_exchanges(self, ids: Iterable[str]) -> list[Exchange]:
+        queries, names = ExchangeQueries(self._database, lambda _: _refuse_to_derive(), self._project), list(ids)
         if not self._reads_large:
-            # They are left where they are: to open them is not for this process (`store.large`).
-            wanted = await recorded.not_large(wanted)
+            # Large exchanges stay in their runs, because only helper processes read them (`store.large`).
+            names = await queries.without_large(names)
         try:
-            return list((await recorded.evidence(wanted)).values())
-        except Corrupt:
-            # What cannot be read stays where it is, and holds up no other; whoever opens it is told.
-            half = len(wanted) // 2
-            return [*await self._exchanges(wanted[:half]), *await self._exchanges(wanted[half:])] if half else []
+            return list((await queries.exchanges_by_id(names)).values())
+        except CorruptData:
+            # A damaged exchange stays in its run and must not keep others from being read.
+            half = len(names) // 2
+            return (
+                [*await self._read_exchanges(names[:half]), *await self._read_exchanges(names[half:])] if half else []
+            )
 
 
-def _in_trace(kept: DerivedExchange) -> DerivedExchange:
-    return _moved(kept, in_trace(kept.exchange).run)
+def _assign_to_trace(derived: DerivedExchange) -> DerivedExchange:
+    return _move_to_run(derived, assign_to_trace(derived.exchange).run)
 
 
-def _moved(kept: DerivedExchange, run: str | None, stored: str | None = None) -> DerivedExchange:
-    """The same in this run; `stored` is the one in which it is stored already."""
-    exchange = kept.exchange
+def _move_to_run(derived: DerivedExchange, run: str | None, stored_run: str | None = None) -> DerivedExchange:
+    """Move an exchange to a run. `stored_run` is the run it is stored in, if it is stored."""
+    exchange = derived.exchange
     if run is None or run == exchange.run:
-        return kept
-    return replace(kept, exchange=replace(exchange, run=run), was=stored or kept.was or exchange.run)
+        return derived
+    return replace(
+        derived, exchange=replace(exchange, run=run), previous_run=stored_run or derived.previous_run or exchange.run
+    )
 
 
-def _merged(batch: Sequence[DerivedExchange], moved: Iterable[DerivedExchange]) -> list[DerivedExchange]:
-    """The batch with what was moved in its place, and with what is moved besides."""
-    left = {one.exchange.id: one for one in moved if one.was}
+def _merge_moved(batch: Sequence[DerivedExchange], moved: Iterable[DerivedExchange]) -> list[DerivedExchange]:
+    """Replace the exchanges of a batch that were moved, and append the other moved ones."""
+    left = {one.exchange.id: one for one in moved if one.previous_run}
     return [left.pop(one.exchange.id, one) for one in batch] + list(left.values())
 
 
-def _done_for(kept: DerivedExchange, known: Around, askings: Sequence[ToolRequests]) -> DerivedExchange:
-    """A call of a tool in the run that asked for it, or back with its owner where that is not known (any more)."""
-    exchange = kept.exchange
-    if kept.call is None or not may_go(exchange):
-        return kept
-    rounds = [found for one in askings for found in known.rounds(one)]
-    runs = errands.asked_for(done_by(exchange, kept.call), rounds) if len(askings) <= errands.MANY else {}
+def _assign_to_requester(
+    derived: DerivedExchange, related: RelatedExchanges, requests: Sequence[ToolRequests]
+) -> DerivedExchange:
+    """Move a tool call to the run that requested it, or back to its owner if that run is not certain (any more)."""
+    exchange = derived.exchange
+    if derived.call is None or not can_join_requester(exchange):
+        return derived
+    tools = [found for one in requests for found in related.requested_tools(one)]
+    runs = (
+        requesting_runs(tool_execution(exchange, derived.call), tools)
+        if len(requests) <= tool_attribution.MAX_REQUESTERS
+        else {}
+    )
     run, tool = next(iter(runs.items())) if len(runs) == 1 else (None, "")
-    if run is None or run == owner_of(exchange):
-        return _gone(kept, given_back(exchange)) if is_done(exchange) else kept
-    return _gone(kept, done_for(exchange, run, tool))
+    if run is None or run == owner_run(exchange):
+        return _replace_exchange(derived, return_to_owner(exchange)) if is_assigned_to_requester(exchange) else derived
+    return _replace_exchange(derived, assign_to_requester(exchange, run, tool))
 
 
-def _in_session(kept: DerivedExchange, run: str | None) -> DerivedExchange:
-    exchange = kept.exchange
-    if not may_go(exchange):
-        return kept
-    return _gone(kept, given_back(exchange) if run is None else replace(exchange, run=run))
+def _assign_to_session(derived: DerivedExchange, run: str | None) -> DerivedExchange:
+    exchange = derived.exchange
+    if not can_join_requester(exchange):
+        return derived
+    return _replace_exchange(derived, return_to_owner(exchange) if run is None else replace(exchange, run=run))
 
 
-def _gone(kept: DerivedExchange, exchange: Exchange) -> DerivedExchange:
-    stays = exchange.run == kept.exchange.run
-    return kept if stays else replace(kept, exchange=exchange, was=kept.was or kept.exchange.run)
+def _replace_exchange(derived: DerivedExchange, exchange: Exchange) -> DerivedExchange:
+    is_same_run = exchange.run == derived.exchange.run
+    return (
+        derived
+        if is_same_run
+        else replace(derived, exchange=exchange, previous_run=derived.previous_run or derived.exchange.run)
+    )
 
 
-def _nothing_is_derived() -> Any:
-    raise AssertionError("only evidence is read here")
+def _refuse_to_derive() -> Any:
+    raise AssertionError("calls must not be derived here, only exchanges read")
 
 
-ALONE = "SELECT id, trace FROM exchanges WHERE project = $1 AND trace = ANY ($2::text[])"
+FETCH_LONE_TRACES = "SELECT id, trace FROM exchanges WHERE project = $1 AND trace = ANY ($2::text[])"
 
-MADE = """
-SELECT trace FROM unnest($2::text[]) AS wanted (trace)
-WHERE EXISTS (SELECT FROM exchanges WHERE exchanges.project = $1 AND exchanges.run = wanted.trace)
+FETCH_TRACE_RUNS = """
+SELECT trace FROM unnest($2::text[]) AS candidate (trace)
+WHERE EXISTS (SELECT FROM exchanges WHERE exchanges.project = $1 AND exchanges.run = candidate.trace)
 """

@@ -1,6 +1,6 @@
-"""Collect the identifiers in what a call asked and got: ticket numbers, ids of orders, of files. Pure.
+"""Collect the identifiers in the request and answer of a call, such as ticket numbers and ids of orders or files. Pure.
 
-Words with a digit in them count: other words say nothing of whose work a call is.
+Only words with a digit count, because other words do not show which work a call belongs to.
 """
 
 import re
@@ -9,53 +9,54 @@ from typing import Final, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from calls.model import Call, Exchange
-from store.call_graph.call_graph import values_in
+from store.call_graph.call_graph import scalar_values
 
-MOST: Final = 192
-"""Identifiers of one exchange: of one with more it is not known what else it may hold."""
+MAX_IDENTIFIERS: Final = 192
+"""Identifiers of an exchange at most; if it has more, they are incomplete."""
 
-READ: Final = 64 << 10
-"""Characters in which they are looked for."""
+MAX_CHARACTERS: Final = 64 << 10
+"""Characters that are searched at most, in each part of an exchange."""
 
 _IDENTIFIER: Final = re.compile(r"(?=[A-Za-z_-]*\d)[A-Za-z0-9][\w-]{2,63}", re.ASCII)
-_RANDOM: Final = re.compile(
+_RANDOM_ID: Final = re.compile(
     r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{24,}", re.IGNORECASE
 )
 
 
 class Identifiers(NamedTuple):
-    """What an exchange says."""
+    """The identifiers in an exchange."""
 
-    asked: frozenset[str]
-    """In its request, but for those that look random and are not in its path."""
+    in_request: frozenset[str]
+    """Those in its request, without those in its body that look random."""
 
-    known: frozenset[str]
-    """In its request and its answer."""
+    in_call: frozenset[str]
+    """Those in its request and its answer."""
 
     is_whole: bool
-    """Whether these are all."""
+    """Whether all identifiers were collected."""
 
 
-def identifiers(exchange: Exchange, call: Call) -> Identifiers:
-    """The identifiers of a call."""
-    url, url_is_read = _found(_in_url(exchange.request.url))
-    body, body_is_read = _found(values_in(call.request))
-    answer, answer_is_read = _found([call.text or "", *values_in(call.answer), *_arguments(call)])
-    known = list(dict.fromkeys([*url, *body, *answer]))
-    asked = frozenset((*url, *(one for one in body if not _RANDOM.fullmatch(one))))
-    is_whole = url_is_read and body_is_read and answer_is_read and len(known) <= MOST and not exchange.truncated
-    return Identifiers(asked, frozenset(known[:MOST]), is_whole)
+def collect_identifiers(exchange: Exchange, call: Call) -> Identifiers:
+    """Collect the identifiers of a call."""
+    url, url_is_read = _find_identifiers(_url_texts(exchange.request.url))
+    body, body_is_read = _find_identifiers(scalar_values(call.request))
+    answer, answer_is_read = _find_identifiers([call.text or "", *scalar_values(call.answer), *_argument_values(call)])
+    in_call = list(dict.fromkeys([*url, *body, *answer]))
+    in_request = frozenset((*url, *(one for one in body if not _RANDOM_ID.fullmatch(one))))
+    is_read = url_is_read and body_is_read and answer_is_read
+    is_whole = is_read and len(in_call) <= MAX_IDENTIFIERS and not exchange.is_truncated
+    return Identifiers(in_request, frozenset(in_call[:MAX_IDENTIFIERS]), is_whole)
 
 
-def _arguments(call: Call) -> Iterator[str]:
+def _argument_values(call: Call) -> Iterator[str]:
     for tool in call.tool_calls:
-        yield from values_in(tool.arguments)
+        yield from scalar_values(tool.arguments)
 
 
-def _found(texts: Iterable[str]) -> tuple[list[str], bool]:
-    """The identifiers in these texts, and whether all of them were read."""
+def _find_identifiers(texts: Iterable[str]) -> tuple[list[str], bool]:
+    """Find the identifiers in these texts; also return whether all text was read."""
     found: list[str] = []
-    left = READ
+    left = MAX_CHARACTERS
     for text in texts:
         found += _IDENTIFIER.findall(text[:left])
         left -= len(text)
@@ -64,7 +65,7 @@ def _found(texts: Iterable[str]) -> tuple[list[str], bool]:
     return found, True
 
 
-def _in_url(url: str) -> Iterator[str]:
+def _url_texts(url: str) -> Iterator[str]:
     try:
         parts = urlsplit(url)
         yield unquote(parts.path)

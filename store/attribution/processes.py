@@ -1,9 +1,9 @@
-"""Attribute the calls of a process that names no run: to the process while it does one thing, else to what it works on.
+"""Attribute the calls of a process that names no run: to the process's own run, or to its concurrent conversations.
 
-One agent is one run: the calls of a process stay together in its own run, whatever conversations it has one after another. A
-process that has several at once (`conversations`) is divided: each conversation becomes a run, and a call besides goes to
-the one conversation that has an identifier in common with it. What could belong to several stays in the process's run, whose
-attribution is a guess then.
+One agent is one run, so the calls of a process stay in its own run while its conversations follow one another. A process that
+has several at once (`conversations`) is divided: each conversation becomes a run, and any other call is moved to the one
+conversation that it shares an identifier with. Calls that may belong to several stay in the process's run, and their
+attribution is a guess.
 """
 
 from collections import OrderedDict
@@ -12,32 +12,39 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from calls.model import Exchange
-from store.attribution.conversations import ModelCall, conversations, judged
-from store.attribution.correlation_ids import owner_of, ties
-from store.attribution.identifiers import identifiers
-from store.attribution.run_assignment import SAME_PROCESS, SHARES, is_done, is_owned_by_process, is_placed, may_go
-from store.attribution.run_chains import Chains, Link, link_of
+from store.attribution.conversations import ModelCall, estimate_agent_count, group_conversations
+from store.attribution.correlation_ids import id_ties, owner_run
+from store.attribution.identifiers import collect_identifiers
+from store.attribution.run_assignment import (
+    SAME_PROCESS,
+    SHARES,
+    can_join_requester,
+    is_assigned_by_process,
+    is_assigned_to_requester,
+    is_owned_by_process,
+)
+from store.attribution.run_chains import ChainLink, Chains, chain_link
 from store.attribution.turns import first_question
 from store.attribution.window import Window, WindowEntry
-from store.call_graph.call_graph import values_in
+from store.call_graph.call_graph import scalar_values
 from store.database.connection import Database
 from store.ingest.batch_writer import DerivedExchange
 
-PASSES: Final = 3
-PROCESSES: Final = 128
-"""Processes that are remembered."""
+MAX_PASSES: Final = 3
+MAX_PROCESSES: Final = 128
+"""Processes that are remembered at most."""
 
-RECENT: Final = 256
-"""Exchanges of a process that are looked at to tell whether it works on several things."""
+MAX_RECENT: Final = 256
+"""Exchanges of a process that are examined for concurrent conversations."""
 
-QUESTION: Final = 4000
-ARGUMENTS: Final = 16
-ARGUMENT: Final = 1000
-"""Characters and arguments that are remembered of a call."""
+MAX_QUESTION_LENGTH: Final = 4000
+MAX_ARGUMENTS: Final = 16
+MAX_ARGUMENT_LENGTH: Final = 1000
+"""Of a call, this many characters of the question, arguments, and characters of an argument are remembered."""
 
 
 class ProcessPlacement(NamedTuple):
-    """Where an exchange goes, and why."""
+    """The run that an exchange is moved to, with the source and value of the evidence."""
 
     run: str
     source: str
@@ -45,113 +52,116 @@ class ProcessPlacement(NamedTuple):
 
 
 class Processes:
-    """What is known of the processes whose calls are attributed."""
+    """The remembered processes whose calls are attributed."""
 
     def __init__(self, database: Database, project: str) -> None:
         self._database = database
         self._project = project
         self._windows: OrderedDict[str, Window] = OrderedDict()
 
-    async def prepare(self, batch: Sequence[DerivedExchange]) -> None:
-        """Remember what is stored of the processes of a batch. Raises `Unavailable` while Postgres is away."""
-        for owner in {owner for one in batch if (owner := process_of(one.exchange)) is not None}:
+    async def load_windows(self, batch: Sequence[DerivedExchange]) -> None:
+        """Load the windows of the processes of a batch. Raises `DatabaseUnavailable`."""
+        for owner in {owner for one in batch if (owner := process_run(one.exchange)) is not None}:
             if owner in self._windows:
                 self._windows.move_to_end(owner)
                 continue
-            first = min(one.exchange.started_at for one in batch if process_of(one.exchange) == owner)
-            self._windows[owner] = await self._stored(owner, first)
-            if len(self._windows) > PROCESSES:
+            first = min(one.exchange.started_at for one in batch if process_run(one.exchange) == owner)
+            self._windows[owner] = await self._load_window(owner, first)
+            if len(self._windows) > MAX_PROCESSES:
                 self._windows.popitem(last=False)
 
-    def keeps_together(self, exchange: Exchange) -> bool:
-        """Whether the calls of its process are one agent's, as far as is known."""
-        window = self._window(exchange)
+    def is_undivided(self, exchange: Exchange) -> bool:
+        """Whether the calls of the exchange's process are one agent's, as far as is known."""
+        window = self._find_window(exchange)
         return window is not None and not window.is_divided
 
-    async def divide(self, batch: Sequence[DerivedExchange]) -> dict[str, str]:
-        """Learn a batch. Returns the runs of the exchanges that move because a process turns out to work on several things."""
-        touched: dict[str, Window] = {}
+    async def divide_processes(self, batch: Sequence[DerivedExchange]) -> dict[str, str]:
+        """Add a batch to the windows; return the new runs of exchanges whose process turns out to have several agents."""
+        changed: dict[str, Window] = {}
         for one in batch:
-            if (window := self._window(one.exchange)) is not None:
-                window.learn(_entry(one))
-                touched[window.owner] = window
+            if (window := self._find_window(one.exchange)) is not None:
+                window.add(_window_entry(one))
+                changed[window.owner] = window
         moves: dict[str, str] = {}
-        for window in touched.values():
+        for window in changed.values():
             if not window.is_divided:
-                moves |= await self._judge(window)
+                moves |= await self._divide_window(window)
         return moves
 
-    async def _judge(self, window: Window) -> dict[str, str]:
-        recent = list(window.entries.values())[-RECENT:]
+    async def _divide_window(self, window: Window) -> dict[str, str]:
+        recent = list(window.entries.values())[-MAX_RECENT:]
         free = [one for one in recent if one.is_free and one.run == window.owner]
         links = [replace(one.link, run=window.owner) for one in free if one.link is not None]
         runs = {name: run for name, run in Chains(links).runs.items() if run != window.owner}
-        found = judged(conversations((one.model_call for one in free if one.model_call is not None), runs))
-        if found == "one" or (found == "unclear" and window.is_unclear):
+        model_calls = (one.model_call for one in free if one.model_call is not None)
+        agents = estimate_agent_count(group_conversations(model_calls, runs))
+        if agents == "one" or (agents == "unclear" and window.is_unclear):
             return {}
-        window.is_unclear, window.is_divided = True, found == "several"
-        await self._note(window)
+        window.is_unclear, window.is_divided = True, agents == "several"
+        await self._save_state(window)
         if not window.is_divided:
             return {}
         return runs
 
-    def learn(self, batch: Iterable[DerivedExchange]) -> None:
-        """Remember where the exchanges of a batch are now."""
+    def update_runs(self, batch: Iterable[DerivedExchange]) -> None:
+        """Update the runs of the exchanges of a batch in the windows."""
         for one in batch:
-            window = self._window(one.exchange)
+            window = self._find_window(one.exchange)
             if window is not None and one.exchange.id in window.entries:
                 window.entries[one.exchange.id].is_free = _is_free(one.exchange)
                 window.move(one.exchange.id, one.exchange.run)
 
-    async def place(self, batch: Iterable[DerivedExchange]) -> dict[str, ProcessPlacement]:
-        """Where the exchanges go that only their process names, by what they have in common with its conversations."""
-        owners = {owner for one in batch if (owner := process_of(one.exchange)) is not None}
+    async def find_placements(self, batch: Iterable[DerivedExchange]) -> dict[str, ProcessPlacement]:
+        """Find the conversations of exchanges that only their process attributes, by shared identifiers."""
+        owners = {owner for one in batch if (owner := process_run(one.exchange)) is not None}
         found: dict[str, ProcessPlacement] = {}
         for window in (self._windows[owner] for owner in owners if owner in self._windows):
-            if not window.groups:
+            if not window.conversation_runs:
                 continue
-            found |= _placed(window)
+            found |= _place_free_entries(window)
             if (
-                len(window.groups) > 1
+                len(window.conversation_runs) > 1
                 and not window.is_unclear
-                and any(one.run == window.owner for one in window.free())
+                and any(one.run == window.owner for one in window.free_entries())
             ):
                 window.is_unclear = True
-                await self._note(window)
+                await self._save_state(window)
         return found
 
-    async def _note(self, window: Window) -> None:
-        async with self._database.raw() as connection:
-            await connection.execute(NOTE, self._project, window.owner, window.is_divided, window.is_unclear)
+    async def _save_state(self, window: Window) -> None:
+        async with self._database.connection() as connection:
+            await connection.execute(UPSERT_PROCESS, self._project, window.owner, window.is_divided, window.is_unclear)
 
-    def _window(self, exchange: Exchange) -> Window | None:
-        owner = process_of(exchange)
+    def _find_window(self, exchange: Exchange) -> Window | None:
+        owner = process_run(exchange)
         return None if owner is None else self._windows.get(owner)
 
-    async def _stored(self, owner: str, first: int) -> Window:
-        """What the store knows of a process; of one that it knows, what came before the `first` exchange is forgotten."""
-        async with self._database.raw() as connection:
-            noted = await connection.fetchrow(NOTED, self._project, owner)
+    async def _load_window(self, owner: str, first: int) -> Window:
+        """Load the window of a process. If the process is known, everything before `first` counts as forgotten."""
+        async with self._database.connection() as connection:
+            noted = await connection.fetchrow(FETCH_PROCESS, self._project, owner)
             if noted is None:
-                await connection.execute(NOTE, self._project, owner, False, False)
+                await connection.execute(UPSERT_PROCESS, self._project, owner, False, False)
                 return Window(owner)
-            rows = await connection.fetch(STORED, self._project, owner, RECENT)
-        window = Window(owner, is_divided=noted["divided"], is_unclear=noted["unclear"], forgot_until=first)
+            rows = await connection.fetch(FETCH_RECENT, self._project, owner, MAX_RECENT)
+        window = Window(owner, is_divided=noted["is_divided"], is_unclear=noted["is_unclear"], forgotten_until=first)
         for row in reversed(rows):
             name, started = str(row["id"]), row["started_at"]
-            link = Link(id=name, started_at=started, run=owner, ties=row["ties"] or (), loose=True, owner=owner)
+            link = ChainLink(
+                id=name, started_at=started, run=owner, ties=row["ties"] or (), is_movable=True, owner=owner
+            )
             ended = started + (row["ended_at"] or 0)
             model = (
                 ModelCall(id=name, started_at=started, ended_at=ended, question="") if row["kind"] == "model" else None
             )
-            window.learn(
+            window.add(
                 WindowEntry(
                     id=name,
                     started_at=started,
                     ended_at=ended,
                     run=owner,
                     is_free=True,
-                    # Of the others the column holds what finds tool calls as well (`ties.marks`).
+                    # For other kinds, the column has the ties of tool calls too (`correlation_ids.tool_ties`).
                     link=link if model and row["ties"] else None,
                     model_call=model,
                 )
@@ -159,30 +169,30 @@ class Processes:
         return window
 
 
-def process_of(exchange: Exchange) -> str | None:
-    """The own run of the process that an exchange came from, where no run was given."""
-    return owner_of(exchange) if is_owned_by_process(exchange) else None
+def process_run(exchange: Exchange) -> str | None:
+    """The own run of the process that sent an exchange; None if the exchange has an explicit run."""
+    return owner_run(exchange) if is_owned_by_process(exchange) else None
 
 
 def _is_free(exchange: Exchange) -> bool:
-    if not may_go(exchange) or is_done(exchange):
+    if not can_join_requester(exchange) or is_assigned_to_requester(exchange):
         return False
-    return exchange.run == owner_of(exchange) or is_placed(exchange)
+    return exchange.run == owner_run(exchange) or is_assigned_by_process(exchange)
 
 
-def _entry(kept: DerivedExchange) -> WindowEntry:
-    exchange, call = kept.exchange, kept.call
+def _window_entry(derived: DerivedExchange) -> WindowEntry:
+    exchange, call = derived.exchange, derived.call
     ended = exchange.started_at + (exchange.ended_at or exchange.first_byte_at or 0)
-    tied = ties(exchange, call)
+    tied = id_ties(exchange, call)
     model = None
     if call is not None and call.kind == "model":
-        values = (one[:ARGUMENT] for tool in call.tool_calls for one in values_in(tool.arguments))
+        values = (one[:MAX_ARGUMENT_LENGTH] for tool in call.tool_calls for one in scalar_values(tool.arguments))
         model = ModelCall(
             id=exchange.id,
             started_at=exchange.started_at,
             ended_at=ended,
-            question=first_question(call.request)[:QUESTION],
-            arguments=[one for one in values if len(one) > 1][:ARGUMENTS],
+            question=first_question(call.request)[:MAX_QUESTION_LENGTH],
+            arguments=[one for one in values if len(one) > 1][:MAX_ARGUMENTS],
         )
     return WindowEntry(
         id=exchange.id,
@@ -190,41 +200,41 @@ def _entry(kept: DerivedExchange) -> WindowEntry:
         ended_at=ended,
         run=exchange.run,
         is_free=_is_free(exchange),
-        link=link_of(exchange, tied) if tied else None,
+        link=chain_link(exchange, tied) if tied else None,
         model_call=model,
-        identifiers=None if call is None else identifiers(exchange, call),
+        identifiers=None if call is None else collect_identifiers(exchange, call),
     )
 
 
-def _placed(window: Window) -> dict[str, ProcessPlacement]:
-    """The free exchanges of a process that are to go elsewhere."""
-    groups = window.groups
-    only = next(iter(groups)) if len(groups) == 1 and not (window.is_unclear or window.forgot_until) else None
+def _place_free_entries(window: Window) -> dict[str, ProcessPlacement]:
+    """Find the runs of the free exchanges of a process that are to be moved."""
+    groups = window.conversation_runs
+    only = next(iter(groups)) if len(groups) == 1 and not (window.is_unclear or window.forgotten_until) else None
     found: dict[str, ProcessPlacement] = {}
-    # What one brings into a conversation may tell of the next.
-    for _ in range(PASSES):
-        moved = False
-        for entry in list(window.free()):
-            run, identifier = (only, only) if only else window.run_of(entry)
-            goal = ProcessPlacement(run, SAME_PROCESS if only else SHARES, identifier)
-            if goal.run != entry.run:
-                window.move(entry.id, goal.run)
-                found[entry.id] = goal
-                moved = True
-        if not moved:
+    # The identifiers of an exchange that was moved may attribute another.
+    for _ in range(MAX_PASSES):
+        has_moved = False
+        for entry in list(window.free_entries()):
+            run, identifier = (only, only) if only else window.find_run(entry)
+            placement = ProcessPlacement(run, SAME_PROCESS if only else SHARES, identifier)
+            if placement.run != entry.run:
+                window.move(entry.id, placement.run)
+                found[entry.id] = placement
+                has_moved = True
+        if not has_moved:
             break
     return found
 
 
-NOTED = "SELECT divided, unclear FROM processes WHERE project = $1 AND run = $2"
+FETCH_PROCESS = "SELECT is_divided, is_unclear FROM processes WHERE project = $1 AND run = $2"
 
-NOTE = """
-INSERT INTO processes (project, run, divided, unclear) VALUES ($1, $2, $3, $4)
+UPSERT_PROCESS = """
+INSERT INTO processes (project, run, is_divided, is_unclear) VALUES ($1, $2, $3, $4)
 ON CONFLICT (project, run) DO UPDATE SET
-    divided = processes.divided OR excluded.divided, unclear = processes.unclear OR excluded.unclear
+    is_divided = processes.is_divided OR excluded.is_divided, is_unclear = processes.is_unclear OR excluded.is_unclear
 """
 
-STORED = """
+FETCH_RECENT = """
 SELECT exchanges.id, exchanges.started_at, exchanges.ended_at, exchanges.ties, calls.kind
 FROM exchanges LEFT JOIN calls USING (project, id)
 WHERE project = $1 AND exchanges.run = $2 ORDER BY exchanges.started_at DESC, exchanges.id DESC LIMIT $3

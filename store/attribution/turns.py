@@ -1,87 +1,87 @@
-"""Read who said what in a conversation, whatever its dialect, to tell which call continues which.
+"""Read the turns of a conversation in any dialect, to find which call continues which. Pure.
 
-A chat without tools has no ids. Its next request sends along what the user said and what the model answered: a digest of
-both is an id that the answer makes and the request hands back. Pure.
+A chat without tools has no ids. Its next request repeats the user's question and the model's answer, so a digest of both
+serves as an id that the answer produces and the request refers to.
 """
 
 import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from calls.codec.lenient_json import elements, members, some
+from calls.codec.lenient_json import as_array, as_object, as_text_or_none
 from calls.model import Call, Json
 
-LONG_ENOUGH: Final = 20
-"""Characters of question and answer together; shorter ones (yes, no) are said in many conversations."""
+MIN_TURN_LENGTH: Final = 20
+"""Characters of question and answer together at least; shorter ones (yes, no) occur in many conversations."""
 
-LONGEST: Final = 1 << 16
-"""Characters of one message that are read."""
+MAX_MESSAGE_LENGTH: Final = 1 << 16
+"""Characters of a message that are read."""
 
-_MESSAGES: Final = ("messages", "input", "contents")
-_USERS: Final = frozenset(("user", "human"))
-_MODELS: Final = frozenset(("assistant", "model", "ai"))
+_MESSAGE_FIELDS: Final = ("messages", "input", "contents")
+_USER_ROLES: Final = frozenset(("user", "human"))
+_MODEL_ROLES: Final = frozenset(("assistant", "model", "ai"))
 
 
 class Turn(NamedTuple):
     """A message of the user or of the model."""
 
-    is_users: bool
+    is_user: bool
     text: str
 
 
-def turns(request: Json) -> Iterator[Turn]:
-    """The messages of a request, without the system's and those of tools, the newest first."""
-    for name in _MESSAGES:
-        value = members(request).get(name)
+def read_turns(request: Json) -> Iterator[Turn]:
+    """Read the messages of the user and the model in a request, newest first."""
+    for name in _MESSAGE_FIELDS:
+        value = as_object(request).get(name)
         if isinstance(value, str):
-            yield Turn(True, value[:LONGEST])
-        for message in reversed(elements(value)):
-            role = members(message).get("role")
-            if role in _USERS or role in _MODELS:
-                yield Turn(role in _USERS, _text_of(message))
+            yield Turn(True, value[:MAX_MESSAGE_LENGTH])
+        for message in reversed(as_array(value)):
+            role = as_object(message).get("role")
+            if role in _USER_ROLES or role in _MODEL_ROLES:
+                yield Turn(role in _USER_ROLES, _message_text(message))
 
 
 def first_question(request: Json) -> str:
-    """What the user said first."""
-    asked = ""
-    for turn in turns(request):
-        if turn.is_users and turn.text:
-            asked = turn.text
-    return asked
+    """The first message of the user."""
+    question = ""
+    for turn in read_turns(request):
+        if turn.is_user and turn.text:
+            question = turn.text
+    return question
 
 
-def turn_made(call: Call) -> str | None:
-    """The digest of what was asked last and what the model answers."""
-    asked = next((turn.text for turn in turns(call.request) if turn.is_users and turn.text), None)
-    return _digest(asked, call.text) if asked and call.text else None
+def produced_turn_id(call: Call) -> str | None:
+    """The id of the last question and the answer of a call."""
+    question = next((turn.text for turn in read_turns(call.request) if turn.is_user and turn.text), None)
+    return _turn_id(question, call.text) if question and call.text else None
 
 
-def turn_handed_back(request: Json) -> str | None:
-    """The digest of the newest question and answer that a request sends along, if something follows the answer."""
-    said = [turn for turn in turns(request) if turn.text]
-    for after, turn, before in zip(said, said[1:], said[2:], strict=False):
-        if after.is_users and not turn.is_users and before.is_users:
-            return _digest(before.text, turn.text)
+def referenced_turn_id(request: Json) -> str | None:
+    """The id of the newest question and answer in a request that are followed by another message of the user."""
+    turns = [turn for turn in read_turns(request) if turn.text]
+    for after, turn, before in zip(turns, turns[1:], turns[2:], strict=False):
+        if after.is_user and not turn.is_user and before.is_user:
+            return _turn_id(before.text, turn.text)
     return None
 
 
-def _digest(asked: str, answered: str) -> str | None:
-    asked, answered = asked.strip(), answered.strip()
-    if len(asked) + len(answered) < LONG_ENOUGH:
+def _turn_id(question: str, answer: str) -> str | None:
+    question, answer = question.strip(), answer.strip()
+    if len(question) + len(answer) < MIN_TURN_LENGTH:
         return None
-    told = f"{len(asked)}\0{asked}{answered}".encode("utf-8", "surrogatepass")
-    return "turn:" + hashlib.blake2b(told, digest_size=12).hexdigest()
+    content = f"{len(question)}\0{question}{answer}".encode("utf-8", "surrogatepass")
+    return "turn:" + hashlib.blake2b(content, digest_size=12).hexdigest()
 
 
-def _text_of(message: Json) -> str:
-    """The text of a message: a string, or parts with a text each."""
-    content = members(message).get("content", members(message).get("parts"))
+def _message_text(message: Json) -> str:
+    """The text of a message, which is a string or a list of parts with text."""
+    content = as_object(message).get("content", as_object(message).get("parts"))
     if isinstance(content, str):
-        return content[:LONGEST]
-    return "".join(_part(part) for part in elements(content))[:LONGEST]
+        return content[:MAX_MESSAGE_LENGTH]
+    return "".join(_part_text(part) for part in as_array(content))[:MAX_MESSAGE_LENGTH]
 
 
-def _part(part: Json) -> str:
+def _part_text(part: Json) -> str:
     if isinstance(part, str):
         return part
-    return (some(part.get("text")) or "") if isinstance(part, Mapping) else ""
+    return (as_text_or_none(part.get("text")) or "") if isinstance(part, Mapping) else ""

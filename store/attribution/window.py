@@ -1,6 +1,6 @@
-"""Remember the recent calls of one process, to tell which of its conversations a call belongs to. Pure.
+"""Remember the recent calls of a process, to find the conversation that a call belongs to. Pure.
 
-It forgets, and then knows that it did: what could belong to something forgotten is not attributed.
+A window also remembers until when it has forgotten calls, and does not attribute a call that may belong to a forgotten one.
 """
 
 from collections import Counter, OrderedDict
@@ -10,13 +10,13 @@ from typing import Final
 
 from store.attribution.conversations import ModelCall
 from store.attribution.identifiers import Identifiers
-from store.attribution.run_chains import Link
+from store.attribution.run_chains import ChainLink
 
-ALIVE: Final = 300 * 1_000_000_000
-"""Nanoseconds around the calls of a conversation in which others may belong to it."""
+CONVERSATION_SPAN: Final = 300 * 1_000_000_000
+"""Nanoseconds around the calls of a conversation in which other calls may belong to it."""
 
-MOST: Final = 2048
-"""Exchanges of one process that are remembered."""
+MAX_ENTRIES: Final = 2048
+"""Exchanges of a process that are remembered."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,15 +27,15 @@ class WindowEntry:
     started_at: int
     ended_at: int
     run: str
-    """Where it is."""
+    """The run it is in."""
 
     is_free: bool
-    """Whether nothing but the process, or what it has in common with a conversation, names its run."""
+    """Whether only its process, or an identifier that it shares with a conversation, attributes it to its run."""
 
-    link: Link | None = None
+    link: ChainLink | None = None
     model_call: ModelCall | None = None
     identifiers: Identifiers | None = None
-    """None of one that was stored before we began to remember."""
+    """None if it was stored before the window was loaded."""
 
 
 @dataclass(slots=True)
@@ -47,89 +47,89 @@ class Window:
 
     is_divided: bool = False
     is_unclear: bool = False
-    forgot_until: int = 0
-    """When the newest exchange began that is not remembered any more, or not wholly known."""
+    forgotten_until: int = 0
+    """When the newest exchange began that is forgotten, or whose identifiers are incomplete."""
 
     entries: OrderedDict[str, WindowEntry] = field(default_factory=OrderedDict)
-    _holders: dict[str, Counter[str]] = field(default_factory=dict)
-    """By identifier: the runs that it occurs in, and how often."""
+    _runs_by_identifier: dict[str, Counter[str]] = field(default_factory=dict)
+    """For each identifier, in how many exchanges of each run it occurs."""
 
-    _runs: Counter[str] = field(default_factory=Counter)
+    _entry_counts: Counter[str] = field(default_factory=Counter)
 
-    def learn(self, entry: WindowEntry) -> None:
-        """Remember an exchange, or where it is now."""
-        self.forget(entry.id)
+    def add(self, entry: WindowEntry) -> None:
+        """Add or replace an exchange."""
+        self.remove(entry.id)
         self.entries[entry.id] = entry
-        self._runs[entry.run] += 1
-        for one in entry.identifiers.known if entry.identifiers else ():
-            self._holders.setdefault(one, Counter())[entry.run] += 1
+        self._entry_counts[entry.run] += 1
+        for one in entry.identifiers.in_call if entry.identifiers else ():
+            self._runs_by_identifier.setdefault(one, Counter())[entry.run] += 1
         if entry.identifiers is None or not entry.identifiers.is_whole:
-            self.forgot_until = max(self.forgot_until, entry.started_at)
-        while len(self.entries) > MOST:
+            self.forgotten_until = max(self.forgotten_until, entry.started_at)
+        while len(self.entries) > MAX_ENTRIES:
             name, oldest = next(iter(self.entries.items()))
-            self.forgot_until = max(self.forgot_until, oldest.started_at)
-            self.forget(name)
+            self.forgotten_until = max(self.forgotten_until, oldest.started_at)
+            self.remove(name)
 
-    def forget(self, name: str) -> None:
-        """Remember an exchange no more."""
+    def remove(self, name: str) -> None:
+        """Remove an exchange."""
         entry = self.entries.pop(name, None)
         if entry is None:
             return
-        self._runs[entry.run] -= 1
-        if not self._runs[entry.run]:
-            del self._runs[entry.run]
-        for one in entry.identifiers.known if entry.identifiers else ():
-            holders = self._holders[one]
-            holders[entry.run] -= 1
-            if not holders[entry.run]:
-                del holders[entry.run]
-            if not holders:
-                del self._holders[one]
+        self._entry_counts[entry.run] -= 1
+        if not self._entry_counts[entry.run]:
+            del self._entry_counts[entry.run]
+        for one in entry.identifiers.in_call if entry.identifiers else ():
+            runs = self._runs_by_identifier[one]
+            runs[entry.run] -= 1
+            if not runs[entry.run]:
+                del runs[entry.run]
+            if not runs:
+                del self._runs_by_identifier[one]
 
     def move(self, name: str, run: str) -> None:
-        """An exchange is in another run now."""
+        """Move an exchange to another run."""
         if (entry := self.entries.get(name)) is not None and entry.run != run:
-            self.forget(name)
+            self.remove(name)
             entry.run = run
-            self.learn(entry)
+            self.add(entry)
 
     @property
-    def groups(self) -> set[str]:
+    def conversation_runs(self) -> set[str]:
         """The runs of the process's conversations."""
-        return self._runs.keys() - {self.owner}
+        return self._entry_counts.keys() - {self.owner}
 
-    def free(self) -> Iterator[WindowEntry]:
-        """The exchanges that no conversation has for sure, oldest first."""
+    def free_entries(self) -> Iterator[WindowEntry]:
+        """The exchanges that are not certain to belong to a conversation, oldest first."""
         return iter(sorted((one for one in self.entries.values() if one.is_free), key=lambda one: one.started_at))
 
-    def run_of(self, entry: WindowEntry) -> tuple[str, str]:
-        """The conversation that an exchange belongs to, and the identifier that says so; the process's run where it is unknown."""
-        run, exclusive = self._candidate(entry)
-        if run is None or entry.started_at < self.forgot_until + ALIVE:
+    def find_run(self, entry: WindowEntry) -> tuple[str, str]:
+        """Find the run of an exchange's conversation and the identifier that shows it; the process's run if it is unknown."""
+        run, exclusive = self._candidate_run(entry)
+        if run is None or entry.started_at < self.forgotten_until + CONVERSATION_SPAN:
             return self.owner, ""
-        # Another that belongs to none yet may be the first of a conversation that has these identifiers as well.
-        others = (one for one in self.free() if one is not entry and one.run == self.owner)
-        if any(_knows_any(one, exclusive) and self._candidate(one)[0] != run for one in others):
+        # An exchange without a conversation may be the first of another one that has the same identifiers.
+        others = (one for one in self.free_entries() if one is not entry and one.run == self.owner)
+        if any(_has_any_identifier(one, exclusive) and self._candidate_run(one)[0] != run for one in others):
             return self.owner, ""
         return run, min(exclusive)
 
-    def _candidate(self, entry: WindowEntry) -> tuple[str | None, set[str]]:
-        """The one conversation that has all identifiers of an exchange, and those that no other has."""
-        asked = entry.identifiers.asked if entry.identifiers else frozenset[str]()
-        holders = {one: self._others(one, entry) for one in asked}
-        exclusive = {one: next(iter(runs)) for one, runs in holders.items() if len(runs) == 1}
+    def _candidate_run(self, entry: WindowEntry) -> tuple[str | None, set[str]]:
+        """The one conversation that has all identifiers of a request, and those that no other conversation has."""
+        in_request = entry.identifiers.in_request if entry.identifiers else frozenset[str]()
+        conversations = {one: self._other_conversations(one, entry) for one in in_request}
+        exclusive = {one: next(iter(runs)) for one, runs in conversations.items() if len(runs) == 1}
         found = set(exclusive.values())
-        # What is in no other call may name a conversation that has not begun yet.
-        if len(found) != 1 or any(not runs >= found for runs in holders.values()):
+        # An identifier that is in no other call may belong to a conversation that has not begun yet.
+        if len(found) != 1 or any(not runs >= found for runs in conversations.values()):
             return None, set()
         return found.pop(), set(exclusive)
 
-    def _others(self, identifier: str, entry: WindowEntry) -> set[str]:
-        """The conversations in which an identifier occurs, this exchange aside."""
-        found = self._holders.get(identifier, Counter())
-        is_in = entry.identifiers is not None and identifier in entry.identifiers.known
+    def _other_conversations(self, identifier: str, entry: WindowEntry) -> set[str]:
+        """The conversations in which an identifier occurs, apart from this exchange."""
+        found = self._runs_by_identifier.get(identifier, Counter())
+        is_in = entry.identifiers is not None and identifier in entry.identifiers.in_call
         return {run for run, times in found.items() if run != self.owner and times > (is_in and run == entry.run)}
 
 
-def _knows_any(entry: WindowEntry, identifiers: set[str]) -> bool:
-    return entry.identifiers is not None and not identifiers.isdisjoint(entry.identifiers.known)
+def _has_any_identifier(entry: WindowEntry, identifiers: set[str]) -> bool:
+    return entry.identifiers is not None and not identifiers.isdisjoint(entry.identifiers.in_call)

@@ -1,9 +1,8 @@
 """Read and write bundles: a run as one file of JSON Lines that anybody can review and verify (docs/trace-format.md).
 
-The first line says what it is and which run; then comes one line for each exchange, in the order of their steps, and
-one for each gap; the last line counts them and digests all bytes before. Every line ends in a digest of itself, so that
-damage is not only noticed but found. The same run always gives the same bytes. Everything here is bytes and values;
-only `load` touches a file.
+The first line has the format and the run. One line follows for each exchange, in the order of their steps, and one for each
+gap. The last line has their counts and a digest of all bytes before it. Every line ends with a digest of itself, so that
+damage is not only detected but located. The same run always gives the same bytes. Only `load_bundle` touches a file.
 """
 
 import hashlib
@@ -18,76 +17,76 @@ from typing import IO, Any, Literal, Protocol
 
 import msgspec
 
-from calls.codec.json import parse
+from calls.codec.json import parse_json
 from calls.events import Gap
 from calls.model import FORMAT, Call, Exchange, UnknownFormat
 from store.bundle.trace import (
     BodyJson,
     ExchangeJson,
     GapJson,
+    InvalidTrace,
     Span,
-    Unfit,
     body_to_json,
     digest,
-    from_json,
+    exchange_from_json,
+    exchange_to_json,
     gap_from_json,
     gap_to_json,
-    to_json,
-    told_size,
+    stated_size,
 )
 
 CALL_MEMBERS = (
     *("kind", "provider", "dialect", "operation", "key", "nth", "profile", "warnings"),
     *("model_requested", "model_returned", "text", "tool_calls", "finish_reason", "usage", "streamed", "complete"),
 )
-"""What a bundle tells of a call. The rest (request, answer, parameters) is derived from the exchange again."""
+"""The members of a call in a bundle. The rest (request, answer, parameters) is derived from the exchange again."""
 
 
-COUNTED = frozenset(
+NOT_EXPORTED = frozenset(
     (
         *("active_at", "calls", "exchanges", "gaps", "complete", "pinned", "models"),
         *("tokens", "cost_usd", "known_cost_usd", "unpriced"),
     )
 )
-"""What of a run is counted from its lines, or is so only at this moment and in this place. A bundle does not hold it: it
-would change where nothing was recorded anew."""
+"""Members of a run that a bundle leaves out: they are counted from its lines, or depend on the time and the store, so that a
+bundle would change although nothing new was recorded."""
 
 
-def told(call: Call, nth: int) -> dict[str, Any]:
-    """What a bundle tells of a call that was derived, the `nth` of its key in the run."""
+def call_members(call: Call, nth: int) -> dict[str, Any]:
+    """Return the members of a call in a bundle; `nth` is its place among the run's calls with the same key."""
     known = {"nth": nth, "usage": asdict(call.usage), "tool_calls": [asdict(tool) for tool in call.tool_calls]}
     return {name: known.get(name, getattr(call, name, None)) for name in CALL_MEMBERS}
 
 
 class BadBundle(ValueError):
-    """The file is not a whole, undamaged bundle. `line` is the first that is wrong."""
+    """The file is a damaged or incomplete bundle. `line` is the first that is wrong."""
 
     def __init__(self, line: int, why: str) -> None:
         self.line = line
-        self.wrong = f"line {line} of the bundle is not as it was written: {why}"
-        super().__init__(f"{self.wrong}; export the run again")
+        self.problem = f"line {line} of the bundle is damaged: {why}"
+        super().__init__(f"{self.problem}; export the run again")
 
 
-class NoBundle(BadBundle):
-    """The file is something else altogether."""
+class NotABundle(BadBundle):
+    """The file is not a bundle."""
 
     def __init__(self) -> None:
-        self.line, self.wrong = 1, "this is no Playhead bundle"
-        ValueError.__init__(self, f"{self.wrong}; make one with: playhead export RUN -o FILE")
+        self.line, self.problem = 1, "the file is not a Playhead bundle"
+        ValueError.__init__(self, f"{self.problem}; make one with: playhead export RUN -o FILE")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One exchange and what was derived from it."""
+    """One exchange and the call that was derived from it."""
 
     exchange: Exchange
     call: Mapping[str, Any] | None = None
-    """`CALL_MEMBERS` of the call, in the contract's form. The key holds under the bundle's `profiles` only."""
+    """`CALL_MEMBERS` of the call, as the API shows them. The key is valid under the bundle's `profiles` only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleHead:
-    """What a bundle's first line says."""
+    """The first line of a bundle."""
 
     run: Mapping[str, Any]
     profiles: str
@@ -95,13 +94,13 @@ class BundleHead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """A run with all its evidence."""
+    """A run with all its exchanges and gaps."""
 
     run: Mapping[str, Any]
-    """The run in the contract's form; `id` is always there."""
+    """The run as the API shows it; `id` is always present."""
 
     profiles: str
-    """Digest of the profiles that made the keys."""
+    """The digest of the profiles under which the keys were computed."""
 
     entries: Sequence[Entry] = ()
     gaps: tuple[Gap, ...] = ()
@@ -112,9 +111,9 @@ class Bundle:
         return [entry.exchange for entry in self.entries]
 
 
-def write(bundle: Bundle) -> Iterator[bytes]:
-    """The lines of a bundle, one by one."""
-    writer = Writer()
+def bundle_lines(bundle: Bundle) -> Iterator[bytes]:
+    """Yield the lines of a bundle."""
+    writer = BundleWriter()
     yield writer.head(bundle.run, bundle.profiles)
     for entry in bundle.entries:
         yield writer.exchange(entry)
@@ -123,19 +122,19 @@ def write(bundle: Bundle) -> Iterator[bytes]:
     yield writer.end()
 
 
-def load(path: Path) -> Bundle:
-    """The bundle in a file. Raises OSError, and what `read` raises."""
+def load_bundle(path: Path) -> Bundle:
+    """Read the bundle in a file. Raises OSError, BadBundle or UnknownFormat."""
     with path.open("rb") as file:
-        return read(file)
+        return read_bundle(file)
 
 
-def read(lines: Iterable[bytes]) -> Bundle:
-    """The bundle that `write` was given, after every check. Raises BadBundle or UnknownFormat."""
-    return gathered(parts(lines))
+def read_bundle(lines: Iterable[bytes]) -> Bundle:
+    """Read and check the lines of a bundle. Raises BadBundle or UnknownFormat."""
+    return collect_bundle(read_parts(lines))
 
 
-def gathered(found: Iterable["BundleHead | Entry | Gap"]) -> Bundle:
-    """The bundle that these parts are."""
+def collect_bundle(found: Iterable["BundleHead | Entry | Gap"]) -> Bundle:
+    """Assemble a bundle from its parts."""
     head: BundleHead | None = None
     entries: list[Entry] = []
     gaps: list[Gap] = []
@@ -151,12 +150,12 @@ def gathered(found: Iterable["BundleHead | Entry | Gap"]) -> Bundle:
     return Bundle(run=head.run, profiles=head.profiles, entries=tuple(entries), gaps=tuple(gaps))
 
 
-def parts(
-    lines: Iterable[bytes], room: int | None = None, requests: "Requests | None" = None
+def read_parts(
+    lines: Iterable[bytes], room: int | None = None, requests: "RequestBodies | None" = None
 ) -> Iterator["BundleHead | Entry | Gap"]:
-    """The same one by one, for whoever cannot hold a whole run; that it is whole is known only at the end.
+    """Read a bundle part by part, without holding the whole run. Whether it is complete is known only at the end.
 
-    Raises `NoRoom` before all bodies together are more than `room` bytes.
+    Raises BadBundle, UnknownFormat, and `BundleTooLarge` before all bodies together exceed `room` bytes.
     """
     reader = _Reader(_room=room, _requests={} if requests is None else requests)
     number = 0
@@ -168,8 +167,8 @@ def parts(
 
 
 @dataclass(slots=True)
-class Writer:
-    """Makes the lines of one bundle in turn, for whoever cannot hold a whole run in memory."""
+class BundleWriter:
+    """Writes a bundle line by line, without holding the whole run."""
 
     _line: int = 0
     _exchanges: int = 0
@@ -178,29 +177,29 @@ class Writer:
     _recent: dict[str, "deque[tuple[int, bytes]]"] = field(default_factory=dict)
 
     def head(self, run: Mapping[str, Any], profiles: str) -> bytes:
-        """The first line."""
-        kept = {name: value for name, value in run.items() if name not in COUNTED}
-        return self._sealed({"playhead": "bundle", "format": FORMAT, "profiles": profiles, "run": kept})
+        """Return the first line."""
+        kept = {name: value for name, value in run.items() if name not in NOT_EXPORTED}
+        return self._seal_and_count({"playhead": "bundle", "format": FORMAT, "profiles": profiles, "run": kept})
 
     def exchange(self, entry: Entry) -> bytes:
-        """The next exchange. They come in the order of their steps."""
+        """Return the line of the next exchange, in the order of steps."""
         self._exchanges += 1
-        raw = to_json(entry.exchange, self._request_body(entry.exchange))
+        raw = exchange_to_json(entry.exchange, self._request_body(entry.exchange))
         call = None if entry.call is None else {name: entry.call[name] for name in CALL_MEMBERS if name in entry.call}
-        return self._sealed({"n": self._line + 1, "exchange": raw, "call": call})
+        return self._seal_and_count({"n": self._line + 1, "exchange": raw, "call": call})
 
     def gap(self, gap: Gap) -> bytes:
-        """Something that could not be recorded. Gaps come after the exchanges."""
+        """Return the line of a gap. Gaps come after the exchanges."""
         self._gaps += 1
-        return self._sealed({"n": self._line + 1, "gap": gap_to_json(gap)})
+        return self._seal_and_count({"n": self._line + 1, "gap": gap_to_json(gap)})
 
     def end(self) -> bytes:
-        """The last line."""
+        """Return the last line."""
         whole = f"sha256:{self._sha.hexdigest()}"
-        return self._sealed({"end": True, "exchanges": self._exchanges, "gaps": self._gaps, "digest": whole})
+        return self._seal_and_count({"end": True, "exchanges": self._exchanges, "gaps": self._gaps, "digest": whole})
 
-    def _sealed(self, members: Mapping[str, Any]) -> bytes:
-        line = seal(_visible(_encoder.encode(members)))
+    def _seal_and_count(self, members: Mapping[str, Any]) -> bytes:
+        line = seal_line(_visible(_encoder.encode(members)))
         self._line += 1
         self._sha.update(line)
         return line
@@ -209,7 +208,7 @@ class Writer:
         request, body = exchange.request, exchange.request.body
         place = f"{request.method} {request.url.partition('?')[0]}"
         recent = self._recent.setdefault(place, deque(maxlen=_CANDIDATES))
-        raw = body_to_json(body, request.headers, *_shared(body.data, recent))
+        raw = body_to_json(body, request.headers, *_shared_ends(body.data, recent))
         if raw is not None and raw.text is not None and len(body.data) >= _WORTH_A_REFERENCE:
             recent.append((self._line + 1, body.data))
         return raw
@@ -218,15 +217,15 @@ class Writer:
 _encoder = msgspec.json.Encoder(decimal_format="number")
 
 _CANDIDATES = 4
-"""How many earlier requests to the same place a new one is compared with: agents that run side by side take turns."""
+"""The number of earlier requests to the same URL that a new one is compared with: concurrent agents alternate."""
 
 _WORTH_A_REFERENCE = 256
 _SEAL = b',"check":"'
 _SEAL_SIZE = len(_SEAL) + len('sha256:"}\n') + 64
 
 
-def seal(line: bytes) -> bytes:
-    """One line: the JSON object, with a digest of all of it that stands before the digest."""
+def seal_line(line: bytes) -> bytes:
+    """Add to a JSON object, as its last member, the digest of everything before it."""
     with memoryview(line) as view, view[:-1] as content:
         return b"".join((content, _seal_of(content)))
 
@@ -235,39 +234,39 @@ def _seal_of(content: memoryview) -> bytes:
     return _SEAL + digest(content).encode() + b'"}\n'
 
 
-# What a reviewer must see and an editor must not act on: line separators, bidirectional overrides, C1 controls, and tags,
-# by which a model can be told what no person sees. Outside of strings JSON has none of them, so escaping them changes no value.
-_UNSEEN = re.compile(
+# Characters that are escaped so that a reviewer sees them: line separators, bidirectional overrides, C1 controls, and tags,
+# which can carry instructions to a model that a person does not see. They occur only in strings, so no value changes.
+_INVISIBLE = re.compile(
     rb"\xe2\x80[\x8b-\x8f\xa8-\xae]|\xe2\x81[\xa0-\xaf]|\xef\xbb\xbf|\xc2[\x80-\x9f]|\x7f|\xd8\x9c|\xf3\xa0[\x80-\x87][\x80-\xbf]"
 )
 
 
 def _visible(line: bytes) -> bytes:
     if line.isascii() and b"\x7f" not in line:
-        return line  # a large body is base64 mostly, and to search it takes seconds
-    return _UNSEEN.sub(lambda found: json.dumps(found[0].decode())[1:-1].encode(), line)
+        return line  # large bodies are mostly base64, and searching them takes seconds
+    return _INVISIBLE.sub(lambda found: json.dumps(found[0].decode())[1:-1].encode(), line)
 
 
-def _shared(data: bytes, recent: Iterable[tuple[int, bytes]]) -> tuple[Span | None, Span | None]:
-    """The ends that `data` has in common with one of the earlier bodies, where they are worth a reference."""
+def _shared_ends(data: bytes, recent: Iterable[tuple[int, bytes]]) -> tuple[Span | None, Span | None]:
+    """Return references to an earlier body for the ends that `data` has in common with it, if they are long enough."""
     best: tuple[int, int, int] = (0, 0, 0)
     for line, other in recent:
-        prefix = _prefix(data, other)
-        suffix = _suffix(data[prefix:], other)
+        prefix = _common_prefix(data, other)
+        suffix = _common_suffix(data[prefix:], other)
         best = max(best, (line, prefix, suffix), key=lambda found: found[1] + found[2])
     line, prefix, suffix = best
     return (line, prefix) if prefix else None, (line, suffix) if suffix else None
 
 
-def _prefix(data: bytes, other: bytes) -> int:
-    """How much of the beginning agrees, up to a brace: so no character is cut in two, and what is left reads well."""
+def _common_prefix(data: bytes, other: bytes) -> int:
+    """Return the length of the common beginning, up to a brace, so that no character is split and the rest is readable."""
     size = _longest(min(len(data), len(other)), lambda size: data[:size] == other[:size])
     cut = max(data.rfind(b"{", 0, size), data.rfind(b"}", 0, size) + 1)
     return cut if cut >= _WORTH_A_REFERENCE // 2 else 0
 
 
-def _suffix(data: bytes, other: bytes) -> int:
-    """How much of the end agrees, from the next member or the end of a list on."""
+def _common_suffix(data: bytes, other: bytes) -> int:
+    """Return the length of the common end, from the next member or the end of a list."""
     limit = min(len(data), len(other))
     size = _longest(limit, lambda size: data[len(data) - size :] == other[len(other) - size :])
     cut = _CUT.search(data, len(data) - size)
@@ -278,7 +277,7 @@ _CUT = re.compile(rb',"|]')
 
 
 def _longest(limit: int, agrees: Any) -> int:
-    """The greatest size up to `limit` that agrees, by bisection."""
+    """Return the greatest size up to `limit` that agrees, by bisection."""
     low = 0
     while low < limit:
         middle = (low + limit + 1) // 2
@@ -287,7 +286,7 @@ def _longest(limit: int, agrees: Any) -> int:
 
 
 class _FormatJson(msgspec.Struct):
-    """What the first line says in every version."""
+    """The members of the first line that every version has."""
 
     format: int
     playhead: Literal["bundle"]
@@ -299,7 +298,7 @@ class _HeadJson(msgspec.Struct):
 
 
 class _LineJson(msgspec.Struct):
-    """Any line but the first."""
+    """Any line except the first."""
 
     n: int = 0
     exchange: ExchangeJson | None = None
@@ -316,16 +315,16 @@ _line_decoder = msgspec.json.Decoder(_LineJson)
 _head_decoder = msgspec.json.Decoder(_HeadJson, float_hook=Decimal)
 
 
-class Requests(Protocol):
-    """Keeps the bodies of the requests that a later line may repeat, by the numbers of their lines."""
+class RequestBodies(Protocol):
+    """Keeps the request bodies to which later lines may refer, by line number."""
 
     def __setitem__(self, line: int, body: bytes, /) -> None: ...
 
     def __getitem__(self, line: int, /) -> bytes: ...
 
 
-class FiledRequests:
-    """Keeps them in a file."""
+class RequestFile:
+    """Keeps request bodies in a file."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -344,27 +343,27 @@ class FiledRequests:
         return self._file.read(size)
 
 
-class NoRoom(Exception):
-    """The bodies of a bundle are larger, all together, than its reader takes."""
+class BundleTooLarge(Exception):
+    """The bodies of the bundle together exceed the reader's limit."""
 
 
 @dataclass(slots=True)
 class _Reader:
     _room: int | None
-    _requests: Requests
+    _requests: RequestBodies
     _exchanges: int = 0
     _gaps: int = 0
     _sha: Any = field(default_factory=hashlib.sha256)
-    _ended: bool = False
+    _is_finished: bool = False
 
     def feed(self, number: int, line: bytes) -> BundleHead | Entry | Gap | None:
-        if self._ended:
-            raise BadBundle(number, "something follows the line that ends the bundle")
+        if self._is_finished:
+            raise BadBundle(number, "it follows the last line of the bundle")
         if number == 1:
-            _recognized(line)
-        content = _unsealed(number, line)
+            _check_first_line(line)
+        content = _check_seal(number, line)
         try:
-            part = _head(content) if number == 1 else self._go_on(number, _line_decoder.decode(content))
+            part = _head(content) if number == 1 else self._read_line(number, _line_decoder.decode(content))
         except (BadBundle, UnknownFormat):
             raise
         except (ValueError, RecursionError) as error:
@@ -373,10 +372,10 @@ class _Reader:
         return part
 
     def finish(self, lines: int) -> None:
-        if not self._ended:
-            raise BadBundle(lines + 1, "the file breaks off here")
+        if not self._is_finished:
+            raise BadBundle(lines + 1, "the file ends before it")
 
-    def _go_on(self, number: int, line: _LineJson) -> Entry | Gap | None:
+    def _read_line(self, number: int, line: _LineJson) -> Entry | Gap | None:
         if line.end:
             self._end(number, line)
             return None
@@ -390,52 +389,53 @@ class _Reader:
         raise BadBundle(number, "it holds neither an exchange nor a gap")
 
     def _entry(self, number: int, raw: ExchangeJson, call: msgspec.Raw) -> Entry:
-        known_format(raw.format)
+        require_known_format(raw.format)
         self._take_room(raw)
-        exchange = from_json(raw, self._earlier)
+        exchange = exchange_from_json(raw, self._earlier)
         self._exchanges += 1
         self._requests[number] = exchange.request.body.data
         return Entry(exchange=exchange, call=_members(call))
 
     def _take_room(self, raw: ExchangeJson) -> None:
-        """Told before they are put together: a line may repeat an earlier body twice, and the next line that one."""
+        """Check the size before the bodies are assembled: by repeated references it can double with each line."""
         if self._room is not None:
             bodies = (raw.request.body, raw.response.body if raw.response else None)
-            self._room -= sum(told_size(body) for body in bodies if body)
+            self._room -= sum(stated_size(body) for body in bodies if body)
             if self._room < 0:
-                raise NoRoom
+                raise BundleTooLarge
 
     def _earlier(self, line: int) -> bytes:
         try:
             return self._requests[line]
         except KeyError:
-            raise Unfit(f"it refers to line {line}, which is no earlier exchange") from None
+            raise InvalidTrace(f"it refers to line {line}, which is not an earlier exchange") from None
 
     def _end(self, number: int, line: _LineJson) -> None:
         if line.digest != f"sha256:{self._sha.hexdigest()}":
-            raise BadBundle(number, "its digest of all lines before does not hold: one was exchanged for another")
+            raise BadBundle(number, "its digest does not match the lines before: a line was replaced")
         if (line.exchanges, line.gaps) != (self._exchanges, self._gaps):
-            raise BadBundle(number, f"it counts {line.exchanges} exchanges and {line.gaps} gaps, which is not so")
-        self._ended = True
+            found = f"{self._exchanges} and {self._gaps}"
+            raise BadBundle(number, f"it counts {line.exchanges} exchanges and {line.gaps} gaps, but there are {found}")
+        self._is_finished = True
 
 
 def _head(content: bytes) -> BundleHead:
-    known_format(_format_decoder.decode(content).format)
+    require_known_format(_format_decoder.decode(content).format)
     head = _head_decoder.decode(content)
     if not isinstance(head.run.get("id"), str):
-        raise Unfit("it does not say which run it holds")
+        raise InvalidTrace("it does not name its run")
     return BundleHead(run=head.run, profiles=head.profiles)
 
 
 def _members(raw: msgspec.Raw) -> Mapping[str, Any] | None:
-    value = parse(bytes(raw))
+    value = parse_json(bytes(raw))
     if value is None or isinstance(value, Mapping):
         return value
-    raise Unfit("its call is no object")
+    raise InvalidTrace("its call is not an object")
 
 
-def known_format(found: object) -> None:
-    """Refuse a version of the trace format that we do not read."""
+def require_known_format(found: object) -> None:
+    """Raise UnknownFormat for another version of the trace format."""
     if found != FORMAT:
         raise UnknownFormat(
             f"the recording is written in version {found} of the trace format, this Playhead reads version {FORMAT}; "
@@ -444,33 +444,37 @@ def known_format(found: object) -> None:
 
 
 CONFLICT = (b"<<<<<<< ", b"||||||| ", b"=======", b">>>>>>> ")
-"""How the lines begin that Git puts where it cannot merge."""
+"""The beginnings of the lines that Git inserts at a merge conflict."""
 
-CONFLICTED = "a conflict marker of Git's: a merge of the file is not finished (take one side of it)"
+CONFLICTED = "a Git conflict marker, because a merge of the file is not finished (check out one side of it)"
 
 
-def _recognized(line: bytes) -> None:
-    """Refuse what never was a bundle, and one of a later version, which may seal its lines in a way of its own."""
+def _check_first_line(line: bytes) -> None:
+    """Refuse a file that is not a bundle, and a bundle of a later version, whose lines may be sealed differently."""
     if line.startswith(b"\xef\xbb\xbf"):
-        raise BadBundle(1, "it begins with a byte order mark, so an editor has rewritten the file (save it without)")
+        raise BadBundle(
+            1, "it begins with a byte order mark, so an editor has rewritten the file (save it without one)"
+        )
     try:
         head = _format_decoder.decode(line)
     except (ValueError, RecursionError):
         if not line.startswith((b'{"playhead":"bundle"', *CONFLICT)):
-            raise NoBundle from None
+            raise NotABundle from None
     else:
         if head.format > FORMAT:
-            known_format(head.format)
+            require_known_format(head.format)
 
 
-def _unsealed(number: int, line: bytes) -> bytes:
-    """The line's JSON, sure that it is as it was sealed."""
+def _check_seal(number: int, line: bytes) -> bytes:
+    """Check the line's digest, and return the line."""
     if line.startswith(CONFLICT):
         raise BadBundle(number, f"it is {CONFLICTED}")
     if line.endswith(b"\r\n"):
-        raise BadBundle(number, "its end is CR LF, so an editor or Git has rewritten the file (mark it `-text`)")
+        raise BadBundle(
+            number, "it ends with CR LF, so an editor or Git has rewritten the file (mark it `-text` in .gitattributes)"
+        )
     if len(line) < _SEAL_SIZE or not line.startswith(b"{") or not line.endswith(b'"}\n'):
-        raise BadBundle(number, "the line is not whole")
+        raise BadBundle(number, "the line is incomplete")
     with memoryview(line) as view, view[:-_SEAL_SIZE] as content:
         is_sealed = _seal_of(content) == view[-_SEAL_SIZE:]
     if not is_sealed:

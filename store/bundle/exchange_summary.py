@@ -1,17 +1,17 @@
-"""What a replay needs of an exchange before it is requested: everything but the bodies."""
+"""Summarize an exchange for a replay, which loads its bodies only when it is requested."""
 
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
 from calls.model import Exchange, Headers
-from calls.websocket_messages import opening, spoken
+from calls.websocket_messages import is_websocket_body, opening_request
 from store.bundle.bundle import Entry
 from store.database.rows import body_digest
 
 
-class Brief(NamedTuple):
-    """One exchange, in short."""
+class ExchangeSummary(NamedTuple):
+    """Everything in an exchange except its bodies, and how to load it."""
 
     id: str
     started_at: int
@@ -20,31 +20,31 @@ class Brief(NamedTuple):
     url: str
     http_version: str
     headers: Headers
-    """Those of the request."""
+    """The headers of the request."""
 
-    body: bytes
-    """The digest of the request's body; of a WebSocket, of nothing."""
+    body_digest: bytes
+    """The digest of the request's body; for a WebSocket, that of an empty body."""
 
     actor: str | None
-    spoken: bool
-    """Whether it is a WebSocket on which the client has said something."""
+    has_client_messages: bool
+    """Whether it is a WebSocket on which the client has sent a message."""
 
     key: str | None
-    """As it was told with the exchange: it holds under the rules of that time."""
+    """The key that was stored with the exchange; valid only under the profiles of that time."""
 
     profile: str | None
-    heavy: bool
-    """Whether it takes a while to unpack."""
+    is_heavy: bool
+    """Whether unpacking it takes noticeable time."""
 
-    exchange: Callable[[], Exchange]
-    """All of it. Raises Corrupt."""
+    load_exchange: Callable[[], Exchange]
+    """Loads the whole exchange. Raises CorruptData."""
 
 
-def brief(entry: Entry) -> Brief:
-    """One that is there whole."""
+def summarize_exchange(entry: Entry) -> ExchangeSummary:
+    """Summarize an exchange that is in memory."""
     exchange, call = entry.exchange, entry.call or {}
-    request = opening(exchange.request)
-    return Brief(
+    request = opening_request(exchange.request)
+    return ExchangeSummary(
         exchange.id,
         exchange.started_at,
         exchange.ended_at,
@@ -54,7 +54,7 @@ def brief(entry: Entry) -> Brief:
         request.headers,
         body_digest(request.body.data),
         exchange.actor,
-        spoken(exchange.request.body),
+        is_websocket_body(exchange.request.body),
         call.get("key"),
         call.get("profile"),
         False,

@@ -1,8 +1,9 @@
-"""A run as its rows, for a replay on this machine: bodies stay compressed until they are needed.
+"""Read a run as database rows, for a replay on this machine: bodies stay compressed until they are needed.
 
-It is made (`packer`) and read in a fraction of a bundle's time. It is no format for keeping: only the version that wrote it reads it.
+Writing (`store.query.rows_export`) and reading it takes a fraction of the time of a bundle. It is not for storage: only the
+version that wrote it can read it.
 
-    PLAYHEAD ROWS, then frames, each behind its length in four bytes:  head, rows …, parts …, tail
+    PLAYHEAD ROWS, then frames, each after its length in four bytes:  head, rows …, parts …, tail
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,10 +16,10 @@ import msgspec
 from calls.events import Gap
 from calls.model import Exchange, Headers
 from store.bundle.bundle import BadBundle, Bundle, Entry
-from store.bundle.bundle import read as read_bundle
-from store.bundle.exchange_summary import Brief
-from store.database.blobs import parts_of, unpack
-from store.database.rows import EMPTY_DIGEST, exchange_of
+from store.bundle.bundle import read_bundle as read_bundle
+from store.bundle.exchange_summary import ExchangeSummary
+from store.database.blobs import referenced_parts, unpack
+from store.database.rows import EMPTY_DIGEST, read_exchange
 from store.database.schema_version import SCHEMA
 
 MAGIC: Final = b"PLAYHEAD ROWS\n"
@@ -29,7 +30,7 @@ COLUMNS: Final = (
 )
 
 HEAVY: Final = 256 << 10
-"""Bytes of packed bodies from which unpacking is felt."""
+"""Bytes of packed bodies from which unpacking takes noticeable time."""
 
 type _Row = tuple[Any, ...]
 
@@ -68,7 +69,7 @@ class _Message(msgspec.Struct, array_like=True):
 
 
 class _Exchange(msgspec.Struct, array_like=True):
-    """Of `store.database.rows.ExchangeHead` what a `Brief` tells; the rest is passed over, which is cheaper."""
+    """The members of `store.database.rows.ExchangeHead` that an `ExchangeSummary` needs; skipping the rest is faster."""
 
     format: msgspec.Raw
     request: _Message
@@ -82,21 +83,21 @@ class _Exchange(msgspec.Struct, array_like=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_in_short = msgspec.msgpack.Decoder(_Exchange)
-_head = msgspec.msgpack.Decoder(RowsHead)
-_frame = msgspec.msgpack.Decoder(Rows | Parts | Tail)
+_exchange_decoder = msgspec.msgpack.Decoder(_Exchange)
+_head_decoder = msgspec.msgpack.Decoder(RowsHead)
+_frame_decoder = msgspec.msgpack.Decoder(Rows | Parts | Tail)
 
 
-def read(content: bytes) -> Bundle:
-    """The run that was packed, as its bundle would be. Raises BadBundle and Corrupt."""
+def read_rows(content: bytes) -> Bundle:
+    """Read a run. Raises BadBundle and CorruptData."""
     frames = _frames(content)
-    head = _head.decode(next(frames))
+    head = _head_decoder.decode(next(frames))
     if head.schema != SCHEMA:
-        raise BadBundle(1, f"the store server is of another version ({head.schema}, not {SCHEMA}); start it again")
+        raise BadBundle(1, f"the store server has another version ({head.schema}, not {SCHEMA}); restart it")
     rows: list[_Row] = []
     forms: dict[bytes, bytes] = {}
     for frame in frames:
-        match _frame.decode(frame):
+        match _frame_decoder.decode(frame):
             case Rows(more):
                 rows += more
             case Parts(parts):
@@ -104,13 +105,13 @@ def read(content: bytes) -> Bundle:
             case Tail(count, gaps):
                 if count != len(rows):
                     break
-                entries = StoredRun(rows, _unpacked(forms))
+                entries = StoredRun(rows, _unpack_parts(forms))
                 return Bundle(run=head.run, profiles=head.profiles, entries=entries, gaps=tuple(gaps))
-    raise BadBundle(1, "the store server's answer breaks off")
+    raise BadBundle(1, "the store server's answer is incomplete")
 
 
 class StoredRun(Sequence[Entry]):
-    """The exchanges of a run as they are stored. What is looked at is unpacked, each time. Raises Corrupt then."""
+    """The exchanges of a run as they are stored. An item is unpacked each time it is read, which may raise CorruptData."""
 
     def __init__(self, rows: Sequence[_Row], parts: Mapping[bytes, bytes]) -> None:
         self._rows = rows
@@ -133,20 +134,38 @@ class StoredRun(Sequence[Entry]):
         call = {"key": key, "profile": profile} if key else None
         return Entry(exchange=_exchange(row, self._parts), call=call)
 
-    def briefs(self) -> Iterator[Brief]:
-        """Each in short."""
-        return map(self._brief, self._rows)
+    def summaries(self) -> Iterator[ExchangeSummary]:
+        """Summarize all exchanges without unpacking their bodies."""
+        return map(self._summary, self._rows)
 
-    def _brief(self, row: _Row) -> Brief:
-        name, _, started_at, _, ended_at, method, url, _, _, _, body, _, head, asked, answered, key, profile = row
-        told = _in_short.decode(unpack(head, self._parts))
-        request, kinds = told.request, told.request.chunks.kinds
+    def _summary(self, row: _Row) -> ExchangeSummary:
+        (
+            name,
+            _,
+            started_at,
+            _,
+            ended_at,
+            method,
+            url,
+            _,
+            _,
+            _,
+            body,
+            _,
+            head,
+            request_body,
+            response_body,
+            key,
+            profile,
+        ) = row
+        fields = _exchange_decoder.decode(unpack(head, self._parts))
+        request, kinds = fields.request, fields.request.chunks.kinds
         spoken = kinds is not None and kinds[0] != "data"
-        if told.exact:
-            method, url = told.exact
+        if fields.exact:
+            method, url = fields.exact
         body, whole = EMPTY_DIGEST if spoken else body, partial(_exchange, row, self._parts)
         version, headers = request.http_version, request.headers
-        return Brief(
+        return ExchangeSummary(
             name,
             started_at,
             ended_at,
@@ -155,31 +174,31 @@ class StoredRun(Sequence[Entry]):
             version,
             headers,
             body,
-            told.actor,
+            fields.actor,
             spoken,
             key,
             profile,
-            len(asked) + len(answered or b"") > HEAVY,
+            len(request_body) + len(response_body or b"") > HEAVY,
             whole,
         )
 
 
-def load(path: Path) -> Bundle:
-    """The run in a file of either form. Raises OSError, BadBundle, UnknownFormat and Corrupt."""
+def load_recording(path: Path) -> Bundle:
+    """Read a bundle or a rows bundle. Raises OSError, BadBundle, UnknownFormat and CorruptData."""
     with path.open("rb") as file:
         begin = file.read(len(MAGIC))
         file.seek(0)
-        return read(file.read()) if begin == MAGIC else read_bundle(file)
+        return read_rows(file.read()) if begin == MAGIC else read_bundle(file)
 
 
-def is_packed(path: Path) -> bool:
-    """Whether a file holds rows. Raises OSError."""
+def is_rows_bundle(path: Path) -> bool:
+    """Whether a file is a rows bundle. Raises OSError."""
     with path.open("rb") as file:
         return file.read(len(MAGIC)) == MAGIC
 
 
-def framed(frame: msgspec.Struct) -> bytes:
-    """A frame as it is written."""
+def encode_frame(frame: msgspec.Struct) -> bytes:
+    """Encode a frame with its length."""
     data = _encode(frame)
     return len(data).to_bytes(4) + data
 
@@ -193,16 +212,16 @@ def _frames(content: bytes) -> Iterator[memoryview]:
         yield view[at + 4 : end]
         at = end
     if at != len(content) or at == len(MAGIC):
-        raise BadBundle(1, "the store server's answer breaks off")
+        raise BadBundle(1, "the store server's answer is incomplete")
 
 
-def _unpacked(forms: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """All parts. One that leans on another one does so on one that stands alone."""
-    found = {part: unpack(form) for part, form in forms.items() if not parts_of(form)}
+def _unpack_parts(forms: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """Unpack all parts. A part that depends on another one depends on one that is independent."""
+    found = {part: unpack(form) for part, form in forms.items() if not referenced_parts(form)}
     leaning = {part: unpack(form, found) for part, form in forms.items() if part not in found}
     return found | leaning
 
 
 def _exchange(columns: _Row, parts: Mapping[bytes, bytes]) -> Exchange:
-    # Rows have their key and profile behind the columns.
-    return exchange_of(dict(zip(COLUMNS, columns, strict=False)), parts)
+    # Rows have their key and profile after the columns.
+    return read_exchange(dict(zip(COLUMNS, columns, strict=False)), parts)

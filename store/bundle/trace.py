@@ -1,8 +1,8 @@
-"""The trace format: an exchange as JSON that any program can read (docs/trace-format.md).
+"""Convert exchanges to the trace format and back: JSON that any program can read (docs/trace-format.md).
 
-Bodies are text where they are UTF-8 and base64 elsewhere. Members that hold their default are left out. A request
-that repeats the beginning or the end of an earlier one (an agent sends its whole conversation each time) may refer to
-it, so that a reviewer sees what is new and a run of twenty turns does not hold its history twenty times.
+Bodies are text where they are UTF-8, and base64 otherwise. Members with their default value are omitted. A request that
+repeats the beginning or end of an earlier one (agents send the whole conversation each time) may refer to it, so that a
+reviewer sees what is new and a run of twenty turns does not contain its history twenty times.
 """
 
 import base64
@@ -16,32 +16,32 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from calls.codec.encoding import Undecodable, decode
+from calls.codec.encoding import Undecodable, decode_content
 from calls.events import Gap
-from calls.model import EMPTY, FORMAT, Body, Chunk, Exchange, Headers, Outcome, Request, Response, header
+from calls.model import EMPTY_BODY, FORMAT, Body, Chunk, Exchange, Headers, Outcome, Request, Response, header
 
 LAST = (1 << 63) - 1
-"""No number is greater, so that every program can hold them. As a time in nanoseconds it is in the year 2262."""
+"""The largest number, so that every program can represent it. As a time in nanoseconds it is in the year 2262."""
 
 type Count = Annotated[int, msgspec.Meta(ge=0, le=LAST)]
 type Nanoseconds = Annotated[int, msgspec.Meta(ge=0, le=LAST)]
 type Status = Annotated[int, msgspec.Meta(ge=100, le=999)]
 type Step = Annotated[int, msgspec.Meta(ge=-LAST, le=LAST)]
 type Piece = tuple[int | str, ...]
-"""[at_ns, offset, size], and the kind where it is not `data`."""
+"""[at_ns, offset, size], and the kind unless it is `data`."""
 
 type Span = tuple[Count, Count]
-"""(n, size): that many bytes of the request body of the exchange on line n of the same file."""
+"""(n, size): so many bytes of the request body on line n of the same file."""
 
 type Earlier = Callable[[int], bytes]
-"""The request body on an earlier line. Raises `Unfit` where there is none."""
+"""Returns the request body on an earlier line. Raises `InvalidTrace` where there is none."""
 
 
 LONGEST_OPENED = 64 << 10
 
 
-class Unfit(ValueError):
-    """Well-formed JSON that is not an exchange of the trace format."""
+class InvalidTrace(ValueError):
+    """Well-formed JSON that is not valid in the trace format."""
 
 
 class BodyJson(msgspec.Struct, omit_defaults=True, frozen=True):
@@ -49,13 +49,13 @@ class BodyJson(msgspec.Struct, omit_defaults=True, frozen=True):
 
     digest: str
     size: Count
-    """How many bytes passed on the wire, also those that were not kept."""
+    """The number of bytes on the wire, including those that were not kept."""
 
     prefix: Span | None = None
     text: str | None = None
     base64: str | None = None
     opened: str | None = None
-    """What a compressed body says, for whoever reviews the file. No part of the bytes."""
+    """The decompressed text of a body, for reviewers of the file. It is not part of the bytes."""
 
     suffix: Span | None = None
     chunks: tuple[Piece, ...] = ()
@@ -86,7 +86,7 @@ class ResponseJson(msgspec.Struct, omit_defaults=True, frozen=True):
 
 
 class ExchangeJson(msgspec.Struct, omit_defaults=True, frozen=True):
-    """An exchange. Durations end in `_ns`: JSON's numbers and a wall clock in nanoseconds do not go together."""
+    """An exchange. Durations are numbers and end in `_ns`; times are text, as JSON numbers are too imprecise for them."""
 
     id: str
     run: str
@@ -119,8 +119,8 @@ def digest(data: bytes | memoryview) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
-def to_json(exchange: Exchange, request_body: BodyJson | None) -> ExchangeJson:
-    """An exchange in the trace format, with its request's body already in that form (it may refer to earlier ones)."""
+def exchange_to_json(exchange: Exchange, request_body: BodyJson | None) -> ExchangeJson:
+    """Convert an exchange; its request's body is already converted, as it may refer to earlier ones."""
     return ExchangeJson(
         id=exchange.id,
         run=exchange.run,
@@ -139,12 +139,14 @@ def to_json(exchange: Exchange, request_body: BodyJson | None) -> ExchangeJson:
     )
 
 
-def from_json(raw: ExchangeJson, earlier: Earlier) -> Exchange:
-    """The exchange that `to_json` was given. Raises `Unfit` where the parts contradict each other, and where a client that
-    is answered from it could read something else than one response."""
+def exchange_from_json(raw: ExchangeJson, earlier: Earlier) -> Exchange:
+    """Convert an exchange back.
+
+    Raises `InvalidTrace` if its parts contradict each other, or if a client could read more than one response in its answer.
+    """
     started_at = from_rfc3339_ns(raw.started_at)
     if started_at + max(raw.first_byte_ns or 0, raw.ended_ns or 0) > LAST:
-        raise Unfit("it ends at no time that can be counted in nanoseconds since 1970")
+        raise InvalidTrace("its end is out of range for nanoseconds since 1970")
     return Exchange(
         id=raw.id,
         run=raw.run,
@@ -164,20 +166,20 @@ def from_json(raw: ExchangeJson, earlier: Earlier) -> Exchange:
 
 
 def gap_to_json(gap: Gap) -> GapJson:
-    """A gap in the trace format."""
+    """Convert a gap."""
     return GapJson(rfc3339_ns(gap.happened_at), gap.reason, gap.run, gap.exchange, gap.count)
 
 
 def gap_from_json(raw: GapJson) -> Gap:
-    """The gap that `gap_to_json` was given."""
+    """Convert a gap back."""
     return Gap(raw.run, from_rfc3339_ns(raw.happened_at), raw.reason, raw.exchange, raw.count)
 
 
 def body_to_json(
     body: Body, headers: Headers, prefix: Span | None = None, suffix: Span | None = None
 ) -> BodyJson | None:
-    """A body, without the ends that are taken from earlier ones; None for one of which there is nothing to say."""
-    if body == EMPTY:
+    """Convert a body, without the ends that refer to earlier ones; None for an empty body."""
+    if body == EMPTY_BODY:
         return None
     own = body.data[prefix[1] if prefix else 0 : len(body.data) - (suffix[1] if suffix else 0)]
     text = _text(own)
@@ -187,7 +189,7 @@ def body_to_json(
         prefix=prefix,
         text=text,
         base64=None if text is not None else base64.b64encode(own).decode(),
-        opened=_opened(body, headers) if text is None else None,
+        opened=_decompressed_text(body, headers) if text is None else None,
         suffix=suffix,
         chunks=tuple(map(_piece, body.chunks)),
         truncated=body.truncated,
@@ -196,40 +198,40 @@ def body_to_json(
 
 
 def body_from_json(raw: BodyJson | None, earlier: Earlier) -> Body:
-    """The body that `body_to_json` was given. Raises `Unfit` when the bytes are not those of its digest."""
+    """Convert a body back. Raises `InvalidTrace` if its bytes do not match its digest."""
     if raw is None:
-        return EMPTY
+        return EMPTY_BODY
     data = _head(raw.prefix, earlier) + _own(raw) + _tail(raw.suffix, earlier)
     if digest(data) != raw.digest:
-        raise Unfit("a body's bytes do not match its digest")
+        raise InvalidTrace("a body's bytes do not match its digest")
     chunks = tuple(map(_chunk, raw.chunks))
     return Body(data=data, chunks=chunks, size=raw.size, truncated=raw.truncated, reencoded=raw.reencoded)
 
 
-def told_size(raw: BodyJson) -> int:
-    """How large a body is at most, before it is put together."""
+def stated_size(raw: BodyJson) -> int:
+    """Return an upper bound of a body's size, without assembling it."""
     spans = sum(span[1] for span in (raw.prefix, raw.suffix) if span)
     return spans + len(raw.text or "") + len(raw.base64 or "")
 
 
 def rfc3339_ns(ns: int) -> str:
-    """Wall time in nanoseconds as RFC 3339 UTC with all nine digits."""
+    """Format wall time in nanoseconds as RFC 3339 UTC with nine digits."""
     seconds, rest = divmod(ns, 1_000_000_000)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"
 
 
 def from_rfc3339_ns(text: str) -> int:
-    """The inverse of `rfc3339_ns`. Raises `Unfit` on anything else."""
+    """Parse the text that `rfc3339_ns` returned. Raises `InvalidTrace` on anything else."""
     match = _RFC3339_NS.fullmatch(text)
     try:
         seconds = datetime.fromisoformat(f"{match[1]}+00:00").timestamp() if match else None
     except ValueError:
         seconds = None
     if match is None or seconds is None:
-        raise Unfit(f"{text!r} is not a time in RFC 3339 with nanoseconds, as in 2026-01-31T12:00:00.000000001Z")
+        raise InvalidTrace(f"{text!r} is not a time in RFC 3339 with nanoseconds, as in 2026-01-31T12:00:00.000000001Z")
     ns = int(seconds) * 1_000_000_000 + int(match[2])
     if not 0 <= ns <= LAST:
-        raise Unfit(f"{text!r} is no time that can be counted in nanoseconds since 1970")
+        raise InvalidTrace(f"the time {text!r} is out of range for nanoseconds since 1970")
     return ns
 
 
@@ -251,29 +253,31 @@ def _request(raw: RequestJson, earlier: Earlier) -> Request:
     try:
         _ = urlsplit(raw.url).port
     except ValueError as error:
-        raise Unfit(f"{raw.url[:80]!r} is no address: {error}") from None
+        raise InvalidTrace(f"{raw.url[:80]!r} is not a URL: {error}") from None
     return Request(
         method=raw.method,
         url=raw.url,
         http_version=raw.http_version,
-        headers=_lines(raw.headers),
+        headers=_checked_headers(raw.headers),
         body=body_from_json(raw.body, earlier),
-        trailers=_lines(raw.trailers),
+        trailers=_checked_headers(raw.trailers),
     )
 
 
 def _response(raw: ResponseJson, earlier: Earlier) -> Response:
     if raw.status < 200 and raw.status != 101:
-        raise Unfit(f"{raw.status} is the status of no response, but of what comes before one")
+        raise InvalidTrace(f"its status is {raw.status}, an informational response, which precedes the response proper")
     if not _LINE.fullmatch(raw.reason):
-        raise Unfit("its reason holds a line break, a NUL or another character that no header has")
+        raise InvalidTrace(
+            "its reason contains a line break, a NUL or another character that is not allowed in a status line"
+        )
     return Response(
         status=raw.status,
         reason=raw.reason,
         http_version=raw.http_version,
-        headers=_lines(raw.headers),
+        headers=_checked_headers(raw.headers),
         body=body_from_json(raw.body, earlier),
-        trailers=_lines(raw.trailers),
+        trailers=_checked_headers(raw.trailers),
     )
 
 
@@ -282,12 +286,14 @@ _NAME = re.compile(r":?[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _LINE = re.compile(r"[^\0\r\n\u0100-\U0010ffff]*")
 
 
-def _lines(headers: Headers) -> Headers:
-    """The headers, sure that each is one line, and each of its code points one byte."""
+def _checked_headers(headers: Headers) -> Headers:
+    """Check that each header is one line and each of its code points one byte."""
     for name, value in headers:
-        # A client could read a second header, or a second response, in what was sent to it.
+        # Otherwise a client could read a second header, or a second response, in a replayed answer.
         if not (_NAME.fullmatch(name) and _LINE.fullmatch(value)):
-            raise Unfit(f"the header {name!r} holds a line break, a NUL or another character that no header has")
+            raise InvalidTrace(
+                f"the header {name!r} contains a line break, a NUL or another character that is not allowed"
+            )
     return headers
 
 
@@ -299,15 +305,17 @@ def _piece(chunk: Chunk) -> Piece:
 
 def _chunk(piece: Piece) -> Chunk:
     match piece:
-        case (int(at), int(offset), int(size)) if _countable(at, offset, size):
+        case (int(at), int(offset), int(size)) if _is_countable(at, offset, size):
             return Chunk(at, offset, size)
-        case (int(at), int(offset), int(size), "text" | "binary" | "close" as kind) if _countable(at, offset, size):
+        case (int(at), int(offset), int(size), "text" | "binary" | "close" as kind) if _is_countable(at, offset, size):
             return Chunk(at, offset, size, kind)
         case _:
-            raise Unfit(f"{list(piece)} is not a chunk: [nanoseconds, offset, size] and, for a WebSocket, its kind")
+            raise InvalidTrace(
+                f"{list(piece)} is not a chunk: [nanoseconds, offset, size] and, for a WebSocket, its kind"
+            )
 
 
-def _countable(*numbers: int) -> bool:
+def _is_countable(*numbers: int) -> bool:
     return min(numbers) >= 0 and max(numbers) <= LAST
 
 
@@ -318,13 +326,13 @@ def _text(data: bytes) -> str | None:
         return None
 
 
-def _opened(body: Body, headers: Headers) -> str | None:
-    """The text that a compressed body holds, where it is text and not long."""
+def _decompressed_text(body: Body, headers: Headers) -> str | None:
+    """Return the decompressed text of a body, where it is text and not too long."""
     coding = header(headers, "content-encoding")
     if coding is None or body.truncated:
         return None
     try:
-        return _text(decode(body.data, coding, LONGEST_OPENED))
+        return _text(decode_content(body.data, coding, LONGEST_OPENED))
     except Undecodable:
         return None
 
@@ -335,7 +343,7 @@ def _own(raw: BodyJson) -> bytes:
     try:
         return base64.b64decode(raw.base64 or "", validate=True)
     except binascii.Error:
-        raise Unfit("a body's base64 is broken") from None
+        raise InvalidTrace("a body's base64 is invalid") from None
 
 
 def _head(span: Span | None, earlier: Earlier) -> bytes:

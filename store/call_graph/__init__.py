@@ -1,6 +1,6 @@
-"""Which calls of a run belong together.
+"""How the calls of a run are connected.
 
-call_graph     which answer a request continues, and which calls a tool loop made
+call_graph     which answer a request continues, and which call executed a tool call
 call_ids       the ids by which calls are connected
-retry_query    find the exchanges that are one call
+retry_query    find the exchanges that are attempts of one call
 """

@@ -1,9 +1,9 @@
-"""How the calls of a run hang together: which answer a request goes on from, which branches there are, and which call did
-what a model asked of a tool. Pure.
+"""Connect the calls of a run: which answer a request continues, which branches there are, and which call executed a tool
+call of a model. Pure.
 
-Ids that a request hands back say what it goes on from; nothing else is taken for it, so a chat that is sent again with one
-line more follows nothing that we know of. A call is what a model asked for when it carries the same arguments in the time
-between the asking and the telling. What could as well be otherwise is unknown.
+A request continues an answer if it returns ids of that answer (of tool calls, or of the response). Nothing else counts, so
+a chat that is sent again with one more message continues nothing. A call executes a tool call if it has the same arguments
+and begins between the answer with the tool call and the request with its result. Ambiguous cases stay unknown.
 """
 
 import heapq
@@ -14,62 +14,62 @@ from decimal import Decimal
 from typing import Final, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from calls.codec.json import written
+from calls.codec.json import write_json
 from calls.model import Call, Exchange, Json, ToolCall
 
-MOST: Final = 64
-"""Calls between an asking and its telling: among more, which one did what is not looked for."""
+MOST_BETWEEN: Final = 64
+"""Calls between an answer with tool calls and the request with the results. If there are more, executions stay unknown."""
 
-_DEEP: Final = 1000
-"""Values of a request that are compared."""
+_MOST_VALUES: Final = 1000
+"""The number of values of a request that are compared."""
 
-_BESIDE: Final = 24
-"""Values that a request may carry beside a tool call's arguments: one with more tells of it, rather than does it."""
+_MOST_EXTRA_VALUES: Final = 24
+"""Values that a request may have besides a tool call's arguments: one with more mentions the tool call, it does not execute it."""
 
-_LOOKED_FOR: Final = 12
-"""Values by which it is looked for who asked for a call."""
+_MOST_SEARCHED_VALUES: Final = 12
+"""The number of values by which the tool call of a request is searched."""
 
 
-# Named tuples, because a run may have many thousand and they are made anew for each page of it.
+# Named tuples, because a run may have many thousands, and they are created again for each page.
 class Node(NamedTuple):
-    """A call of a model that makes ids or hands some back."""
+    """A call of a model whose answer creates ids or whose request returns some."""
 
     id: str
     started_at: int
-    gives: Sequence[str] = ()
-    takes: Sequence[str] = ()
-    giver: str = ""
-    """The exchange whose answer gives: the last of its tries."""
+    created_ids: Sequence[str] = ()
+    returned_ids: Sequence[str] = ()
+    answer_exchange: str = ""
+    """The exchange with the answer: the last of the call's attempts."""
 
 
 class PrecedingCall(NamedTuple):
-    """A call that another goes on from, and the ids that say so."""
+    """A call that another one continues, and the ids that show it."""
 
     call: str
     by: tuple[str, ...]
 
 
 class ToolRound(NamedTuple):
-    """A model asks something of tools, and is told what came of it."""
+    """A model requests tool calls (the asker), and a later request returns their results (the follower)."""
 
-    asked: Node
-    told: Node
+    asker: Node
+    follower: Node
     ids: tuple[str, ...]
 
 
 @dataclass(slots=True)
-class Threads:
-    """What is known of a run's calls by their ids alone. The nodes come in step order."""
+class CallGraph:
+    """The connections of a run's calls that follow from ids alone. The nodes are given in step order."""
 
     nodes: Iterable[Node]
     follows: dict[str, list[PrecedingCall]] = field(init=False, default_factory=dict)
-    """By call: what it goes on from."""
+    """By call: the calls that it continues."""
 
-    answered: dict[tuple[str, str], str] = field(init=False, default_factory=dict)
-    """By call and the id that it gave: the call that hands it back first."""
+    answered_by: dict[tuple[str, str], str] = field(init=False, default_factory=dict)
+    """By call and an id that it created: the call that returns the id first."""
 
     branches: dict[str, int] = field(init=False, default_factory=dict)
-    """By call: the number of its branch, counted from 1 as they begin."""
+    """By call: the number of its branch, from 1, in the order in which they begin."""
 
     rounds: list[ToolRound] = field(init=False, default_factory=list)
     _parents: dict[str, str] = field(init=False, default_factory=dict)
@@ -80,18 +80,18 @@ class Threads:
         for node in self.nodes:
             order.append(node.id)
             self._follow(node, given)
-            given.update(dict.fromkeys(node.gives, node))
+            given.update(dict.fromkeys(node.created_ids, node))
         self._number(order)
 
     def _follow(self, node: Node, given: Mapping[str, Node]) -> None:
         askers: dict[str, list[str]] = {}
         nodes: dict[str, Node] = {}
-        for name in node.takes:
+        for name in node.returned_ids:
             if (asker := given.get(name)) is not None and asker.id != node.id:
                 askers.setdefault(asker.id, []).append(name)
                 nodes[asker.id] = asker
         for asker_id, names in askers.items():
-            new = [name for name in names if self.answered.setdefault((asker_id, name), node.id) == node.id]
+            new = [name for name in names if self.answered_by.setdefault((asker_id, name), node.id) == node.id]
             if new:
                 self.rounds.append(ToolRound(nodes[asker_id], node, tuple(new)))
         if askers:
@@ -99,7 +99,7 @@ class Threads:
             self._parents[node.id] = max(nodes.values(), key=lambda one: one.started_at).id
 
     def _number(self, order: Sequence[str]) -> None:
-        """A call stays on the branch of the one it follows, unless another has gone on from there before."""
+        """Number the branches. A call is on the branch of the one it continues, unless an earlier call continued that, too."""
         followed = set(self._parents.values())
         gone_on: set[str] = set()
         numbers = itertools.count(1)
@@ -117,79 +117,83 @@ class Threads:
 
 @dataclass(frozen=True, slots=True)
 class ToolExecution:
-    """A call that may have done what a model asked for."""
+    """A call that may have executed a tool call."""
 
     id: str
     started_at: int
-    said: frozenset[str]
-    """Every value that its request carries."""
+    values: frozenset[str]
+    """All values in its request."""
 
     tools: Sequence[ToolCall] = ()
-    """The tools that it calls by name, where its protocol has that."""
+    """The tools that it calls by name, in a protocol such as MCP."""
 
 
-def done_by(exchange: Exchange, call: Call) -> ToolExecution:
-    """What must be known of a call to tell what it did."""
-    values = frozenset((*_in_url(exchange.request.url), *values_in(call.request)))
+def tool_execution(exchange: Exchange, call: Call) -> ToolExecution:
+    """Extract from a call what tool calls are matched with."""
+    values = frozenset((*_url_values(exchange.request.url), *scalar_values(call.request)))
     return ToolExecution(exchange.id, exchange.started_at, values, call.tool_calls)
 
 
-def executed(tools: Sequence[ToolCall], candidates: Sequence[ToolExecution]) -> dict[str, str]:
-    """Which of the candidates, in step order, did which of the tool calls: by the tool call's id. Each did one at most."""
+def match_executions(tools: Sequence[ToolCall], candidates: Sequence[ToolExecution]) -> dict[str, str]:
+    """Match tool calls with the candidates, in step order; return by tool call id the one that executed it, each at most once."""
     found: dict[str, str] = {}
     free = list(candidates)
-    # The one that says most is looked for first: what it did cannot then be taken for less.
+    # Those with most arguments first, so that their executions are not matched with less specific tool calls.
     for tool in sorted(tools, key=lambda one: -len(_arguments(one))):
-        fitting = [done for done in free if fits(tool, done)]
-        best = min(fitting, key=lambda done: (not done.tools, len(done.said)), default=None)
-        if tool.id is None or best is None or _contested(tool, best, tools):
+        fitting = [candidate for candidate in free if is_possible_execution(tool, candidate)]
+        best = min(fitting, key=lambda execution: (not execution.tools, len(execution.values)), default=None)
+        if tool.id is None or best is None or _is_ambiguous(tool, best, tools):
             continue
         found[tool.id] = best.id
         free.remove(best)
     return found
 
 
-def _contested(tool: ToolCall, done: ToolExecution, tools: Sequence[ToolCall]) -> bool:
-    """Whether it could as well be a different tool call that says as much: equal ones are done in their order."""
-    if done.tools:
+def _is_ambiguous(tool: ToolCall, execution: ToolExecution, tools: Sequence[ToolCall]) -> bool:
+    """Whether a tool call with another name and the same arguments fits as well. Equal tool calls are matched in order."""
+    if execution.tools:
         return False
     others = (one for one in tools if one.name != tool.name and _arguments(one) == _arguments(tool))
-    return any(fits(other, done) for other in others)
+    return any(is_possible_execution(other, execution) for other in others)
 
 
-def fits(tool: ToolCall, done: ToolExecution) -> bool:
-    """Whether a call may have done what a tool call asks: it has its name and arguments, or all of its arguments."""
-    if done.tools:
-        return any(_same_name(tool.name, one.name) and one.arguments == tool.arguments for one in done.tools)
-    wanted = _arguments(tool)
-    return bool(wanted) and wanted <= done.said and len(done.said) - len(wanted) <= _BESIDE
+def is_possible_execution(tool: ToolCall, execution: ToolExecution) -> bool:
+    """Whether a call may have executed a tool call: it has the same name and arguments, or all of the arguments."""
+    if execution.tools:
+        return any(_same_name(tool.name, one.name) and one.arguments == tool.arguments for one in execution.tools)
+    arguments = _arguments(tool)
+    return (
+        bool(arguments)
+        and arguments <= execution.values
+        and len(execution.values) - len(arguments) <= _MOST_EXTRA_VALUES
+    )
 
 
-def _same_name(asked: str, called: str) -> bool:
-    """Agents put a server's name in front of its tools' names."""
-    return asked == called or (
-        bool(called) and asked.endswith((f"__{called}", f"_{called}", f".{called}", f"/{called}"))
+def _same_name(requested: str, called: str) -> bool:
+    """Whether the names are equal, apart from a prefix: agents put a server's name in front of its tools' names."""
+    return requested == called or (
+        bool(called) and requested.endswith((f"__{called}", f"_{called}", f".{called}", f"/{called}"))
     )
 
 
 def _arguments(tool: ToolCall) -> frozenset[str]:
-    return frozenset(values_in(tool.arguments)) - _TELLS_NOTHING
+    return frozenset(scalar_values(tool.arguments)) - _UNSPECIFIC_VALUES
 
 
-_TELLS_NOTHING: Final = frozenset(("", "true", "false", "null", "0", "1"))
+_UNSPECIFIC_VALUES: Final = frozenset(("", "true", "false", "null", "0", "1"))
 
 
-def asked_by(tool: ToolCall) -> list[str]:
-    """What a tool call is looked for by: its longest argument, else the names that it may be called by."""
+def tool_search_values(tool: ToolCall) -> list[str]:
+    """Return the values by which a tool call can be found: its longest argument, else its possible names."""
     arguments = _arguments(tool)
-    return [_longest(arguments)] if arguments else _names(tool.name)
+    return [_longest(arguments)] if arguments else _possible_names(tool.name)
 
 
-def found_by(done: ToolExecution) -> list[str]:
-    """What a call is found by: one of these is among `asked_by` of whatever it did, if it carries not much beside."""
-    if done.tools:
-        return [_longest(_arguments(one) or {one.name}) for one in done.tools]
-    return heapq.nlargest(_LOOKED_FOR, done.said - _TELLS_NOTHING, key=_size)
+def execution_search_values(execution: ToolExecution) -> list[str]:
+    """Return values of which one is among the `tool_search_values` of the tool call that it executed, if it has few others."""
+    if execution.tools:
+        return [_longest(_arguments(one) or {one.name}) for one in execution.tools]
+    return heapq.nlargest(_MOST_SEARCHED_VALUES, execution.values - _UNSPECIFIC_VALUES, key=_size)
 
 
 def _longest(values: Iterable[str]) -> str:
@@ -200,33 +204,33 @@ def _size(value: str) -> tuple[int, str]:
     return len(value), value
 
 
-def _names(asked: str) -> list[str]:
-    """The names for which `_same_name` holds."""
-    places = [n for n in range(1, len(asked)) if asked[n - 1] in "_./"]
-    return [asked, *(asked[n:] for n in places)][:_LOOKED_FOR]
+def _possible_names(requested: str) -> list[str]:
+    """Return the names for which `_same_name` holds."""
+    places = [n for n in range(1, len(requested)) if requested[n - 1] in "_./"]
+    return [requested, *(requested[n:] for n in places)][:_MOST_SEARCHED_VALUES]
 
 
-def values_in(value: Json) -> Iterator[str]:
-    """Every value in it, as text, members' names aside."""
+def scalar_values(value: Json) -> Iterator[str]:
+    """Yield every scalar in a value as text, without the names of members."""
     left: list[Json] = [value]
-    for _ in range(_DEEP):
+    for _ in range(_MOST_VALUES):
         if not left:
             return
         match left.pop():
             case str() as text:
                 yield text
             case bool() | int() | float() | Decimal() as number:
-                yield written(number, list)
+                yield write_json(number, list)
             case Mapping() as inner:
                 left += inner.values()
             case Sequence() as inner:
                 left += inner
 
 
-def _in_url(url: str) -> Iterator[str]:
+def _url_values(url: str) -> Iterator[str]:
     try:
         parts = urlsplit(url)
-        yield from (value for _, value in parse_qsl(parts.query, max_num_fields=_DEEP))
+        yield from (value for _, value in parse_qsl(parts.query, max_num_fields=_MOST_VALUES))
     except ValueError:
         return
     yield from (unquote(part) for part in parts.path.split("/") if part)

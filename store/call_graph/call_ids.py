@@ -1,28 +1,30 @@
-"""The ids that connect a call to others: those that its answer makes and those that its request sends. Pure."""
+"""The ids that connect a call with others: those that its answer creates and those that its request returns. Pure."""
 
-from calls.codec.lenient_json import members, some
+from calls.codec.lenient_json import as_object, as_text_or_none
 from calls.model import Call
 
 MOST = 500
-"""Ids of one call."""
+"""The number of ids that are kept of one call."""
 
 
-def gives(call: Call) -> list[str]:
-    """Ids that the answer of a model makes: of the tool calls that it asks for, and its own where it can be gone on from."""
+def created_ids(call: Call) -> list[str]:
+    """Return the ids that a model's answer creates: those of its tool calls, and its own if a request can continue it."""
     if call.kind != "model":
         return []
     made = [tool.id for tool in call.tool_calls]
-    return _distinct([*made, some(members(call.answer).get("id")) if call.dialect == "openai_responses" else None])
+    return _distinct(
+        [*made, as_text_or_none(as_object(call.answer).get("id")) if call.dialect == "openai_responses" else None]
+    )
 
 
-def takes(call: Call) -> list[str]:
-    """Ids that the request to a model hands back: of the tool calls whose results it brings, and of the answer before."""
+def returned_ids(call: Call) -> list[str]:
+    """Return the ids that a request to a model returns: of tool calls whose results it has, and of the answer it continues."""
     if call.kind != "model":
         return []
     made = {tool.id for tool in call.tool_calls}
-    # A tool that the provider ran itself has its result in the answer that asked for it.
-    brought = [some(members(result).get("id")) for result in call.tool_results]
-    before = some(members(call.request).get("previous_response_id"))
+    # The result of a tool that the provider runs itself is in the same answer as the tool call.
+    brought = [as_text_or_none(as_object(result).get("id")) for result in call.tool_results]
+    before = as_text_or_none(as_object(call.request).get("previous_response_id"))
     return [one for one in _distinct([*brought, before]) if one not in made]
 
 

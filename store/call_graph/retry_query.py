@@ -1,6 +1,6 @@
-"""Find which exchanges of a run are one call (`calls.retry_grouping`), looking only at those that could be.
+"""Find the exchanges of a run that are one call (`calls.retry_grouping`), loading only those that could be.
 
-It is worked out when it is read: an exchange that comes in late may be the first try of one that was stored before.
+The groups are computed when they are read, not stored: a late exchange may be the first attempt of a call that is stored.
 """
 
 import itertools
@@ -27,7 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from calls.retry_grouping import Part, RetryGroup, fold
+from calls.retry_grouping import Attempt, RetryGroup, group_retries
 from store.database.rows import digest_text
 from store.database.tables import calls, exchanges
 
@@ -40,73 +40,78 @@ FAILED: Final = or_(
 
 
 @dataclass(frozen=True, slots=True)
-class Folds:
-    """The calls of some runs that are more than one exchange, and the looks that are none."""
+class RetryGroups:
+    """The calls of some runs that have more than one exchange, and the polls that are not calls."""
 
-    calls: Sequence[RetryGroup] = ()
-    strays: Sequence[uuid.UUID] = ()
-    """Looks at work that was done before: they tell again what was told."""
+    groups: Sequence[RetryGroup] = ()
+    repeated_polls: Sequence[uuid.UUID] = ()
+    """Polls of work that had ended before: they repeat an answer that was given."""
 
     _by_part: dict[str, RetryGroup] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._by_part.update((name, call) for call in self.calls for name in call.ids)
+        self._by_part.update((name, call) for call in self.groups for name in call.ids)
 
-    def whole(self, id: uuid.UUID) -> tuple[tuple[str, ...], int]:  # noqa: A002 # what it is
-        """The exchanges of the call that this one belongs to, and how often it was tried."""
+    def ids_and_attempts(self, id: uuid.UUID) -> tuple[tuple[str, ...], int]:  # noqa: A002 # what it is
+        """Return the exchanges of the call that this one belongs to, and the number of its attempts."""
         call = self._by_part.get(str(id))
         return (call.ids, call.attempts) if call else ((str(id),), 1)
 
-    def complete(self, row: RowMapping) -> bool:
-        """Whether the call that this exchange belongs to is complete: whether its last one is."""
+    def is_complete(self, row: RowMapping) -> bool:
+        """Whether the last exchange of this one's call is complete."""
         call = self._by_part.get(str(row["id"]))
         return call.parts[-1].complete if call else bool(row["complete"])
 
-    def before(self, id: uuid.UUID) -> list[uuid.UUID]:  # noqa: A002
-        """The exchanges of the same call that come before this one."""
-        names, _ = self.whole(id)
+    def earlier_exchanges(self, id: uuid.UUID) -> list[uuid.UUID]:  # noqa: A002
+        """Return the exchanges of the same call before this one."""
+        names, _ = self.ids_and_attempts(id)
         return [uuid.UUID(name) for name in names[: names.index(str(id))]]
 
-    def __or__(self, other: "Folds") -> "Folds":
-        """Of all runs of both."""
-        new = (call for call in other.calls if call.ids[0] not in self._by_part)
-        return Folds([*self.calls, *new], list({*self.strays, *other.strays}))
+    def __or__(self, other: "RetryGroups") -> "RetryGroups":
+        """Join the groups of both."""
+        new = (call for call in other.groups if call.ids[0] not in self._by_part)
+        return RetryGroups([*self.groups, *new], list({*self.repeated_polls, *other.repeated_polls}))
 
     @property
-    def later(self) -> list[uuid.UUID]:
-        """All exchanges but the first of each call: they are no calls."""
-        return [uuid.UUID(name) for call in self.calls for name in call.ids[1:]]
+    def later_exchanges(self) -> list[uuid.UUID]:
+        """All exchanges except the first of each call."""
+        return [uuid.UUID(name) for call in self.groups for name in call.ids[1:]]
+
+    @property
+    def superseded_exchanges(self) -> list[uuid.UUID]:
+        """All exchanges of each call but its last."""
+        return [uuid.UUID(name) for group in self.groups for name in group.ids[:-1]]
 
 
-def among(ids: Iterable[uuid.UUID]) -> ColumnElement[bool]:
-    """Whether a call is of one of these exchanges. One array: a run may have more of them than a statement has parameters."""
+def is_among(ids: Iterable[uuid.UUID]) -> ColumnElement[bool]:
+    """Condition: the call has one of these ids. They are one array, as a run may have more than a statement has parameters."""
     return calls.c.id == any_(literal(list(ids), ARRAY(Uuid)))
 
 
-async def folds(connection: AsyncConnection, project: str, runs: Iterable[str]) -> Folds:
-    """What is folded in these runs."""
-    wanted = {"project": project, "runs": sorted(set(runs))}
-    rows = (await connection.execute(_CANDIDATES, wanted)).mappings().all()
-    found = [call for _, run in itertools.groupby(rows, _run) for call in fold(map(_part, run))]
-    return Folds(
+async def load_retry_groups(connection: AsyncConnection, project: str, runs: Iterable[str]) -> RetryGroups:
+    """Load the retry groups of these runs."""
+    parameters = {"project": project, "runs": sorted(set(runs))}
+    rows = (await connection.execute(_CANDIDATES, parameters)).mappings().all()
+    found = [call for _, run in itertools.groupby(rows, _run_of) for call in group_retries(map(_attempt, run))]
+    return RetryGroups(
         [call for call in found if len(call.parts) > 1],
-        [uuid.UUID(call.ids[0]) for call in found if _is_stray(call)],
+        [uuid.UUID(call.ids[0]) for call in found if _is_repeated_poll(call)],
     )
 
 
-def _is_stray(call: RetryGroup) -> bool:
+def _is_repeated_poll(call: RetryGroup) -> bool:
     only = call.parts[0]
     return len(call.parts) == 1 and only.polls is not None and only.pending is None
 
 
-def _run(row: RowMapping) -> str:
+def _run_of(row: RowMapping) -> str:
     run: str = row["run"]
     return run
 
 
-def _part(row: RowMapping) -> Part:
+def _attempt(row: RowMapping) -> Attempt:
     ended = row["ended_at"]
-    return Part(
+    return Attempt(
         id=str(row["id"]),
         key=digest_text(row["key"]),
         started_at=row["started_at"],
@@ -120,7 +125,7 @@ def _part(row: RowMapping) -> Part:
 
 
 def _candidates() -> Select[Any]:
-    """What could be part of a call of several exchanges, in step order, run by run."""
+    """Select the exchanges that could be part of a call with several, ordered by run and step."""
     run = func.any(bindparam("runs", type_=ARRAY(Text)))
     here = (calls.c.project == bindparam("project"), calls.c.run == run)
     failed = select(calls.c.run, calls.c.key).where(*here, FAILED).distinct().cte("failed")

@@ -1,12 +1,12 @@
-"""The connection to Postgres, the tables, and the form of rows.
+"""Connect to Postgres, define and migrate the tables, and encode rows.
 
-connection        connect, migrate, translate errors
-wait              wait for a database that is not available
-tables            the tables
-rows              exchanges as rows
-blobs             compressed bodies
+connection        connect, migrate and translate errors
+wait              wait until the database is available
+tables            the tables for SQLAlchemy Core
+rows              write exchanges as rows and read them back
+blobs             compress and deduplicate bodies
 dictionary        the compression dictionary
 schema_version    the version of the tables
 upgrade           run the migrations
-migrations        one file for each change of the tables
+migrations        the migrations, one file for each change of the tables
 """

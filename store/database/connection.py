@@ -1,7 +1,7 @@
-"""Connect to Postgres, migrate, and translate its exceptions into ours.
+"""Connect to Postgres, migrate the tables, and translate exceptions.
 
-`Unavailable` means: not now, try again; nothing is wrong with us. `Unusable` means: a person must change something.
-Anything else that comes out of here is our own mistake.
+`DatabaseUnavailable` is raised if the same may work later, `DatabaseUnusable` if a person has to change something. Any other
+exception is a bug.
 """
 
 import contextlib
@@ -21,22 +21,22 @@ OLDEST_SERVER = 14
 MIGRATION_LOCK = 0x706C6179  # "play"
 CONNECT_TIMEOUT = 10.0
 COMMAND_TIMEOUT = 60.0
-"""Seconds: whose machine is gone says nothing at all, and its connections would be waited for until the kernel gives up."""
+"""Seconds that a command may take. Without a limit, a command to a machine that is gone ends only when the kernel gives up."""
 
 
 class DatabaseError(Exception):
-    """Postgres did not do what it was asked."""
+    """A database command failed."""
 
 
-class Unavailable(DatabaseError):
-    """Postgres is away, starting, full or overloaded: the same may work later."""
+class DatabaseUnavailable(DatabaseError):
+    """Postgres is down, starting, full or overloaded; the same command may work later."""
 
 
-class Unusable(DatabaseError):
-    """Postgres answers, but not to us: wrong password, missing rights, another version of the tables."""
+class DatabaseUnusable(DatabaseError):
+    """Postgres refuses access (password, privileges), or its tables have another version."""
 
 
-AWAY = (
+UNAVAILABLE_ERRORS = (
     OSError,
     TimeoutError,
     asyncpg.PostgresConnectionError,
@@ -44,10 +44,10 @@ AWAY = (
     asyncpg.InsufficientResourcesError,
     asyncpg.PostgresSystemError,
     asyncpg.ReadOnlySQLTransactionError,
-    # 55000: among others, a database that takes no connections for now.
+    # SQLSTATE 55000: for example a database that accepts no connections at present.
     asyncpg.ObjectNotInPrerequisiteStateError,
 )
-FORBIDDEN = (
+UNUSABLE_ERRORS = (
     asyncpg.InvalidAuthorizationSpecificationError,
     asyncpg.InvalidCatalogNameError,
     asyncpg.InsufficientPrivilegeError,
@@ -55,25 +55,25 @@ FORBIDDEN = (
 )
 
 
-ASYNCPG = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+ASYNCPG_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 BadValue: type[Exception] = asyncpg.exceptions._base.DataError
-"""asyncpg's complaint about a value that does not fit its column; of the same name as the server's, and another class."""
+"""asyncpg's own error for a value that does not fit its column; another class than `asyncpg.DataError`, the server's error."""
 
 
 @contextlib.contextmanager
-def border() -> Iterator[None]:
-    """Rename the exceptions of asyncpg and SQLAlchemy that say something about the world."""
+def translate_errors() -> Iterator[None]:
+    """Translate the exceptions of asyncpg and SQLAlchemy that bugs do not cause."""
     try:
         yield
-    except (*AWAY, *ASYNCPG, SQLAlchemyError) as error:
-        if (renamed := _renamed(_root(error))) is None:
+    except (*UNAVAILABLE_ERRORS, *ASYNCPG_ERRORS, SQLAlchemyError) as error:
+        if (translated := _translated_error(_root_error(error))) is None:
             raise
-        raise renamed from error
+        raise translated from error
 
 
-def _root(error: BaseException) -> BaseException:
-    """What asyncpg raised, under the two wrappings of SQLAlchemy."""
+def _root_error(error: BaseException) -> BaseException:
+    """The exception that asyncpg raised, which SQLAlchemy wraps twice."""
     while isinstance(error, SQLAlchemyError) or type(error).__module__.startswith("sqlalchemy."):
         if (inner := getattr(error, "orig", None) or error.__cause__) is None:
             return error
@@ -81,66 +81,66 @@ def _root(error: BaseException) -> BaseException:
     return error
 
 
-def _renamed(error: BaseException) -> DatabaseError | None:
-    if isinstance(error, FORBIDDEN):
-        return Unusable(f"Postgres refuses us: {_sentence(error)}.")
-    if isinstance(error, AWAY) or _is_broken(error):
-        return Unavailable(f"Postgres is not available: {_sentence(error)}.")
+def _translated_error(error: BaseException) -> DatabaseError | None:
+    if isinstance(error, UNUSABLE_ERRORS):
+        return DatabaseUnusable(f"Postgres refuses access: {_error_text(error)}.")
+    if isinstance(error, UNAVAILABLE_ERRORS) or _is_broken(error):
+        return DatabaseUnavailable(f"Postgres is not available: {_error_text(error)}.")
     return None
 
 
 def _is_broken(error: BaseException) -> bool:
-    # asyncpg has one class for a connection that broke and for our own misuse of one; only the words differ.
+    # asyncpg has one class for a broken connection and for misuse of a connection; only the message differs.
     if isinstance(error, asyncpg.InterfaceError):
         return "clos" in str(error)
-    # A server killed within a batch leaves its connection in a state that asyncpg itself does not know (0.32).
+    # If the server is killed within a batch, asyncpg 0.32 fails with an internal error.
     return isinstance(error, asyncpg.InternalClientError) and not isinstance(error, asyncpg.OutdatedSchemaCacheError)
 
 
-def _sentence(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return "it does not answer"
     return (str(error) or type(error).__name__).strip().rstrip(".").replace("\n", " ")
 
 
-def address(url: str) -> str:
-    """A database URL in words that may be shown: without the password."""
+def url_without_password(url: str) -> str:
+    """A database URL without its user and password, for messages."""
     parts = urlsplit(url)
     host = (parts.hostname or "") + (f":{parts.port}" if parts.port else "")
     return f"{parts.scheme}://{host}{parts.path}"
 
 
-def _plain(url: str) -> str:
-    """The URL as asyncpg wants it, also of one that was written for SQLAlchemy."""
+def _asyncpg_url(url: str) -> str:
+    """Convert a URL for libpq or SQLAlchemy to one for asyncpg."""
     scheme, separator, rest = url.partition("://")
     if not separator or scheme.partition("+")[0] not in ("postgresql", "postgres"):
-        raise Unusable("A database URL looks like postgresql://user:password@host:5432/name; this one does not.")
+        raise DatabaseUnusable("The database URL is invalid: use the form postgresql://user:password@host:5432/name.")
     return f"postgresql://{rest}"
 
 
 class Database:
-    """One Postgres database. `prepare` before use; `close` after."""
+    """A Postgres database. Call `prepare` or `connect` before use, and `close` afterwards."""
 
     def __init__(self, url: str) -> None:
-        self.url = _plain(url)
+        self.url = _asyncpg_url(url)
         self.engine: AsyncEngine = create_async_engine(
             "postgresql+asyncpg://", async_creator=self._connect, pool_pre_ping=True, pool_size=4
         )
         self._pool: asyncpg.Pool | None = None
         self.obstacle = "The database has not been prepared yet."
-        """What is in the way of using it until `prepare` has succeeded."""
+        """Why the database cannot be used, until `prepare` has succeeded."""
 
     async def _connect(self) -> asyncpg.Connection:
         return await asyncpg.connect(self.url, timeout=CONNECT_TIMEOUT, command_timeout=COMMAND_TIMEOUT)
 
     async def _connect_to_migrate(self) -> asyncpg.Connection:
-        """Without a limit: large tables, or another process's migration, may take their time."""
+        """Connect without a limit for commands, because migrating large tables may take long."""
         return await asyncpg.connect(self.url, timeout=CONNECT_TIMEOUT)
 
     async def prepare(self) -> None:
-        """Bring the tables to our version. Raises `Unavailable`, and `Unusable` for a server or tables that are not for us."""
+        """Migrate the tables to the version of this Playhead. Raises `DatabaseUnavailable` and `DatabaseUnusable`."""
         once = create_async_engine("postgresql+asyncpg://", async_creator=self._connect_to_migrate, poolclass=NullPool)
-        with border():
+        with translate_errors():
             async with once.begin() as connection:
                 await _check_server(connection)
                 await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": MIGRATION_LOCK})
@@ -148,9 +148,9 @@ class Database:
         await self.connect()
 
     async def connect(self) -> None:
-        """Be ready for use, where another process has prepared the tables. Connects when it is asked something."""
+        """Create the connection pool, if another process has prepared the tables. The first command connects."""
         if self._pool is None:
-            with border():
+            with translate_errors():
                 self._pool = await asyncpg.create_pool(
                     self.url, min_size=0, max_size=4, timeout=CONNECT_TIMEOUT, command_timeout=COMMAND_TIMEOUT
                 )
@@ -162,20 +162,20 @@ class Database:
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncConnection]:
-        """A transaction for statements of SQLAlchemy Core."""
+        """Open a transaction for statements of SQLAlchemy Core."""
         if self._pool is None:
-            # Before `prepare` its tables may be of another version, or missing.
-            raise Unavailable(self.obstacle)
-        with border():
+            # Before `prepare`, the tables may have another version or be missing.
+            raise DatabaseUnavailable(self.obstacle)
+        with translate_errors():
             async with self.engine.begin() as connection:
                 yield connection
 
     @contextlib.asynccontextmanager
-    async def raw(self) -> AsyncIterator[asyncpg.Connection]:
-        """A connection of asyncpg itself, for the hot path."""
+    async def connection(self) -> AsyncIterator[asyncpg.Connection]:
+        """Acquire an asyncpg connection, which is faster than SQLAlchemy."""
         if self._pool is None:
-            raise Unavailable(self.obstacle)
-        with border():
+            raise DatabaseUnavailable(self.obstacle)
+        with translate_errors():
             async with self._pool.acquire() as connection:
                 yield connection
 
@@ -183,25 +183,25 @@ class Database:
 async def _check_server(connection: AsyncConnection) -> None:
     version = int(await connection.scalar(text("SHOW server_version_num")) or 0) // 10000
     if version < OLDEST_SERVER:
-        raise Unusable(f"This server is PostgreSQL {version}; Playhead needs {OLDEST_SERVER} or newer.")
+        raise DatabaseUnusable(f"The server is PostgreSQL {version}: use PostgreSQL {OLDEST_SERVER} or newer.")
 
 
 def migrate(connection: Connection) -> None:
-    """Run the migrations that these tables lack. Raises `Unusable` when a newer Playhead made them."""
-    if _revision(connection) == SCHEMA:
+    """Run the missing migrations. Raises `DatabaseUnusable` if a newer Playhead has migrated the tables."""
+    if _current_revision(connection) == SCHEMA:
         return
-    # Alembic takes as long to import as all the rest of the store server, and is needed once in the life of a database.
+    # Importing alembic takes as long as the rest of the store server, and it is needed once per version of the tables.
     from store.database.upgrade import upgrade
 
     if (newer := upgrade(connection)) is not None:
-        raise Unusable(
-            f"The tables are of version {newer}, which this Playhead does not know (its newest is {SCHEMA}):"
-            " upgrade Playhead, or give it another database."
+        raise DatabaseUnusable(
+            f"The tables have version {newer} and this Playhead knows versions up to {SCHEMA}:"
+            " upgrade Playhead, or use another database."
         )
 
 
-def _revision(connection: Connection) -> str | None:
-    """The version that the tables say they are of (alembic's own table)."""
+def _current_revision(connection: Connection) -> str | None:
+    """The version of the tables, from alembic's table; None without one."""
     if connection.scalar(text("SELECT to_regclass('alembic_version')")) is None:
         return None
     found: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))

@@ -1,10 +1,11 @@
-"""The zstd dictionary: what the traffic of agents has in common.
+"""The zstd dictionary for short bytes, made of text that is common in the traffic of agents.
 
-Most of what is stored is small, and most of a small message is words that every message has. Frozen: what was written
-with it needs it to be read, to the byte. A better one gets a new form in `blobs` and stands beside it.
+Most stored bytes are short, and most of a short message is text that every message has. The dictionary must never change,
+because stored bytes can only be read with the same dictionary; a better one needs a new form in `blobs`.
 """
 
-# Of the documentation of the APIs and of the headers that their SDKs send. What is most common stands last: it is nearest.
+# From the documentation of the APIs and the headers that their SDKs send. The most common text is last, where zstd refers to it
+# with the smallest offsets.
 BODIES = (
     '{"type":"error","error":{"type":"invalid_request_error","message":"","param":null,"code":null}}'
     '{"candidates":[{"content":{"parts":[{"text":"","functionCall":{"name":"","args":{}}}],"role":"model"},'
@@ -71,4 +72,4 @@ HEADERS = (
 )
 
 FIRST = BODIES.encode() + HEADERS.encode("latin-1")
-"""For whatever is short. 2026-11."""
+"""The first dictionary, of 2026-11."""

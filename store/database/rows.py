@@ -1,7 +1,7 @@
-"""Write an exchange as a row of its table, and read it back, bit for bit.
+"""Write an exchange as a row of its table, and read exactly the same exchange back.
 
-What people filter and sum by are columns. The rest (headers, chunks, versions, trailers, what led to the run) is one
-packed `head`, because a column costs more on the way in than it gives back.
+Values to filter and sum by have columns. The rest (headers, chunks, versions, trailers, run evidence) is one packed `head`,
+because each column makes inserting slower.
 """
 
 import hashlib
@@ -11,59 +11,59 @@ from typing import Any, Final, cast, get_args
 import msgspec
 
 from calls.model import Body, Chunk, ChunkKind, Exchange, Headers, Outcome, Request, Response
-from store.database.blobs import Corrupt, restore, unpack
+from store.database.blobs import CorruptData, restore_body, unpack
 
 EMPTY_DIGEST = hashlib.sha256(b"").digest()
 _OUTCOMES: Final = frozenset(get_args(Outcome.__value__))
 
 
-class Chunks(msgspec.Struct, frozen=True, array_like=True):
-    """The chunks of a body, column by column: small numbers pack well."""
+class ChunkColumns(msgspec.Struct, frozen=True, array_like=True):
+    """The chunks of a body as columns, whose small numbers compress well."""
 
     waits: list[int]
-    """Nanoseconds since the piece before (the first: since the exchange began)."""
+    """Nanoseconds since the previous chunk; for the first, since the exchange began."""
 
     sizes: list[int]
     offsets: list[int] | None = None
-    """Only where the pieces do not lie one after another."""
+    """None if the chunks are contiguous."""
 
     kinds: list[ChunkKind] | None = None
-    """Only where one is not `data`."""
+    """None if all are `data`."""
 
 
-class Message(msgspec.Struct, frozen=True, array_like=True):
-    """What a request and a response have in common, but for the bytes."""
+class MessageHead(msgspec.Struct, frozen=True, array_like=True):
+    """The fields that requests and responses share, without the bytes of the body."""
 
     http_version: str
     headers: Headers
     trailers: Headers
-    chunks: Chunks
+    chunks: ChunkColumns
     size: int
     truncated: bool
     reencoded: bool
 
 
 class ExchangeHead(msgspec.Struct, frozen=True, array_like=True):
-    """What of an exchange no column holds."""
+    """The fields of an exchange that have no column."""
 
     format: int
-    request: Message
-    response: Message | None
+    request: MessageHead
+    response: MessageHead | None
     reason: str
     run_evidence: tuple[tuple[str, str], ...]
     step: int | None
     actor: str | None
     error: str | None
     exact: tuple[str, str] | None = None
-    """Method and URL, where Postgres cannot hold them as they came."""
+    """Method and URL, if Postgres cannot store them as text."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _head = msgspec.msgpack.Decoder(ExchangeHead)
 
 
-def clean(text: str, limit: int = 0) -> str:
-    """Text that Postgres can hold: without U+0000 and lone surrogates, and not longer than `limit` where there is one."""
+def storable_text(text: str, limit: int = 0) -> str:
+    """Text that Postgres can store: without U+0000 and lone surrogates, and cut to `limit` characters if that is not 0."""
     if limit and len(text) > limit:
         text = text[:limit]
     if not text.isascii():
@@ -71,29 +71,29 @@ def clean(text: str, limit: int = 0) -> str:
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}") if "\0" in text else text
 
 
-def encoded_head(exchange: Exchange) -> bytes:
-    """What the `head` column has in a form of `blobs`."""
+def encode_head(exchange: Exchange) -> bytes:
+    """Encode the head of an exchange, to be stored in a form of `blobs`."""
     request, response = exchange.request, exchange.response
     exact = (request.method, request.url)
     head = ExchangeHead(
         exchange.format,
-        _message(request),
-        None if response is None else _message(response),
+        _message_head(request),
+        None if response is None else _message_head(response),
         "" if response is None else response.reason,
         exchange.run_evidence,
         exchange.step,
         exchange.actor,
         exchange.error,
-        None if exact == (clean(request.method), clean(request.url)) else exact,
+        None if exact == (storable_text(request.method), storable_text(request.url)) else exact,
     )
     return _encode(head)
 
 
-def exchange_of(row: Mapping[str, Any], parts: Mapping[bytes, bytes]) -> Exchange:
-    """The exchange of a row. `parts` are those that its forms name. Raises `Corrupt`."""
+def read_exchange(row: Mapping[str, Any], parts: Mapping[bytes, bytes]) -> Exchange:
+    """Read the exchange of a row. `parts` are those that its forms refer to. Raises `CorruptData`."""
     head = _head.decode(unpack(row["head"], parts))
     method, url = head.exact or (row["method"], row["url"])
-    body = _body(head.request, restore(row["request_body"], parts), row["request_digest"])
+    body = _read_body(head.request, restore_body(row["request_body"], parts), row["request_digest"])
     return Exchange(
         id=str(row["id"]),
         run=row["run"],
@@ -105,8 +105,8 @@ def exchange_of(row: Mapping[str, Any], parts: Mapping[bytes, bytes]) -> Exchang
             body=body,
             trailers=head.request.trailers,
         ),
-        response=_response(head, row, parts),
-        outcome=_outcome(row["outcome"]),
+        response=_read_response(head, row, parts),
+        outcome=_read_outcome(row["outcome"]),
         started_at=row["started_at"],
         first_byte_at=row["first_byte_at"],
         ended_at=row["ended_at"],
@@ -119,23 +119,23 @@ def exchange_of(row: Mapping[str, Any], parts: Mapping[bytes, bytes]) -> Exchang
     )
 
 
-def chunks_of(packed: Chunks) -> tuple[Chunk, ...]:
-    """The chunks of a body."""
+def unpack_chunks(packed: ChunkColumns) -> tuple[Chunk, ...]:
+    """Decode the chunks of a body."""
     if len(packed.sizes) == 1 and packed.kinds is None and packed.offsets is None:
-        # Nearly every body of a small call, and a long run has many.
+        # A fast path for nearly every body of a small call.
         return (Chunk(packed.waits[0], 0, packed.sizes[0]),)
     kinds = packed.kinds or ["data"] * len(packed.sizes)
-    offsets = packed.offsets or _following(packed.sizes)
-    return tuple(map(Chunk, _summed(packed.waits), offsets, packed.sizes, kinds))
+    offsets = packed.offsets or _contiguous_offsets(packed.sizes)
+    return tuple(map(Chunk, _running_sums(packed.waits), offsets, packed.sizes, kinds))
 
 
 def body_digest(data: bytes) -> bytes:
-    """SHA-256 of a stored body: what proves it when it is read."""
+    """The SHA-256 of a stored body, which is checked when it is read."""
     return hashlib.sha256(data).digest() if data else EMPTY_DIGEST
 
 
 def digest_bytes(digest: str) -> bytes:
-    """`sha256:<hex>` as it is stored. Raises ValueError on any other."""
+    """The stored bytes of `sha256:<hex>`. Raises ValueError for any other text."""
     kind, _, value = digest.partition(":")
     if kind != "sha256" or len(value) != 64:
         raise ValueError(f"{digest[:80]!r} is not a digest of the form sha256:<hex>")
@@ -147,9 +147,9 @@ def digest_text(digest: bytes) -> str:
     return f"sha256:{digest.hex()}"
 
 
-def _message(message: Request | Response) -> Message:
+def _message_head(message: Request | Response) -> MessageHead:
     body = message.body
-    return Message(
+    return MessageHead(
         message.http_version,
         message.headers,
         message.trailers,
@@ -160,34 +160,34 @@ def _message(message: Request | Response) -> Message:
     )
 
 
-def _pack_chunks(chunks: Sequence[Chunk]) -> Chunks:
+def _pack_chunks(chunks: Sequence[Chunk]) -> ChunkColumns:
     at = [chunk.at for chunk in chunks]
     sizes = [chunk.size for chunk in chunks]
     offsets = [chunk.offset for chunk in chunks]
     kinds = [chunk.kind for chunk in chunks]
-    return Chunks(
+    return ChunkColumns(
         [after - before for before, after in zip([0, *at], at, strict=False)],
         sizes,
-        None if offsets == _following(sizes) else offsets,
+        None if offsets == _contiguous_offsets(sizes) else offsets,
         None if all(kind == "data" for kind in kinds) else kinds,
     )
 
 
-def _following(sizes: Sequence[int]) -> list[int]:
-    return _summed([0, *sizes])[:-1]
+def _contiguous_offsets(sizes: Sequence[int]) -> list[int]:
+    return _running_sums([0, *sizes])[:-1]
 
 
-def _summed(numbers: Sequence[int]) -> list[int]:
+def _running_sums(numbers: Sequence[int]) -> list[int]:
     total = 0
     return [total := total + number for number in numbers]
 
 
-def response_of(row: Mapping[str, Any], parts: Mapping[bytes, bytes]) -> Response | None:
-    """The response alone. Raises `Corrupt`."""
-    return _response(_head.decode(unpack(row["head"], parts)), row, parts)
+def read_response(row: Mapping[str, Any], parts: Mapping[bytes, bytes]) -> Response | None:
+    """Read only the response of a row. Raises `CorruptData`."""
+    return _read_response(_head.decode(unpack(row["head"], parts)), row, parts)
 
 
-def _response(head: ExchangeHead, row: Mapping[str, Any], parts: Mapping[bytes, bytes]) -> Response | None:
+def _read_response(head: ExchangeHead, row: Mapping[str, Any], parts: Mapping[bytes, bytes]) -> Response | None:
     if (message := head.response) is None:
         return None
     return Response(
@@ -195,24 +195,24 @@ def _response(head: ExchangeHead, row: Mapping[str, Any], parts: Mapping[bytes, 
         reason=head.reason,
         http_version=message.http_version,
         headers=message.headers,
-        body=_body(message, unpack(row["response_body"], parts), row["response_digest"]),
+        body=_read_body(message, unpack(row["response_body"], parts), row["response_digest"]),
         trailers=message.trailers,
     )
 
 
-def _body(message: Message, data: bytes, digest: bytes) -> Body:
+def _read_body(message: MessageHead, data: bytes, digest: bytes) -> Body:
     if body_digest(data) != digest:
-        raise Corrupt("a stored body does not match its digest")
+        raise CorruptData("a stored body does not match its digest")
     return Body(
         data=data,
-        chunks=chunks_of(message.chunks),
+        chunks=unpack_chunks(message.chunks),
         size=message.size,
         truncated=message.truncated,
         reencoded=message.reencoded,
     )
 
 
-def _outcome(text: str) -> Outcome:
+def _read_outcome(text: str) -> Outcome:
     if text not in _OUTCOMES:
-        raise Corrupt(f"a stored exchange has the unknown outcome {text!r}")
+        raise CorruptData(f"a stored exchange has the unknown outcome {text!r}")
     return cast("Outcome", text)

@@ -1,4 +1,4 @@
-"""The tables for SQLAlchemy Core. The migrations make them; a test holds the two equal.
+"""The tables for SQLAlchemy Core. The migrations create them; a test checks that both are equal.
 
 Rules that let the same schema run on one machine, on managed Postgres and on Citus: ids are made by clients, no
 sequences; every table has `project` and every primary key begins with it, so that distributing a table by project
@@ -29,7 +29,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 metadata = MetaData(naming_convention={"pk": "%(table_name)s_pkey", "ix": "%(table_name)s_%(column_0_N_name)s_idx"})
 
 
-def _key(*columns: str) -> PrimaryKeyConstraint:
+def _primary_key(*columns: str) -> PrimaryKeyConstraint:
     return PrimaryKeyConstraint("project", *columns)
 
 
@@ -38,20 +38,22 @@ runs = Table(
     metadata,
     Column("project", Text, nullable=False),
     Column("id", Text, nullable=False),
-    # Another value than the one that ingest remembers means that the run was deleted meanwhile, with all its parts.
+    # If it differs from the value that ingest remembers, the run was deleted meanwhile, with all its parts.
     Column("incarnation", Uuid, nullable=False),
     Column("name", Text),
     Column("labels", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
     Column("started_at", BigInteger, nullable=False),
-    Column("newest_at", BigInteger, nullable=False),  # when its newest exchange began: retention goes by it
-    Column("active_at", BigInteger, nullable=False),  # the last sign of life: idleness is counted from it
-    Column("ended_at", BigInteger),  # said by its wrapper; an idle run has null here and is ended all the same
+    Column("newest_at", BigInteger, nullable=False),  # when its newest exchange began, which retention uses
+    Column("active_at", BigInteger, nullable=False),  # the time of the last activity, from which idleness is counted
+    Column("ended_at", BigInteger),  # reported by its wrapper; null in an idle run, which counts as ended too
     Column("pinned", Boolean, nullable=False, server_default=text("false")),
     Column("parent", Text),
     Column("forked_at", Integer),
     Column("profile", Text),  # digest of the profiles that made its keys
-    Column("isolation", Text),  # captive, watched or none; null: nobody said, as of what was not started by us
-    _key("id"),
+    Column(
+        "isolation", Text
+    ),  # captive, watched or none; null: unknown, for example if Playhead did not start the agent
+    _primary_key("id"),
     Index(None, "project", "started_at", "id"),
     comment="One agent's work from start to end.",
 )
@@ -75,20 +77,22 @@ exchanges = Table(
     Column("redactions", Integer, nullable=False),
     Column("request_digest", LargeBinary, nullable=False),  # SHA-256 of the stored body, 32 bytes
     Column("response_digest", LargeBinary),
-    Column("head", LargeBinary, nullable=False),  # headers, chunks and whatever else is not asked for in SQL: `rows`
+    Column("head", LargeBinary, nullable=False),  # headers, chunks and other fields without a column: `rows`
     Column("request_body", LargeBinary, nullable=False),  # in a form of `blobs`
     Column("response_body", LargeBinary),
-    Column("trace", Text),  # of one that only its connection's owner names a run for: whoever has the same one joins it
+    Column("trace", Text),  # if only its connection's owner names the run: exchanges with the same trace are grouped
     Column(
         "ties", ARRAY(BigInteger)
-    ),  # digests of what it makes, asks, hands back and does, where we told no run: `ties`
-    Column("attribution", SmallInteger),  # how sure it is that it belongs to its run (`attribution.certainty`)
-    Column("large", Boolean),  # true: too large to be opened by the store server itself (`store.large`)
-    _key("id"),
+    ),  # digests of ids it produces and refers to, without an explicit run: `attribution.correlation_ids`
+    Column("attribution", SmallInteger),  # how certain it is that it belongs to its run (`attribution.certainty`)
+    Column(
+        "large", Boolean
+    ),  # true: too large for the store server itself, handled by a helper process (`store.large`)
+    _primary_key("id"),
     # A run's exchanges in step order.
     Index(None, "project", "run", "started_at", "id"),
     Index(None, "project", "trace", postgresql_where=text("trace IS NOT NULL")),
-    # Written at once: what is looked up is mostly what has just been put in.
+    # Without the pending list (fastupdate), because lookups are mostly of rows that were just inserted.
     Index(
         "exchanges_ties_idx",
         "ties",
@@ -96,7 +100,7 @@ exchanges = Table(
         postgresql_with={"fastupdate": "off"},
         postgresql_where=text("ties IS NOT NULL"),
     ),
-    # Whether a run has any, and which.
+    # The large exchanges of a run.
     Index("exchanges_large_idx", "project", "run", postgresql_where=text("large")),
     postgresql_partition_by="RANGE (id)",
     comment="One HTTP request and its response as they crossed the wire, after redaction: the evidence.",
@@ -107,11 +111,11 @@ parts = Table(
     metadata,
     Column("project", Text, nullable=False),
     Column("run", Text, nullable=False),
-    Column("day", Date, nullable=False),  # the UTC day in the id of the exchange that brought it
+    Column("day", Date, nullable=False),  # the UTC day in the id of the exchange it was stored with
     Column("hash", LargeBinary, nullable=False),  # SHA-256 of the bytes, cut to 16 bytes
     Column("body", LargeBinary, nullable=False),
-    # Led by the run, because a random hash in front would touch a page of the index for each row.
-    _key("run", "day", "hash"),
+    # The run comes first, because a random hash would touch another page of the index for each row.
+    _primary_key("run", "day", "hash"),
     postgresql_partition_by="RANGE (day)",
     comment="Bytes of request bodies that later requests of the same run repeat; referred to by `exchanges.request_body`.",
 )
@@ -132,7 +136,7 @@ calls = Table(
     Column("outcome", Text, nullable=False),
     Column("model_requested", Text),
     Column("model_returned", Text),
-    Column("tools", ARRAY(Text)),  # names of the tools that the answer asks for
+    Column("tools", ARRAY(Text)),  # names of the tools that the answer requests
     Column("finish_reason", Text),
     Column("input_tokens", BigInteger),
     Column("output_tokens", BigInteger),
@@ -143,26 +147,32 @@ calls = Table(
     Column("key", LargeBinary, nullable=False),
     Column("profile", Text, nullable=False),
     Column("cost_usd", Numeric),
-    Column("prices", Text),  # who says what it cost: a version of our price tables, or the provider
-    Column("polls", Text),  # the work that the request only asks after…
-    Column("pending", Text),  # …and the work that its answer leaves unfinished: by these, exchanges are joined to calls
-    Column("gives", ARRAY(Text)),  # ids that the answer makes: of the tool calls that it asks for, of a response…
-    Column("takes", ARRAY(Text)),  # …and those that the request hands back: by these, calls follow one another
-    Column("fingerprint", Text),  # what the provider says of the model's set-up
+    Column("prices", Text),  # the source of the cost: a version of the price tables, or the provider
+    Column("polls", Text),  # id of the work whose state the request asks for
+    Column(
+        "pending", Text
+    ),  # id of the work that the answer leaves unfinished; `polls` and `pending` join exchanges to one call
+    Column("created_ids", ARRAY(Text)),  # ids that the answer creates: of requested tool calls, of a response
+    Column(
+        "returned_ids", ARRAY(Text)
+    ),  # ids that the request returns; by these and `created_ids`, calls follow one another
+    Column("fingerprint", Text),  # the provider's fingerprint of the model's configuration
     Column(
         "answer", LargeBinary
-    ),  # digest of what the answer says (`calls.comparison.answer_fingerprint`), cut to 16 bytes
-    Column("summary", LargeBinary),  # of a large exchange: what lists show of its call (`store.large.summary`)
-    _key("id"),
+    ),  # digest of the answer's meaning (`calls.comparison.answer_fingerprint`), cut to 16 bytes
+    Column(
+        "summary", LargeBinary
+    ),  # of a large exchange: the parts of its call that lists show (`store.large.summary`)
+    _primary_key("id"),
     # A run's calls in step order, and whether a run has a call of some kind.
     Index(None, "project", "run", "started_at", "id"),
     # All calls, newest first.
     Index(None, "project", "started_at", "id"),
-    # What a filter picks few of among many; the others are found by walking the newest.
+    # Filters that select few of many rows; for others, walking the newest rows is fast enough.
     Index(None, "project", "host", "started_at"),
     Index(None, "project", "model_requested", "started_at", postgresql_where=text("model_requested IS NOT NULL")),
     Index("calls_failed_idx", "project", "started_at", postgresql_where=text("status >= 400")),
-    # Who answered for whom, and when: grouped without a look at the rows themselves.
+    # Which models answered, and when: grouped by the index alone.
     Index(
         "calls_models_idx",
         *("project", "provider", "model_requested", "model_returned", "fingerprint", "started_at", "id"),
@@ -176,14 +186,14 @@ gaps = Table(
     "gaps",
     metadata,
     Column("project", Text, nullable=False),
-    Column("id", Uuid, nullable=False),  # made of the gap itself, so that telling it twice keeps it once
+    Column("id", Uuid, nullable=False),  # a digest of the gap, so that a gap that is written twice is stored once
     Column("run", Text, nullable=False),
     Column("happened_at", BigInteger, nullable=False),
     Column("reason", Text, nullable=False),
     Column("exchange", Text),
-    Column("evidence", LargeBinary),  # of an exchange that the tables could not take: all of it, MessagePack in zstd
-    Column("count", Integer, nullable=False, server_default=text("1")),  # how often, where several are told as one
-    _key("id"),
+    Column("evidence", LargeBinary),  # an exchange that the tables could not store: all of it, MessagePack in zstd
+    Column("count", Integer, nullable=False, server_default=text("1")),  # how often, if several are reported as one
+    _primary_key("id"),
     Index(None, "project", "run"),
     comment="Something passed, or may have passed, that is not among the exchanges.",
 )
@@ -193,8 +203,8 @@ replays = Table(
     metadata,
     Column("project", Text, nullable=False),
     Column("id", Text, nullable=False),
-    Column("report", LargeBinary, nullable=False),  # the JSON as it was told, in a form of `blobs`
-    _key("id"),
+    Column("report", LargeBinary, nullable=False),  # the JSON as the worker reported it, in a form of `blobs`
+    _primary_key("id"),
     comment="The newest report of each replay.",
 )
 
@@ -203,11 +213,11 @@ processes = Table(
     metadata,
     Column("project", Text, nullable=False),
     Column("run", Text, nullable=False),  # the process's own run
-    Column("divided", Boolean, nullable=False),  # whether its conversations have runs of their own
-    Column("unclear", Boolean, nullable=False),  # whether what is left in its own run may belong to any of them
-    _key("run"),
+    Column("is_divided", Boolean, nullable=False),  # whether its conversations have runs of their own
+    Column("is_unclear", Boolean, nullable=False),  # whether the calls left in its own run may belong to any of them
+    _primary_key("run"),
     comment="Processes whose calls name no run, and whether they worked on several things at once.",
 )
 
 PARTITIONED = (exchanges, calls, parts)
-"""The tables of which each day has a partition."""
+"""The tables with daily partitions."""

@@ -1,4 +1,4 @@
-"""Migrate the tables of a database to our version with alembic."""
+"""Migrate the tables of a database with alembic."""
 
 from pathlib import Path
 
@@ -10,18 +10,18 @@ from sqlalchemy import Connection
 
 
 def upgrade(connection: Connection, target: str = "head") -> str | None:
-    """Run the migrations that are lacking. The tables' version, untouched, where it is none that we know."""
+    """Run the missing migrations. If the tables' version is unknown, change nothing and return it."""
     config = _config()
     config.attributes["connection"] = connection
     found = MigrationContext.configure(connection).get_current_revision()
-    if found is not None and found not in known():
+    if found is not None and found not in known_versions():
         return found
     command.upgrade(config, target)
     return None
 
 
-def known() -> tuple[str, ...]:
-    """The versions there are migrations to, the newest first."""
+def known_versions() -> tuple[str, ...]:
+    """The versions that have a migration, newest first."""
     return tuple(script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions())
 
 

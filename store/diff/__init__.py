@@ -4,7 +4,7 @@ diff               where two runs differ, and why
 steps              a run as the steps that are compared
 cause              why two calls differ
 inquiry            which difference follows from which
-settled            ignore volatile values
+volatile_values    make the volatile values of two runs equal
 mixed_recording    mix a recording from two runs
-words              compare two texts by words
+word_diff          compare two texts by words
 """

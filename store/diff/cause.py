@@ -1,14 +1,14 @@
-"""Find why two matching calls differ, as far as each of them shows it."""
+"""Find why two matching calls differ, as far as the two calls show it."""
 
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from calls.comparison.answer_fingerprint import meaning
-from calls.comparison.answer_volatile import AnswerDifferences, compared
+from calls.comparison.answer_fingerprint import answer_meaning
+from calls.comparison.answer_volatile import AnswerDifferences, compare_answers
 from calls.keys.divergence import Difference
 from calls.keys.key import KeyResult
 from calls.keys.rules import Plan
-from calls.model import Call, Exchange, Json, concluded, ended
+from calls.model import Call, Exchange, Json, client_outcome, has_answer_ended
 from store.diff.steps import Step, StepReader
 
 type Cause = Literal[
@@ -16,123 +16,135 @@ type Cause = Literal[
 ]
 
 ROOTS: Final = frozenset(("order", "model", "tool_answer", "answer", "failure", "prompt", "missing", "extra"))
-"""What makes two runs part. The others are no parting, or follow from one."""
+"""Causes that make two runs differ. The other causes are no difference, or follow from one."""
 
-SHOWN: Final = 12
-"""Places at which two requests or answers part that are told. Nobody reads a longer list."""
+MOST_SHOWN: Final = 12
+"""The number of places that are reported where two requests or answers differ."""
 
 type Named = tuple[str | None, str | None]
-"""What an answer says of its model: name and fingerprint."""
+"""The name and fingerprint of the model in an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedCall:
-    """One call of a pair, looked at closely."""
+    """One call of a pair, examined closely."""
 
-    asked: Exchange
+    request_exchange: Exchange
     key: KeyResult
     call: Call
-    """As its last exchange tells it."""
+    """The call that is derived from its last exchange."""
 
-    told: Exchange
-    ignored: Plan | None = None
-    """What its profile says to ignore in the answer."""
-
-    @property
-    def said(self) -> Json:
-        """What the answer says."""
-        return meaning(self.call, self.ignored)
+    answer_exchange: Exchange
+    ignore_plan: Plan | None = None
+    """The parts of the answer that its profile ignores."""
 
     @property
-    def left(self) -> bool:
-        """Whether the client left in the midst of the answer. How much it had then is chance."""
-        return ended(self.told, concluded=concluded(self.call)) == "client_closed"
+    def answer_meaning(self) -> Json:
+        """The meaning of the answer, without ids and ignored parts."""
+        return answer_meaning(self.call, self.ignore_plan)
+
+    @property
+    def is_client_gone(self) -> bool:
+        """Whether the client closed the connection during the answer. How much it had received then is chance."""
+        return client_outcome(self.answer_exchange, answer_ended=has_answer_ended(self.call)) == "client_closed"
 
 
-def seen(first: Exchange, last: Exchange, reading: StepReader) -> ComparedCall:
-    """Look at a call closely: at its first exchange for what was asked, at its last for the answer."""
-    key = reading.key(first)
-    call = reading.call(last, key if last is first else reading.key(last))
-    return ComparedCall(asked=first, key=key, call=call, told=last, ignored=reading.ignored(call))
+def examine_call(first: Exchange, last: Exchange, reader: StepReader) -> ComparedCall:
+    """Examine a call closely: its first exchange has the request, its last the answer."""
+    key = reader.key(first)
+    call = reader.call(last, key if last is first else reader.key(last))
+    return ComparedCall(
+        request_exchange=first, key=key, call=call, answer_exchange=last, ignore_plan=reader.ignore_plan(call)
+    )
 
 
 def volatile_answers(one: ComparedCall, other: ComparedCall, *, ids: bool = False) -> AnswerDifferences | None:
-    """In which volatile values two answers differ; None where it is models that answered, or where the end was another."""
-    here, there = one.told.response, other.told.response
+    """Return the volatile values in which two answers differ; None for answers of models or with different endings."""
+    here, there = one.answer_exchange.response, other.answer_exchange.response
     models = "model" in (one.call.kind, other.call.kind)
     if models or not (here and there and here.status == there.status and one.call.complete == other.call.complete):
         return None
-    return compared(one.said, other.said, (one.told.started_at, other.told.started_at), ids=ids)
+    return compare_answers(
+        one.answer_meaning,
+        other.answer_meaning,
+        (one.answer_exchange.started_at, other.answer_exchange.started_at),
+        ids=ids,
+    )
 
 
-def left_alike(one: ComparedCall, other: ComparedCall) -> bool:
-    """Whether both clients left in the midst of what is the same answer, as far as both have it."""
-    here, there = one.told.response, other.told.response
-    if not (one.left and other.left and here and there and here.status == there.status):
+def is_left_alike(one: ComparedCall, other: ComparedCall) -> bool:
+    """Whether both clients closed the connection during the answer, and the answers are equal as far as both have them."""
+    here, there = one.answer_exchange.response, other.answer_exchange.response
+    if not (one.is_client_gone and other.is_client_gone and here and there and here.status == there.status):
         return False
     if one.call.kind == "model":
-        # Its bytes have ids and times that are new each time.
-        return one.call.tool_calls == other.call.tool_calls and _begins(one.call.text or "", other.call.text or "")
-    return _begins(here.body.data, there.body.data)
+        # The bytes have ids and times that are new each time.
+        return one.call.tool_calls == other.call.tool_calls and _is_prefix_of_either(
+            one.call.text or "", other.call.text or ""
+        )
+    return _is_prefix_of_either(here.body.data, there.body.data)
 
 
-def _begins[T: (str, bytes)](one: T, other: T) -> bool:
+def _is_prefix_of_either[T: (str, bytes)](one: T, other: T) -> bool:
     return one.startswith(other) or other.startswith(one)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairFindings:
-    """What was found out about a pair."""
+    """What was found about a pair."""
 
     cause: Cause | None
-    """None where it was not looked at closely: there are too many."""
+    """None where the pair was not examined, because there are too many."""
 
     requests: tuple[Difference, ...] = ()
-    """Where the load-bearing parts of the requests differ."""
+    """Differences of the key fields of the requests."""
 
     volatile: tuple[Difference, ...] = ()
-    """Where the requests differ outside of their keys."""
+    """Differences of the requests outside of their keys."""
 
     answers: tuple[Difference, ...] = ()
     more: int = 0
-    """Places that are not listed."""
+    """The number of differences that are not listed."""
 
     follows: int | None = None
-    """The pair that this one follows from, by its place."""
+    """The place of the pair from which this one follows."""
 
 
 def gist_cause(one: Step | None, other: Step | None, *, moved: bool) -> Cause | None:
-    """What can be told without a closer look; None where one is needed."""
+    """Return the cause that the gists of a pair show; None where the pair must be examined."""
     if one is None:
         return "extra"
     if other is None:
         return "missing"
-    if one.asked.call.key != other.asked.call.key:
+    if one.request.call.key != other.request.call.key:
         return None
-    if one.told.said != other.told.said:
-        return _answered(one, other)
+    if one.answer.answer_digest != other.answer.answer_digest:
+        return _answer_cause(one, other)
     if _model(one) != _model(other):
         return "model"
-    if moved and not (one.alongside or other.alongside):
+    if moved and not (one.is_concurrent or other.is_concurrent):
         return "order"
-    alike = one.asked.sent == other.asked.sent and one.told.said_whole == other.told.said_whole
+    alike = (
+        one.request.request_digest == other.request.request_digest
+        and one.answer.full_answer_digest == other.answer.full_answer_digest
+    )
     return "same" if alike else None
 
 
-def _answered(one: Step, other: Step) -> Cause:
-    """Why the same request has another answer."""
-    if (one.failed or other.failed) and _ending(one) != _ending(other):
+def _answer_cause(one: Step, other: Step) -> Cause:
+    """Return why the same request has a different answer."""
+    if (one.has_failed or other.has_failed) and _ending(one) != _ending(other):
         return "failure"
     if _model(one) != _model(other):
         return "model"
-    return "answer" if one.asked.call.kind == "model" else "tool_answer"
+    return "answer" if one.request.call.kind == "model" else "tool_answer"
 
 
 def _ending(step: Step) -> tuple[object, ...]:
-    return step.told.part.status, step.told.part.outcome, step.told.part.complete
+    return step.answer.attempt.status, step.answer.attempt.outcome, step.answer.attempt.complete
 
 
 def _model(step: Step) -> Named:
-    """Who answered. A failure names nobody, and says nothing about that."""
-    call = step.told.call
-    return (None, None) if step.failed else (call.model_returned, call.system_fingerprint)
+    """Return the model that answered. A failure has none."""
+    call = step.answer.call
+    return (None, None) if step.has_failed else (call.model_returned, call.system_fingerprint)

@@ -1,7 +1,7 @@
-"""Find which differences follow from others: a request that differs only by what earlier answers said follows from them.
+"""Find which differences follow from others: a request that differs only by the text of earlier answers follows from them.
 
-All the words in which it differs from its counterpart must be words in which earlier answers, or requests, differ from
-theirs. What brings a word of its own was changed by somebody: the prompt, the code, the world.
+All words in which it differs from its counterpart must be words in which earlier answers or requests differ. A request
+with a different word of its own was changed by something else: the prompt, the code or the environment.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,19 +10,19 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from calls.codec.json import dumps
-from calls.comparison.answer_fingerprint import meaning_digest, words
-from calls.comparison.answer_volatile import ignored
-from calls.comparison.drift import at, drift
+from calls.comparison.answer_fingerprint import answer_digest, word_set
+from calls.comparison.answer_volatile import ignored_values
+from calls.comparison.drift import at, drift_pointers
 from calls.keys.divergence import ABSENT, AbsentValue, Difference, differences
-from calls.keys.request_document import load_bearing, whole
+from calls.keys.request_document import full_document, key_document
 from calls.model import Headers, Json
-from store.diff.cause import SHOWN, Cause, ComparedCall, Named, PairFindings, left_alike, volatile_answers
+from store.diff.cause import MOST_SHOWN, Cause, ComparedCall, Named, PairFindings, is_left_alike, volatile_answers
 
-_COUNTED: Final = 500
+_MOST_COUNTED: Final = 500
 
-_ANSWERED: Final = ("answer", "tool_answer", "failure")
+_ANSWER_CAUSES: Final = ("answer", "tool_answer", "failure")
 
-_HEADERS: Final = "/headers/"
+_HEADERS_POINTER: Final = "/headers/"
 
 
 class _Source(NamedTuple):
@@ -30,99 +30,105 @@ class _Source(NamedTuple):
 
     place: int
     root: int
-    """The pair that it follows from itself; its own place where there is none."""
+    """The place of the pair from which it follows itself; its own place where there is none."""
 
-    gone: frozenset[str]
-    """Words that only the one side has, and…"""
+    removed: frozenset[str]
+    """Words that only the first side has."""
 
-    come: frozenset[str]
-    """…only the other."""
+    added: frozenset[str]
+    """Words that only the other side has."""
 
-    alone: bool
-    """Only one run has it."""
+    is_one_sided: bool
+    """Whether only one run has the call."""
 
 
 @dataclass(slots=True)
 class Inquiry:
-    """Goes through the pairs of two runs in their order, and remembers in which words their answers differ."""
+    """Explains the pairs of two runs in order, and remembers the words in which their answers differ."""
 
     _sources: list[_Source] = field(default_factory=list)
-    _all: tuple[set[str], set[str]] = field(default_factory=lambda: (set(), set()))
+    _all_words: tuple[set[str], set[str]] = field(default_factory=lambda: (set(), set()))
     _changes: dict[tuple[bytes, bytes], int] = field(default_factory=dict)
     _models: dict[tuple[Named, Named], int] = field(default_factory=dict)
-    _volatile: tuple[set[str], set[str]] = field(default_factory=lambda: (set(), set()))
-    """Words of answers that are made anew for each answer."""
+    _volatile_words: tuple[set[str], set[str]] = field(default_factory=lambda: (set(), set()))
+    """Words of volatile values in the answers of each side."""
 
-    def look(
-        self, place: int, known: Cause | None, one: ComparedCall | None, other: ComparedCall | None
+    def explain_pair(
+        self, place: int, gist_cause: Cause | None, one: ComparedCall | None, other: ComparedCall | None
     ) -> PairFindings:
-        """Why this pair differs. `known` is what its gists tell."""
-        requests, more = _parted(_asked(one), _asked(other))
+        """Explain why this pair differs. `gist_cause` is the cause that its gists show, if they show one."""
+        requests, more = _list_differences(_request_document(one), _request_document(other))
         if one is None or other is None:
-            return self._lone(place, known, requests, (one, other))
+            return self._explain_lone_call(place, gist_cause, requests, (one, other))
         is_volatile = self._is_volatile(one, other)
-        if known in _ANSWERED and (left_alike(one, other) or (known == "tool_answer" and is_volatile)):
-            known = None
-        volatile = tuple(_volatile(one, other))
-        answers, unlisted = _parted(_said(one), _said(other))
-        if known is None and requests and self._repeats_volatile(requests):
-            known = _repeated(one, other)
-        follows = self._again(place, one, other) if known == "model" else self._source(requests)
-        cause = known or _cause(requests, volatile or answers, follows)
+        if gist_cause in _ANSWER_CAUSES and (
+            is_left_alike(one, other) or (gist_cause == "tool_answer" and is_volatile)
+        ):
+            gist_cause = None
+        volatile = tuple(_volatile_differences(one, other))
+        answers, unlisted = _list_differences(_answer_document(one), _answer_document(other))
+        if gist_cause is None and requests and self._repeats_volatile(requests):
+            gist_cause = _repeat_cause(one, other)
+        follows = (
+            self._earlier_model_change(place, one, other) if gist_cause == "model" else self._find_source(requests)
+        )
+        cause = gist_cause or _cause(requests, volatile or answers, follows)
         if cause not in ("same", "volatile", "order"):
             self._remember(place, follows, requests, (one, other))
         return PairFindings(
             cause=cause,
-            requests=requests[:SHOWN],
-            volatile=volatile[:SHOWN],
-            answers=answers[:SHOWN],
-            more=more + unlisted + sum(max(0, len(found) - SHOWN) for found in (requests, volatile, answers)),
+            requests=requests[:MOST_SHOWN],
+            volatile=volatile[:MOST_SHOWN],
+            answers=answers[:MOST_SHOWN],
+            more=more + unlisted + sum(max(0, len(found) - MOST_SHOWN) for found in (requests, volatile, answers)),
             follows=follows,
         )
 
-    def _lone(
+    def _explain_lone_call(
         self,
         place: int,
-        known: Cause | None,
+        gist_cause: Cause | None,
         request: Sequence[Difference],
         sides: tuple[ComparedCall | None, ComparedCall | None],
     ) -> PairFindings:
-        """A call that one run has alone follows from an answer that differs, or from the lone call right before it, if it
-        has a word of theirs."""
-        gone, come = _words(request)
-        able = (source for source in self._sources if not source.alone or source.place == place - 1)
-        follows = min((source.root for source in able if gone & source.gone or come & source.come), default=None)
-        self._remember(place, follows, (), sides)
-        return PairFindings(cause=known, follows=follows)
+        """Explain a call that only one run has.
 
-    def _again(self, place: int, one: ComparedCall, other: ComparedCall) -> int | None:
-        """The first call at which this model was exchanged for that one: each later one shows the same."""
-        first = self._models.setdefault((_named(one), _named(other)), place)
+        It follows from an answer that differs, or from the one-sided call right before it, if it has one of their words.
+        """
+        gone, come = _differing_words(request)
+        able = (source for source in self._sources if not source.is_one_sided or source.place == place - 1)
+        follows = min((source.root for source in able if gone & source.removed or come & source.added), default=None)
+        self._remember(place, follows, (), sides)
+        return PairFindings(cause=gist_cause, follows=follows)
+
+    def _earlier_model_change(self, place: int, one: ComparedCall, other: ComparedCall) -> int | None:
+        """Return the first pair with the same change of models, if it is not this one."""
+        first = self._models.setdefault((_model_identity(one), _model_identity(other)), place)
         return None if first == place else first
 
     def _is_volatile(self, one: ComparedCall, other: ComparedCall) -> bool:
-        """Whether the answers differ only in what is made anew; its words are remembered either way."""
+        """Whether the answers differ only in volatile values. The words of these are remembered either way."""
         found = volatile_answers(one, other)
         for side, place in ((one, 0), (other, 1)):
             made: list[Json] = [twins[place] for twins in found.volatile] if found else []
-            made += [value for _, value in ignored(side.call.answer, side.ignored)]
-            self._volatile[place].update(words(made))
-            self._all[place].update(words(made))
+            made += [value for _, value in ignored_values(side.call.answer, side.ignore_plan)]
+            self._volatile_words[place].update(word_set(made))
+            self._all_words[place].update(word_set(made))
         return found is not None and bool(found.volatile) and found.is_all
 
     def _repeats_volatile(self, requests: Sequence[Difference]) -> bool:
-        """Whether these requests differ only in what earlier answers made anew."""
-        gone, come = _words(requests)
-        return bool(gone | come) and gone <= self._volatile[0] and come <= self._volatile[1]
+        """Whether these requests differ only in volatile values of earlier answers."""
+        gone, come = _differing_words(requests)
+        return bool(gone | come) and gone <= self._volatile_words[0] and come <= self._volatile_words[1]
 
-    def _source(self, requests: Sequence[Difference]) -> int | None:
-        """The root of the earliest pair that explains how these requests differ; None where they have news of their own."""
-        new = [change for change in requests if _change(change) not in self._changes]
-        gone, come = _words(new)
-        if new and not (gone | come and gone <= self._all[0] and come <= self._all[1]):
+    def _find_source(self, requests: Sequence[Difference]) -> int | None:
+        """Return the root of the earliest pair that explains these differences; None if some words are new."""
+        new = [change for change in requests if _change_key(change) not in self._changes]
+        gone, come = _differing_words(new)
+        if new and not (gone | come and gone <= self._all_words[0] and come <= self._all_words[1]):
             return None
-        sources = [self._changes[seen] for change in requests if (seen := _change(change)) in self._changes]
-        sources += [source.root for source in self._sources if gone & source.gone or come & source.come]
+        sources = [self._changes[seen] for change in requests if (seen := _change_key(change)) in self._changes]
+        sources += [source.root for source in self._sources if gone & source.removed or come & source.added]
         return min(sources, default=None)
 
     def _remember(
@@ -132,21 +138,23 @@ class Inquiry:
         requests: Sequence[Difference],
         sides: tuple[ComparedCall | None, ComparedCall | None],
     ) -> None:
-        """What differs here may be all by which a later request differs."""
+        """Remember the words that differ here, from which later differences may follow."""
         root = place if follows is None else follows
-        gone, come = _words(requests)
-        here, there = (words(side.call.answer) if side else set[str]() for side in sides)
+        gone, come = _differing_words(requests)
+        here, there = (word_set(side.call.answer) if side else set[str]() for side in sides)
         only = frozenset(here - there | gone), frozenset(there - here | come)
-        self._sources.append(_Source(place, root, *only, alone=None in sides))
-        self._all[0].update(here | gone)
-        self._all[1].update(there | come)
+        self._sources.append(_Source(place, root, *only, is_one_sided=None in sides))
+        self._all_words[0].update(here | gone)
+        self._all_words[1].update(there | come)
         for change in requests:
-            self._changes.setdefault(_change(change), root)
+            self._changes.setdefault(_change_key(change), root)
 
 
-def _repeated(one: ComparedCall, other: ComparedCall) -> Cause:
-    """Why two calls differ whose requests are the same but for what is volatile."""
-    if meaning_digest(one.told, one.call, one.ignored) == meaning_digest(other.told, other.call, other.ignored):
+def _repeat_cause(one: ComparedCall, other: ComparedCall) -> Cause:
+    """Return why two calls differ whose requests are the same apart from volatile values."""
+    if answer_digest(one.answer_exchange, one.call, one.ignore_plan) == answer_digest(
+        other.answer_exchange, other.call, other.ignore_plan
+    ):
         return "volatile"
     if one.call.kind == "model":
         return "answer"
@@ -160,35 +168,35 @@ def _cause(requests: Sequence[Difference], others: Sequence[Difference], follows
     return "prompt" if follows is None else "follows"
 
 
-def _named(side: ComparedCall) -> Named:
+def _model_identity(side: ComparedCall) -> Named:
     return side.call.model_returned, side.call.system_fingerprint
 
 
-def _asked(side: ComparedCall | None) -> Json:
-    return None if side is None else load_bearing(side.key)
+def _request_document(side: ComparedCall | None) -> Json:
+    return None if side is None else key_document(side.key)
 
 
-def _said(side: ComparedCall | None) -> Json:
-    return None if side is None else side.said
+def _answer_document(side: ComparedCall | None) -> Json:
+    return None if side is None else side.answer_meaning
 
 
-def _change(difference: Difference) -> tuple[bytes, bytes]:
-    """A change, wherever it stands: what was said once is said again in all later requests, each time at another place."""
+def _change_key(difference: Difference) -> tuple[bytes, bytes]:
+    """Identify a change by its values alone: later requests repeat it, each at another place."""
     return dumps(_value(difference.recorded)), dumps(_value(difference.now))
 
 
-def _parted(one: Json, other: Json) -> tuple[tuple[Difference, ...], int]:
-    """Where two values part, and whether there is more than was counted."""
-    found = list(islice(differences(one, other), _COUNTED + 1))
-    return tuple(found[:_COUNTED]), len(found) // (_COUNTED + 1)
+def _list_differences(one: Json, other: Json) -> tuple[tuple[Difference, ...], int]:
+    """Return the differences of two values, up to a limit, and 1 if there are more, else 0."""
+    found = list(islice(differences(one, other), _MOST_COUNTED + 1))
+    return tuple(found[:_MOST_COUNTED]), len(found) // (_MOST_COUNTED + 1)
 
 
-def _words(found: Iterable[Difference]) -> tuple[set[str], set[str]]:
-    """The words that only one side has, at each place."""
+def _differing_words(found: Iterable[Difference]) -> tuple[set[str], set[str]]:
+    """Return the words that only the first side has, and those that only the other has, compared place by place."""
     gone: set[str] = set()
     come: set[str] = set()
     for difference in found:
-        here, there = (words(_value(side)) for side in (difference.recorded, difference.now))
+        here, there = (word_set(_value(side)) for side in (difference.recorded, difference.now))
         gone |= here - there
         come |= there - here
     return gone, come
@@ -198,18 +206,21 @@ def _value(side: Json | AbsentValue) -> Json:
     return None if isinstance(side, AbsentValue) else side
 
 
-def _volatile(one: ComparedCall, other: ComparedCall) -> Iterable[Difference]:
-    """Where the requests differ outside of their keys, with what stands there."""
-    here, there = whole(one.asked.request, one.key), whole(other.asked.request, other.key)
-    for pointer in drift(one.asked.request, one.key, other.asked.request, other.key):
+def _volatile_differences(one: ComparedCall, other: ComparedCall) -> Iterable[Difference]:
+    """Yield the differences of the requests outside of their keys."""
+    here, there = (
+        full_document(one.request_exchange.request, one.key),
+        full_document(other.request_exchange.request, other.key),
+    )
+    for pointer in drift_pointers(one.request_exchange.request, one.key, other.request_exchange.request, other.key):
         path = tuple(token.replace("~1", "/").replace("~0", "~") for token in pointer.split("/")[1:])
-        if pointer.startswith(_HEADERS):
-            sides = (_headers(side.asked.request.headers, path[1]) for side in (one, other))
+        if pointer.startswith(_HEADERS_POINTER):
+            sides = (_header_values(side.request_exchange.request.headers, path[1]) for side in (one, other))
             yield Difference(path, *sides)
         else:
             yield Difference(path, at(here, pointer), at(there, pointer))
 
 
-def _headers(headers: Headers, name: str) -> Json | AbsentValue:
+def _header_values(headers: Headers, name: str) -> Json | AbsentValue:
     values = [value for key, value in headers if key.lower() == name]
     return ", ".join(values) if values else ABSENT

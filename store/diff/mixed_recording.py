@@ -1,8 +1,8 @@
-"""Mix a recording from two runs: each answer in it was given to the request that it answers, in one of them.
+"""Mix a recording from two runs: each of its answers was given, in one of the runs, to the request that it answers.
 
-Where both runs asked the same and were told otherwise (a candidate) one of the two answers is taken; what only one of them
-asked is there from whoever asked it. So a program that is replayed from it goes the one way or the other by what it is
-told, and never hears an answer to something else.
+Where both runs have the same request with different answers (a candidate), one of the two answers is taken. Requests that
+only one run has are included as they are. A program that is replayed from the mixture behaves as in one run or the other,
+depending on the answers, and never receives the answer to another request.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -15,59 +15,59 @@ from store.diff.cause import Cause
 from store.diff.diff import Diff
 from store.diff.steps import Step
 
-_TOLD: Final = frozenset(("answer", "tool_answer", "model", "failure"))
+_ANSWER_CAUSES: Final = frozenset(("answer", "tool_answer", "model", "failure"))
 _PAUSE: Final = 1_000_000
-"""Nanoseconds between two exchanges, so that none seems to have run beside another."""
+"""Nanoseconds between two exchanges, so that no two overlap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A request that both runs made and that was answered otherwise."""
+    """A request that both runs made and that was answered differently."""
 
     place: int
     one: Step
     other: Step
     cause: Cause
     where: str
-    """Step and address, in words."""
+    """A description of its step and address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixture:
-    """Two runs, of which recordings can be mixed."""
+    """Two runs from which recordings can be mixed."""
 
     diff: Diff
     one: Sequence[Exchange]
     other: Sequence[Exchange]
     profiles: str
-    """The digest of the rules in force."""
+    """The digest of the profiles in force."""
 
     @property
     def candidates(self) -> list[Candidate]:
-        """In the order of the first run."""
+        """The candidates, in the order of the first run."""
         return [
             Candidate(place=place, one=one, other=other, cause=cause, where=self.diff.where(place))
             for place, one, other, cause in self.diff.pairs()
-            if one and other and cause in _TOLD and one.told.said != other.told.said
+            if one and other and cause in _ANSWER_CAUSES and one.answer.answer_digest != other.answer.answer_digest
         ]
 
     def bundle(self, run: str, chosen: Collection[int]) -> Bundle:
-        """The recording in which these candidates, by their places, are answered as in the other run."""
-        mixed = list(_in_turn(self._exchanges(chosen)))
+        """Return the recording in which the candidates at the chosen places are answered as in the other run."""
+        mixed = list(_serialize_times(self._exchanges(chosen)))
         return Bundle(run={"id": run}, profiles=self.profiles, entries=tuple(Entry(exchange=each) for each in mixed))
 
     def _exchanges(self, chosen: Collection[int]) -> Iterator[Exchange]:
         here, there = ({each.id: each for each in side} for side in (self.one, self.other))
         for place, one, other, _ in self.diff.pairs():
-            alike = one and other and one.asked.call.key == other.asked.call.key
+            alike = one and other and one.request.call.key == other.request.call.key
             if one and not (alike and place in chosen):
                 yield from (here[name] for name in one.ids)
             if other and (not alike or place in chosen):
                 yield from (there[name] for name in other.ids)
 
 
-def _in_turn(exchanges: Iterable[Exchange]) -> Iterator[Exchange]:
-    """One after the other, whenever they were: by that they are answered in this order."""
+def _serialize_times(exchanges: Iterable[Exchange]) -> Iterator[Exchange]:
+    """Change the times so that the exchanges follow one another, because a replay answers in the order of time."""
     at: int | None = None
     for exchange in exchanges:
         at = exchange.started_at if at is None else at

@@ -1,6 +1,6 @@
-"""A PostgreSQL of our own, for users who have none.
+"""Run an embedded PostgreSQL for users who have none.
 
-postgres      create, start and stop it
-postmaster    the process that keeps the server alive
-db_health     whether it answers
+postgres      create, start and stop the server
+postmaster    the process that supervises the server
+db_health     check whether a database answers
 """

@@ -1,32 +1,32 @@
-"""Tell whether Postgres answers, within a time limit."""
+"""Check whether Postgres answers, within a time limit."""
 
 import asyncio
 from typing import Final
 
 from store.database.connection import Database, DatabaseError
 
-PATIENCE: Final = 2.0
-"""Seconds."""
+TIMEOUT: Final = 2.0
+"""Seconds after which a database that does not answer counts as unavailable."""
 
 
-class Pulse:
-    """Asks one question at a time: a server that is frozen would else take one connection with each."""
+class DatabaseHealth:
+    """Checks a database with one query at a time, so that a frozen server does not use up a connection for each check."""
 
     def __init__(self) -> None:
-        self._asking: asyncio.Task[dict[str, str]] | None = None
+        self._query: asyncio.Task[dict[str, str]] | None = None
 
     async def troubles(self, database: Database) -> dict[str, str]:
-        """What is wrong with it, if anything is."""
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.Task(_asked(database))
-        # Not cancelled where it is late: asyncpg would wait for the server to hear of that.
-        done, _ = await asyncio.wait({self._asking}, timeout=PATIENCE)
-        return self._asking.result() if done else {"database": f"Postgres has not answered for {PATIENCE:g} s."}
+        """What is wrong with the database, by the key `database`; empty if it answers."""
+        if self._query is None or self._query.done():
+            self._query = asyncio.Task(_query_database(database))
+        # A late query is not cancelled, because asyncpg would wait for the server to confirm that.
+        done, _ = await asyncio.wait({self._query}, timeout=TIMEOUT)
+        return self._query.result() if done else {"database": f"Postgres has not answered for {TIMEOUT:g} s."}
 
 
-async def _asked(database: Database) -> dict[str, str]:
+async def _query_database(database: Database) -> dict[str, str]:
     try:
-        async with database.raw() as connection:
+        async with database.connection() as connection:
             await connection.fetchval("SELECT 1")
     except DatabaseError as error:
         return {"database": str(error)}

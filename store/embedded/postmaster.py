@@ -1,10 +1,9 @@
-"""Keep one postmaster alive as long as somebody uses it.
+"""Supervise one postmaster as long as it has clients.
 
 `store.embedded.postgres` runs this file as a program of its own, with nothing but the standard library. It forks: the parent
-waits until the server answers and exits; the child stays and owns the postmaster, so that it reaps it, starts it again
-when something kills it, and stops it when the last client has let go of `clients.lock`. Clients hold that lock shared;
-the kernel drops it even when they are killed. Should this process be killed itself, the postmaster is told by the
-kernel (Linux) and shuts down.
+waits until the server answers and exits; the child is the parent process of the postmaster, restarts it if it is killed, and
+stops it when the last client has released `clients.lock`. Clients hold that lock shared, and the kernel releases it even if
+they are killed. If the supervisor is killed, the kernel signals the postmaster to shut down (Linux).
 """
 
 import ctypes
@@ -19,33 +18,44 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-POLL = 0.2
+POLL_INTERVAL = 0.2
 START_TIMEOUT = 300.0
-"""Long, because recovery after a crash replays the log first."""
+"""Seconds that starting may take; long, because recovery after a crash replays the log first."""
 
 STOP_TIMEOUT = 60.0
-LONGEST_PAUSE = 5.0
-LOG_LIMIT = 16 << 20
+MAX_RESTART_PAUSE = 5.0
+MAX_LOG_SIZE = 16 << 20
 PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostmasterJob:
-    """What to run, where and as whom."""
+    """The programs and directories of a postmaster, its settings and its account."""
 
     bindir: str
     base: str
     socket_dir: str
     settings: dict[str, str] = field(default_factory=dict)
     identity: dict[str, Any] = field(default_factory=dict)
-    """Arguments of `subprocess.Popen` that drop root's rights; empty for a plain user."""
+    """Arguments of `subprocess.Popen` that drop root's privileges; empty for a plain user."""
 
-    def ready(self) -> bool:
-        """Whether the server takes connections."""
+    def is_ready(self) -> bool:
+        """Whether the server accepts connections."""
         if not Path(self.socket_dir, ".s.PGSQL.5432").exists():
             return False
-        ask = [f"{self.bindir}/pg_isready", "-q", "-h", self.socket_dir, "-U", "playhead", "-d", "postgres", "-t", "5"]
-        return subprocess.run(ask, env=bare_environment(), check=False).returncode == 0
+        command = [
+            f"{self.bindir}/pg_isready",
+            "-q",
+            "-h",
+            self.socket_dir,
+            "-U",
+            "playhead",
+            "-d",
+            "postgres",
+            "-t",
+            "5",
+        ]
+        return subprocess.run(command, env=bare_environment(), check=False).returncode == 0
 
     def command(self) -> list[str]:
         fixed = {"listen_addresses": "", "unix_socket_directories": self.socket_dir, "unix_socket_permissions": "0700"}
@@ -53,11 +63,11 @@ class PostmasterJob:
         return [f"{self.bindir}/postgres", "-D", f"{self.base}/data", *options]
 
 
-def forget_the_dead(pid_file: Path) -> None:
-    """Remove the lock file of a postmaster that was killed and that nobody reaped, as in a container whose init does not.
+def remove_zombie_lock(pid_file: Path) -> None:
+    """Remove the lock file of a killed postmaster that was not reaped, as in a container whose init does not reap.
 
-    Postgres takes a zombie for a living one and would not start. Called with the supervisor's lock, which every process
-    of a former postmaster of ours has inherited: whoever still lives was started by somebody else, and stays.
+    Postgres takes a zombie for a running server and would not start. Call this while holding the supervisor's lock, which all
+    processes of a former postmaster inherit: so a process that still runs was not started by a supervisor, and is left alone.
     """
     try:
         pid = pid_file.read_text().split()[0]
@@ -69,120 +79,123 @@ def forget_the_dead(pid_file: Path) -> None:
 
 
 def bare_environment() -> dict[str, str]:
-    """Our environment without the variables by which libpq and the server would listen to the user's own Postgres."""
+    """The environment without the variables by which libpq and the server would use the user's own Postgres."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PG")}
 
 
-def lock(path: str, how: int) -> int | None:
-    """A descriptor that holds the lock on a file, or None when somebody else does."""
-    held = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+def try_lock(path: str, mode: int) -> int | None:
+    """Lock a file and return the handle that holds the lock; None if another process holds it."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        fcntl.flock(held, how | fcntl.LOCK_NB)
+        fcntl.flock(handle, mode | fcntl.LOCK_NB)
     except BlockingIOError:
-        os.close(held)
+        os.close(handle)
         return None
-    return held
+    return handle
 
 
 class Supervisor:
-    """The owner of one postmaster."""
+    """The parent process of one postmaster."""
 
     def __init__(self, job: PostmasterJob) -> None:
         self.job = job
-        self.told = False
-        self.stopping = False
-        signal.signal(signal.SIGTERM, self.stop_soon)
+        self.has_reported = False
+        self.is_stopping = False
+        signal.signal(signal.SIGTERM, self.request_stop)
 
-    def stop_soon(self, *_: object) -> None:
-        self.stopping = True
+    def request_stop(self, *_: object) -> None:
+        self.is_stopping = True
 
-    def run(self, say: int) -> None:
-        """Serve until nobody is left. Writes to `say` once the server answers."""
-        own = self.take_over()
-        if own is None:
-            self.tell(say)
+    def run(self, ready_pipe: int) -> None:
+        """Keep the server running until it has no clients. Writes to `ready_pipe` once the server answers."""
+        lock = self.take_over()
+        if lock is None:
+            self.report_ready(ready_pipe)
             return
-        pause = POLL
-        while not self.over():
-            postmaster = self.start(own)
-            if self.came_up(postmaster):
-                self.tell(say)
-                pause = POLL
+        pause = POLL_INTERVAL
+        while not self.should_stop():
+            postmaster = self.start_postmaster(lock)
+            if self.wait_until_ready(postmaster):
+                self.report_ready(ready_pipe)
+                pause = POLL_INTERVAL
                 self.watch(postmaster)
-            stop(postmaster)
-            if not self.told:
+            stop_postmaster(postmaster)
+            if not self.has_reported:
                 return
-            if not self.over():
-                # Killed under its clients: its orphans need a moment to let go of the shared memory.
+            if not self.should_stop():
+                # The postmaster was killed, and its child processes need a moment to release the shared memory.
                 time.sleep(pause)
-                pause = min(pause * 2, LONGEST_PAUSE)
+                pause = min(pause * 2, MAX_RESTART_PAUSE)
 
     def take_over(self) -> int | None:
-        """The supervisor's lock, once a former postmaster (which inherited it) is gone; None when another one serves."""
+        """Acquire the supervisor's lock, which a former postmaster has inherited; None if another supervisor runs a server."""
         deadline = time.monotonic() + START_TIMEOUT
-        while (own := lock(f"{self.job.base}/supervisor.lock", fcntl.LOCK_EX)) is None:
-            if self.job.ready():
+        while (lock := try_lock(f"{self.job.base}/supervisor.lock", fcntl.LOCK_EX)) is None:
+            if self.job.is_ready():
                 return None
             if time.monotonic() > deadline:
-                raise TimeoutError("the former postmaster does not go away")
-            time.sleep(POLL)
-        return own
+                raise TimeoutError(
+                    f"a Postgres server that was started earlier still runs on {self.job.base} and does not answer: stop it"
+                    f" (its process id is the first line of {self.job.base}/data/postmaster.pid)"
+                )
+            time.sleep(POLL_INTERVAL)
+        return lock
 
-    def start(self, own: int) -> subprocess.Popen[bytes]:
-        forget_the_dead(Path(self.job.base, "data", "postmaster.pid"))
-        forget_the_dead(Path(self.job.socket_dir, ".s.PGSQL.5432.lock"))
+    def start_postmaster(self, lock: int) -> subprocess.Popen[bytes]:
+        remove_zombie_lock(Path(self.job.base, "data", "postmaster.pid"))
+        remove_zombie_lock(Path(self.job.socket_dir, ".s.PGSQL.5432.lock"))
         return subprocess.Popen(
             self.job.command(),
             cwd="/",
             env=bare_environment(),
             stdin=subprocess.DEVNULL,
-            pass_fds=[own],
-            preexec_fn=die_with(os.getpid()),
+            pass_fds=[lock],
+            preexec_fn=stop_with_parent(os.getpid()),
             **self.job.identity,
         )
 
-    def came_up(self, postmaster: subprocess.Popen[bytes]) -> bool:
+    def wait_until_ready(self, postmaster: subprocess.Popen[bytes]) -> bool:
         deadline = time.monotonic() + START_TIMEOUT
-        while postmaster.poll() is None and time.monotonic() < deadline and not self.stopping:
-            if self.job.ready():
+        while postmaster.poll() is None and time.monotonic() < deadline and not self.is_stopping:
+            if self.job.is_ready():
                 return True
             time.sleep(0.02)
         return False
 
     def watch(self, postmaster: subprocess.Popen[bytes]) -> None:
-        """Return when the postmaster has ended or should."""
-        while postmaster.poll() is None and not self.over():
-            time.sleep(POLL)
+        """Wait until the postmaster has ended or should be stopped."""
+        while postmaster.poll() is None and not self.should_stop():
+            time.sleep(POLL_INTERVAL)
 
-    def over(self) -> bool:
-        """Whether to stop. Once no client was seen the lock stays ours: who comes now waits until we are gone."""
-        if not self.stopping:
-            self.stopping = lock(f"{self.job.base}/clients.lock", fcntl.LOCK_EX) is not None
-        return self.stopping
+    def should_stop(self) -> bool:
+        """Whether to stop. If no client is left, the clients' lock is kept, so that new clients wait until this has ended."""
+        if not self.is_stopping:
+            self.is_stopping = try_lock(f"{self.job.base}/clients.lock", fcntl.LOCK_EX) is not None
+        return self.is_stopping
 
-    def tell(self, say: int) -> None:
-        if not self.told:
-            self.told = True
-            os.write(say, b"ready")
-            os.close(say)
+    def report_ready(self, ready_pipe: int) -> None:
+        if not self.has_reported:
+            self.has_reported = True
+            os.write(ready_pipe, b"ready")
+            os.close(ready_pipe)
 
 
-def die_with(parent: int) -> Any:
-    """Ask the kernel to shut the postmaster down, fast and clean, should its supervisor be killed."""
+def stop_with_parent(parent: int) -> Any:
+    """Return a function for the child that has the kernel stop it (fast shutdown) if its supervisor is killed."""
     if sys.platform != "linux":
         return None
     prctl = ctypes.CDLL(None).prctl
 
-    def ask() -> None:
+    def set_death_signal() -> None:
         prctl(PR_SET_PDEATHSIG, signal.SIGINT)
         if os.getppid() != parent:
             os._exit(1)
 
-    return ask
+    return set_death_signal
 
 
-def stop(postmaster: subprocess.Popen[bytes]) -> None:
-    """Shut down with a checkpoint; harder if that takes for ever. One that has ended already is only reaped."""
+def stop_postmaster(postmaster: subprocess.Popen[bytes]) -> None:
+    """Shut down with a checkpoint, or without if that takes too long. A postmaster that has ended is only reaped."""
     for how in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
         postmaster.send_signal(how)
         try:
@@ -193,24 +206,24 @@ def stop(postmaster: subprocess.Popen[bytes]) -> None:
 
 
 def open_log(path: Path) -> int:
-    """The log, begun afresh when it has grown large; the one before is kept."""
-    if path.exists() and path.stat().st_size > LOG_LIMIT:
+    """Open the log. If it has grown large, rename it and begin another."""
+    if path.exists() and path.stat().st_size > MAX_LOG_SIZE:
         path.rename(path.with_suffix(".log.old"))
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
 
 def main(job: PostmasterJob) -> int:
-    heard, say = os.pipe()
+    read_end, ready_pipe = os.pipe()
     if os.fork():
-        os.close(say)
-        # Ends without a word when the child dies first.
-        with os.fdopen(heard, "rb") as pipe:
+        os.close(ready_pipe)
+        # The pipe is empty if the child dies before the server answers.
+        with os.fdopen(read_end, "rb") as pipe:
             return 0 if pipe.read() == b"ready" else 1
-    os.close(heard)
+    os.close(read_end)
     log = open_log(Path(job.base, "postgres.log"))
     for stream in (1, 2):
         os.dup2(log, stream)
-    Supervisor(job).run(say)
+    Supervisor(job).run(ready_pipe)
     return 0
 
 

@@ -1,11 +1,11 @@
-"""Recordings of other programs, and files for other programs.
+"""Import recordings of other programs, and export to their formats.
 
 A reader turns a file into interactions, one by one; `adopt` redacts them and writes a bundle, as if they had been recorded
-here. Nothing in a file is executed, and a bad interaction costs only itself.
+here. Nothing in a file is executed, and an unreadable interaction is skipped without affecting the others.
 
 read          find the format of a file
-contents      interactions, and what could not be one
-adopt         from interactions to a bundle
+contents      interactions, and entries that cannot be imported
+adopt         turn interactions into a bundle
 vcr           VCR cassettes
 cassetter     cassettes of cassetter
 har           HTTP archives
@@ -13,7 +13,7 @@ httprr        traces of Go's httprr
 jsonl         fixtures of llm-fixture-replay
 proxies       recordings of Azure's test proxy and of Hoverfly
 others        recordings of ExVCR, ReqCassette, nock and others
-parts         what all formats have in common
+parts         read the values that all formats have in common
 yamlvalues    YAML as plain values
 write         write VCR cassettes and HTTP archives
 """

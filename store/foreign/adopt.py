@@ -1,7 +1,7 @@
-"""Turn foreign interactions into a bundle: redacted as the recorder would have, in order, with ids of their own.
+"""Turn foreign interactions into a bundle: redacted as the recorder would have, in order, with new ids.
 
-Read twice, a file gives the same bundle. What it does not tell stays unknown: only that the exchanges came one after the
-other is made up, since a run has an order.
+The same file always gives the same bundle. What a file does not contain stays unknown. Only the order of the exchanges is
+assumed to be that of the file, because a run needs one.
 """
 
 import hashlib
@@ -13,21 +13,21 @@ from dataclasses import dataclass, field, replace
 from calls.events import Gap
 from calls.model import Body, Chunk, ChunkKind, Exchange, Headers, Request, Response, header
 from calls.redaction.redactor import Redactor
-from store.bundle.bundle import Entry, Writer
+from store.bundle.bundle import BundleWriter, Entry
 from store.foreign.contents import Found, Interaction, NotReadable, SkippedEntry
 
 
 @dataclass(slots=True, kw_only=True)
 class Adoption:
-    """Takes the interactions of one file into one run, and keeps what is to be said about it."""
+    """Turns the interactions of one file into one run, and collects what to report about it."""
 
     run: str
     redactor: Redactor
-    at: int
-    """When the first one began where the file does not say, in nanoseconds since the epoch: the file's own time."""
+    default_started_at: int
+    """The time at which exchanges without one begin, in nanoseconds since the epoch: the file's own time."""
 
-    added: Headers = ()
-    """Headers for requests that lack them, where a recorder left out what keys are made of."""
+    extra_headers: Headers = ()
+    """Headers to add to requests without them, for recorders that omitted headers on which keys depend."""
 
     exchanges: int = 0
     redactions: int = 0
@@ -36,25 +36,25 @@ class Adoption:
     gaps: list[Gap] = field(default_factory=list)
     _latest: int = 0
 
-    def adopted(self, found: Iterable[Found]) -> Iterator[Exchange]:
-        """The exchanges, in their order."""
+    def adopt(self, found: Iterable[Found]) -> Iterator[Exchange]:
+        """Yield the exchanges in the order of the file; skipped entries are collected."""
         for one in found:
             if isinstance(one, SkippedEntry):
                 # A reason may quote the file, and the file may hold secrets.
-                self.skipped.append(replace(one, reason=self.redactor.text(one.reason)))
+                self.skipped.append(replace(one, reason=self.redactor.redact_text(one.reason)))
             else:
                 for note in dict.fromkeys(one.notes):
                     self.notes[note] += 1
-                yield self._exchange(one)
+                yield self._adopt_interaction(one)
 
-    def _exchange(self, one: Interaction) -> Exchange:
+    def _adopt_interaction(self, one: Interaction) -> Exchange:
         self.exchanges += 1
-        started_at = self._latest = max(self._latest + 1, one.started_at or self.at)
-        # A time that nobody measured is none: the first byte's tells whether any was.
+        started_at = self._latest = max(self._latest + 1, one.started_at or self.default_started_at)
+        # Without measured times the exchange ends at once; a missing `first_byte_at` shows that none were measured.
         ended_at = one.ended_at if one.ended_at is not None else 0
-        lacking = tuple(pair for pair in self.added if header(one.request.headers, pair[0]) is None)
+        lacking = tuple(pair for pair in self.extra_headers if header(one.request.headers, pair[0]) is None)
         made = Exchange(
-            id=self._id(one, started_at),
+            id=self._exchange_id(one, started_at),
             run=self.run,
             request=replace(one.request, headers=(*one.request.headers, *lacking)),
             response=one.response,
@@ -63,13 +63,13 @@ class Adoption:
             first_byte_at=one.first_byte_at,
             ended_at=ended_at,
         )
-        clean, withheld = redacted(made, self.redactor)
+        clean, withheld = redact_exchange(made, self.redactor)
         self.redactions += clean.redactions
         self.gaps += [Gap(self.run, started_at, why, clean.id) for why in withheld]
         return clean
 
-    def _id(self, one: Interaction, started_at: int) -> str:
-        """A uuidv7 of that moment, the same one whenever this is imported under this name."""
+    def _exchange_id(self, one: Interaction, started_at: int) -> str:
+        """Return a uuidv7 of that time, which is the same each time the file is imported as this run."""
         seed = hashlib.sha256(f"import/1 {self.run} {self.exchanges} {one.request.method} {one.request.url}".encode())
         for data in (one.request.body.data, one.response.body.data):
             seed.update(hashlib.sha256(data).digest())
@@ -77,76 +77,78 @@ class Adoption:
         return str(uuid.UUID(int=(started_at // 1_000_000) << 80 | 0x7 << 76 | 0x2 << 62 | random))
 
 
-def bundle_of(adoption: Adoption, found: Iterable[Found], profiles: str, label: str) -> Iterator[bytes]:
-    """The lines of a bundle of what is found, as it is found. Raises NotReadable where all of it had to be left out."""
-    writer = Writer()
+def adopt_bundle(adoption: Adoption, found: Iterable[Found], profiles: str, label: str) -> Iterator[bytes]:
+    """Yield the lines of a bundle while the file is read. Raises NotReadable if every entry was skipped."""
+    writer = BundleWriter()
     yield writer.head({"id": adoption.run, "labels": {"imported_from": label}}, profiles)
-    for exchange in adoption.adopted(found):
-        # Whoever reads it derives the call: this is evidence only.
+    for exchange in adoption.adopt(found):
+        # Without a call: the reader of the bundle derives it.
         yield writer.exchange(Entry(exchange=exchange))
     if not adoption.exchanges and adoption.skipped:
-        raise NotReadable(f"none of it can be: {adoption.skipped[0].place}: {adoption.skipped[0].reason}")
+        raise NotReadable(
+            f"every entry was skipped; the first: {adoption.skipped[0].place}: {adoption.skipped[0].reason}"
+        )
     for gap in adoption.gaps:
         yield writer.gap(gap)
     yield writer.end()
 
 
-def redacted(exchange: Exchange, redactor: Redactor) -> tuple[Exchange, list[str]]:
-    """The exchange as the recorder would have kept it, and why it would have withheld a body."""
+def redact_exchange(exchange: Exchange, redactor: Redactor) -> tuple[Exchange, list[str]]:
+    """Redact an exchange as the recorder would, and return why bodies were withheld."""
     request, response = exchange.request, exchange.response
-    ours = redactor.of(request.method, request.url, request.headers)
-    url, in_url = ours.url(request.url)
-    asked, in_asked = redactor.request_headers(request.headers)
-    body, in_body, withheld = _body(ours, request.headers, request.body)
-    count = in_url + in_asked + in_body
+    request_redactor = redactor.for_request(request.method, request.url, request.headers)
+    url, in_url = request_redactor.redact_url(request.url)
+    request_headers, in_request_headers = redactor.redact_request_headers(request.headers)
+    body, in_body, withheld = _redact_body(request_redactor, request.headers, request.body)
+    count = in_url + in_request_headers + in_body
     clean: Response | None = None
     if response is not None:
-        answered, in_answered = redactor.response_headers(response.headers)
-        answer, in_answer, also = _body(redactor, response.headers, response.body)
-        clean = replace(response, headers=answered, body=answer, reason=redactor.text(response.reason))
-        count, withheld = count + in_answered + in_answer, withheld + also
+        response_headers, in_response_headers = redactor.redact_response_headers(response.headers)
+        answer, in_answer, also = _redact_body(redactor, response.headers, response.body)
+        clean = replace(response, headers=response_headers, body=answer, reason=redactor.redact_text(response.reason))
+        count, withheld = count + in_response_headers + in_answer, withheld + also
     cleaned = Request(
         method=request.method,
         url=url,
         http_version=request.http_version,
-        headers=asked,
+        headers=request_headers,
         body=body,
-        trailers=redactor.request_headers(request.trailers)[0] if request.trailers else (),
+        trailers=redactor.redact_request_headers(request.trailers)[0] if request.trailers else (),
     )
     return replace(exchange, request=cleaned, response=clean, redactions=exchange.redactions + count), withheld
 
 
-def _body(redactor: Redactor, headers: Headers, body: Body) -> tuple[Body, int, list[str]]:
+def _redact_body(redactor: Redactor, headers: Headers, body: Body) -> tuple[Body, int, list[str]]:
     if any(chunk.kind != "data" for chunk in body.chunks):
-        return _messages(redactor, body)
-    work = redactor.stream(header(headers, "content-type"), header(headers, "content-encoding"))
-    fed = [piece for c in _chunks(body) for piece in work.feed(body.data[c.offset : c.offset + c.size], c.at)]
+        return _redact_messages(redactor, body)
+    work = redactor.new_body_redactor(header(headers, "content-type"), header(headers, "content-encoding"))
+    fed = [piece for c in _chunks_or_whole(body) for piece in work.feed(body.data[c.offset : c.offset + c.size], c.at)]
     pieces = [*fed, *work.finish()]
-    if work.withheld:
-        return Body(size=body.size, truncated=True), 0, [work.withheld]
+    if work.withheld_reason:
+        return Body(size=body.size, truncated=True), 0, [work.withheld_reason]
     found = sum(piece.redactions for piece in pieces)
     if not found:
         return body, 0, []
-    return _joined(body, [(p.at, p.data, "data") for p in pieces], reencoded=work.reencoded), found, []
+    return _join_pieces(body, [(p.at, p.data, "data") for p in pieces], reencoded=work.is_reencoded), found, []
 
 
-def _chunks(body: Body) -> tuple[Chunk, ...]:
+def _chunks_or_whole(body: Body) -> tuple[Chunk, ...]:
     return body.chunks or ((Chunk(0, 0, len(body.data)),) if body.data else ())
 
 
-def _messages(redactor: Redactor, body: Body) -> tuple[Body, int, list[str]]:
-    """A WebSocket's messages, without what is secret in one of them and what they spell out together."""
-    work = redactor.messages()
+def _redact_messages(redactor: Redactor, body: Body) -> tuple[Body, int, list[str]]:
+    """Redact the messages of a WebSocket, including secrets that are split over several messages."""
+    work = redactor.new_message_redactor()
     fed = [one for c in body.chunks for one in work.feed(body.data[c.offset : c.offset + c.size], c.at, c.kind)]
     messages = [*fed, *work.finish()]
     found = sum(one.redactions for one in messages)
     withheld = [f"a message could not be redacted ({one.fault})" for one in messages if one.fault]
     if not found and not withheld:
         return body, 0, []
-    return _joined(body, [(one.at, one.data, one.kind) for one in messages], reencoded=False), found, withheld
+    return _join_pieces(body, [(one.at, one.data, one.kind) for one in messages], reencoded=False), found, withheld
 
 
-def _joined(body: Body, pieces: list[tuple[int, bytes, ChunkKind]], *, reencoded: bool) -> Body:
+def _join_pieces(body: Body, pieces: list[tuple[int, bytes, ChunkKind]], *, reencoded: bool) -> Body:
     chunks: list[Chunk] = []
     offset = 0
     for at, data, kind in pieces:

@@ -1,23 +1,23 @@
-"""Read what only cassetter writes into cassettes: typed bodies, and WebSocket frames with their times."""
+"""Read the parts of cassettes that only cassetter writes: typed bodies, and WebSocket frames with their times."""
 
 from collections.abc import Mapping
 from typing import Any, Final
 
 from calls.model import ChunkKind, Headers, Request, Response
-from store.foreign.contents import UNVERSIONED, Broken, Interaction
-from store.foreign.parts import json_bytes, talk, url
+from store.foreign.contents import UNVERSIONED, BrokenInteraction, Interaction
+from store.foreign.parts import checked_url, json_bytes, messages_body
 
 _TYPES: Final = ("json", "text", "binary", "none")
-_SWITCHED: Final = (("upgrade", "websocket"), ("connection", "upgrade"))
+_UPGRADE_HEADERS: Final = (("upgrade", "websocket"), ("connection", "upgrade"))
 
 
-def is_typed(value: Any) -> bool:
-    """Whether this is a body with a type. Plain JSON that looks like one has, nearly always, a member more."""
+def is_typed_body(value: Any) -> bool:
+    """Whether this is a typed body. Other JSON with a `type` nearly always has further members."""
     return isinstance(value, Mapping) and value.get("type") in _TYPES and value.keys() <= {"type", "content"}
 
 
-def typed(value: Mapping[str, Any]) -> bytes:
-    """The bytes of a body with a type. Raises Broken."""
+def typed_body(value: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a typed body. Raises BrokenInteraction."""
     content = value.get("content")
     match value["type"], content:
         case "json", _:
@@ -27,40 +27,42 @@ def typed(value: Mapping[str, Any]) -> bytes:
         case "text", str():
             return content.encode("utf-8", "surrogatepass")
         case "binary", str():
-            return _unhexed(content)
+            return _decode_hex(content)
         case "binary", bytes():
             return content
         case _:
-            # Of a text of digits alone YAML makes a number, and forgets the zeros before it.
-            raise Broken("its body is no text")
+            # YAML reads text that consists of digits as a number, without leading zeros.
+            raise BrokenInteraction("its body is not text")
 
 
-def _unhexed(text: str) -> bytes:
+def _decode_hex(text: str) -> bytes:
     try:
         return bytes.fromhex(text)
     except ValueError:
-        raise Broken("its body is not the hexadecimal that it should be") from None
+        raise BrokenInteraction("its body is not valid hexadecimal") from None
 
 
-def conversation(place: str, told: Mapping[str, Any], asked: Headers, started_at: int | None) -> Interaction:
-    """A WebSocket's frames as the chunks of both bodies. Raises Broken."""
+def websocket_interaction(
+    place: str, raw: Mapping[str, Any], request_headers: Headers, started_at: int | None
+) -> Interaction:
+    """Convert a WebSocket's frames into the chunks of both bodies. Raises BrokenInteraction."""
     sides: dict[str, list[tuple[int, ChunkKind, bytes]]] = {"send": [], "recv": []}
     last = 0
-    for side, at, kind, data in map(_frame, told.get("frames") or ()):
-        # They are in their order; a clock that went back does not change it.
+    for side, at, kind, data in map(_frame, raw.get("frames") or ()):
+        # The frames are in order, even if the clock went back.
         last = max(last, at)
         sides[side].append((last, kind, data))
     request = Request(
         method="GET",
-        url=url(told.get("uri")),
+        url=checked_url(raw.get("uri")),
         http_version="",
-        headers=(*asked, *_SWITCHED),
-        body=talk(sides["send"]),
+        headers=(*request_headers, *_UPGRADE_HEADERS),
+        body=messages_body(sides["send"]),
     )
     return Interaction(
         place=place,
         request=request,
-        response=Response(status=101, headers=_SWITCHED, body=talk(sides["recv"])),
+        response=Response(status=101, headers=_UPGRADE_HEADERS, body=messages_body(sides["recv"])),
         started_at=started_at,
         first_byte_at=0,
         ended_at=last,
@@ -68,13 +70,13 @@ def conversation(place: str, told: Mapping[str, Any], asked: Headers, started_at
     )
 
 
-def _frame(told: Any) -> tuple[str, int, ChunkKind, bytes]:
-    match told:
-        case {"direction": "send" | "recv" as side, "frame_type": "text" | "binary" as kind, "body": body} if is_typed(
-            body
+def _frame(raw: Any) -> tuple[str, int, ChunkKind, bytes]:
+    match raw:
+        case {"direction": "send" | "recv" as side, "frame_type": "text" | "binary" as kind, "body": body} if (
+            is_typed_body(body)
         ):
-            offset = told.get("offset_ms")
-            measured = isinstance(offset, int | float) and 0 <= offset < 10**9
-            return side, round(offset * 1_000_000) if measured else 0, kind, typed(body)
+            offset = raw.get("offset_ms")
+            is_measured = isinstance(offset, int | float) and 0 <= offset < 10**9
+            return side, round(offset * 1_000_000) if is_measured else 0, kind, typed_body(body)
         case _:
-            raise Broken("one of its frames has no direction, no kind or no body")
+            raise BrokenInteraction("one of its frames has no direction, no type or no body")

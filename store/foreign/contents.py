@@ -1,4 +1,4 @@
-"""What a foreign file holds: interactions, and what could not be read as one."""
+"""The contents of a foreign file: interactions, and entries that cannot be imported."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,21 +9,21 @@ type Format = Literal["bundle", "vcr", "har", "jsonl", "httprr"]
 
 FORMATS: tuple[Format, ...] = ("bundle", "vcr", "har", "jsonl", "httprr")
 
-UNTIMED = "no times: those of the recording stand for none"
+UNTIMED = "no durations: exchanges end when they begin"
 UNCHUNKED = "no chunk boundaries: each body is one chunk"
 UNVERSIONED = "no HTTP version"
-RESERIALIZED = "bodies were kept parsed, and are spelled anew"
-UNPACKED = "bodies were kept decompressed: their content-encoding is left out"
-REPACKED = "bodies were kept compressed without a content-encoding: it is put back"
+RESERIALIZED = "bodies were kept parsed: they are serialized again, and their bytes may differ"
+UNPACKED = "bodies were kept decompressed: their content-encoding is removed"
+REPACKED = "bodies were kept compressed without a content-encoding: it is added"
 REBUILT = "requests were rebuilt from the arguments of a function"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interaction:
-    """One request and its response, as the file tells them: before redaction, and without what the file does not hold."""
+    """One request and its response as the file has them, before redaction."""
 
     place: str
-    """Where in the file it stands, in words."""
+    """A description of its place in the file."""
 
     request: Request
     response: Response
@@ -35,12 +35,12 @@ class Interaction:
     """Nanoseconds since it started."""
 
     notes: tuple[str, ...] = ()
-    """What differs from the wire: some of the sentences above."""
+    """What differs from the wire: some of the notes above."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedEntry:
-    """Something in the file that cannot be imported."""
+    """An entry of the file that cannot be imported."""
 
     place: str
     reason: str
@@ -49,8 +49,8 @@ class SkippedEntry:
 type Found = Interaction | SkippedEntry
 
 
-class Broken(ValueError):
-    """One interaction cannot be read; the message says why."""
+class BrokenInteraction(ValueError):
+    """An interaction cannot be read; the message says why."""
 
 
 class NotReadable(ValueError):

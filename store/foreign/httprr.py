@@ -1,7 +1,7 @@
 """Read traces of Go's httprr (golang.org/x/oscar, LangChainGo, ADK for Go): requests and responses in HTTP/1.1.
 
-A line that names the format; then for each exchange a line with the sizes of its halves, and both, byte for byte. The
-request's line holds the whole address. Lines may end without their carriage return, where a repository took it off.
+The first line names the format. For each exchange follow a line with the sizes of its request and response, and both, byte
+for byte. The request line has the whole URL. Lines may lack their carriage return, if a repository has normalized them.
 """
 
 import re
@@ -9,27 +9,35 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from calls.model import Headers, Request, Response, header
-from store.foreign.contents import UNCHUNKED, UNTIMED, Broken, Found, Interaction, NotReadable, SkippedEntry
-from store.foreign.parts import body, dated, field, mended, moment, url, version
+from store.foreign.contents import UNCHUNKED, UNTIMED, BrokenInteraction, Found, Interaction, NotReadable, SkippedEntry
+from store.foreign.parts import (
+    checked_header,
+    checked_url,
+    http_version,
+    match_headers_to_body,
+    one_chunk_body,
+    parse_date,
+    timestamp_ns,
+)
 
 MARK: Final = b"httprr trace v1"
 
 _SIZES: Final = re.compile(rb"\s*(\d{1,10}) (\d{1,10})\r?\n")
 _BLANK: Final = re.compile(rb"\r?\n\r?\n")
 _CHUNK: Final = re.compile(rb"([0-9A-Fa-f]{1,8})(?:;[^\r\n]*)?\r?\n")
-_ASKED: Final = re.compile(r"([A-Za-z]+) (\S+) (HTTP/\d(?:\.\d)?)")
-_ANSWERED: Final = re.compile(r"(HTTP/\d(?:\.\d)?) ([1-9]\d\d)(?: (.*))?")
+_REQUEST_LINE: Final = re.compile(r"([A-Za-z]+) (\S+) (HTTP/\d(?:\.\d)?)")
+_STATUS_LINE: Final = re.compile(r"(HTTP/\d(?:\.\d)?) ([1-9]\d\d)(?: (.*))?")
 
 
-def read(data: bytes) -> Iterator[Found]:
-    """The exchanges in their order. Raises NotReadable where there are none."""
+def read_httprr(data: bytes) -> Iterator[Found]:
+    """Read the exchanges in order. Raises NotReadable where there are none."""
     at = len(data) if (end := data.find(b"\n")) < 0 else end + 1
     if not _SIZES.match(data, at):
-        raise NotReadable("it holds no exchanges")
-    return _read(data, at)
+        raise NotReadable("it has no exchanges; record it again")
+    return _read_exchanges(data, at)
 
 
-def _read(data: bytes, at: int) -> Iterator[Found]:
+def _read_exchanges(data: bytes, at: int) -> Iterator[Found]:
     number = 0
     while data[at:].strip():
         number += 1
@@ -37,43 +45,43 @@ def _read(data: bytes, at: int) -> Iterator[Found]:
         middle = sizes.end() + int(sizes[1]) if sizes else 0
         end = middle + int(sizes[2]) if sizes else 0
         if not sizes or end > len(data):
-            yield SkippedEntry(place=f"all from exchange {number} on", reason="its sizes are not those of what follows")
+            yield SkippedEntry(place=f"all from exchange {number} on", reason="its sizes do not match what follows")
             return
         yield _exchange(f"exchange {number}", data[sizes.end() : middle], data[middle:end])
         at = end
 
 
-def _exchange(place: str, asked: bytes, answered: bytes) -> Found:
+def _exchange(place: str, raw_request: bytes, raw_response: bytes) -> Found:
     try:
-        return _interaction(place, asked, answered)
-    except Broken as error:
+        return _interaction(place, raw_request, raw_response)
+    except BrokenInteraction as error:
         return SkippedEntry(place=place, reason=str(error))
 
 
-def _interaction(place: str, asked: bytes, answered: bytes) -> Interaction:
-    first, headers, data = _halves(asked, _ASKED, "request")
-    headers, data, asked_notes = mended(headers, data)
+def _interaction(place: str, raw_request: bytes, raw_response: bytes) -> Interaction:
+    first, headers, data = _parse_message(raw_request, _REQUEST_LINE, "request")
+    headers, data, asked_notes = match_headers_to_body(headers, data)
     request = Request(
         method=first[1].upper(),
-        url=url(_address(first[2], headers)),
-        http_version=version(first[3]),
+        url=checked_url(_address(first[2], headers)),
+        http_version=http_version(first[3]),
         headers=headers,
-        body=body(data),
+        body=one_chunk_body(data),
     )
-    first, headers, data = _halves(answered, _ANSWERED, "response")
-    headers, data, notes = mended(headers, data)
+    first, headers, data = _parse_message(raw_response, _STATUS_LINE, "response")
+    headers, data, notes = match_headers_to_body(headers, data)
     response = Response(
         status=int(first[2]),
         reason=first[3] or "",
-        http_version=version(first[1]),
+        http_version=http_version(first[1]),
         headers=headers,
-        body=body(data),
+        body=one_chunk_body(data),
     )
     return Interaction(
         place=place,
         request=request,
         response=response,
-        started_at=moment(header(headers, "date"), dated),
+        started_at=timestamp_ns(header(headers, "date"), parse_date),
         notes=(*asked_notes, *notes, UNTIMED, UNCHUNKED),
     )
 
@@ -82,21 +90,21 @@ def _address(target: str, headers: Headers) -> str:
     return target if "://" in target else f"https://{header(headers, 'host') or ''}{target}"
 
 
-def _halves(data: bytes, shape: re.Pattern[str], side: str) -> tuple[Any, Headers, bytes]:
-    """The parts of the first line, the headers and the body. Raises Broken."""
+def _parse_message(data: bytes, shape: re.Pattern[str], side: str) -> tuple[Any, Headers, bytes]:
+    """Parse a message into the match of its first line, its headers and its body. Raises BrokenInteraction."""
     blank = _BLANK.search(data)
     if blank is None:
-        raise Broken(f"its {side} has no end of its headers")
+        raise BrokenInteraction(f"its {side} has no empty line after its headers")
     first, *lines = data[: blank.start()].decode("utf-8", "surrogateescape").replace("\r\n", "\n").split("\n")
     match = shape.fullmatch(first)
     if match is None:
-        raise Broken(f"its {side} begins with {first[:80]!r}")
-    headers = tuple(map(_field, lines))
-    return match, headers, _unchunked(headers, data[blank.end() :])
+        raise BrokenInteraction(f"its {side} begins with {first[:80]!r}, which is not the first line of an HTTP {side}")
+    headers = tuple(map(_parse_field, lines))
+    return match, headers, _decode_chunked(headers, data[blank.end() :])
 
 
-def _unchunked(headers: Headers, data: bytes) -> bytes:
-    """The body without the frames that HTTP/1.1 put around its chunks, which the trace keeps. Raises Broken."""
+def _decode_chunked(headers: Headers, data: bytes) -> bytes:
+    """Remove HTTP/1.1's chunk framing from a body, which the trace keeps. Raises BrokenInteraction."""
     if (header(headers, "transfer-encoding") or "").lower() != "chunked":
         return data
     pieces, at = [], 0
@@ -106,9 +114,9 @@ def _unchunked(headers: Headers, data: bytes) -> bytes:
         if start == at:
             return b"".join(pieces)
         at += 2 if data[at : at + 2] == b"\r\n" else 1
-    raise Broken("its chunks are not as long as they say")
+    raise BrokenInteraction("its chunks do not match their sizes")
 
 
-def _field(line: str) -> tuple[str, str]:
+def _parse_field(line: str) -> tuple[str, str]:
     name, _, value = line.partition(":")
-    return field(name, value.strip(" \t"))
+    return checked_header(name, value.strip(" \t"))

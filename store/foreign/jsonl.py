@@ -1,8 +1,8 @@
 """Read fixtures of llm-fixture-replay: a line for each call of a function, with a digest of its arguments.
 
-A line holds `hash`, `args_repr`, `kwargs_repr` and `response_json`: the arguments as Python wrote them down, and what the
-function returned. That is no HTTP. Where the arguments are those of a model API's SDK and the answer is what that API
-answers, the request that the SDK would have sent is rebuilt from them; any other line is skipped, and says why.
+A line has `hash`, `args_repr`, `kwargs_repr` and `response_json`: the `repr` of the arguments, and what the function
+returned. That is not HTTP. Where the arguments are those of a model API's SDK and the value is an answer of that API, the
+request that the SDK would have sent is rebuilt; any other line is skipped with a reason.
 """
 
 import ast
@@ -10,29 +10,29 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from calls.codec.json import NotLossless, lenient
+from calls.codec.json import InvalidJson, parse_json_leniently
 from calls.model import Request, Response
 from store.foreign.contents import (
     REBUILT,
     UNCHUNKED,
     UNTIMED,
     UNVERSIONED,
-    Broken,
+    BrokenInteraction,
     Found,
     Interaction,
     NotReadable,
     SkippedEntry,
 )
-from store.foreign.parts import body, json_bytes, moment, url
+from store.foreign.parts import checked_url, json_bytes, one_chunk_body, timestamp_ns
 
 LONGEST_REPR: Final = 4 << 20
 _JSON: Final = (("content-type", "application/json"),)
 _NOT_SENT: Final = frozenset(("extra_headers", "extra_query", "extra_body", "timeout"))
-"""Keyword arguments of the SDKs that say how to send, not what."""
+"""Keyword arguments of the SDKs that control the sending and are not part of the body."""
 
 
-def read(lines: Iterable[bytes]) -> Iterator[Found]:
-    """The lines that can be replayed on the wire, and why the others cannot. Of equal calls the last line counts."""
+def read_jsonl(lines: Iterable[bytes]) -> Iterator[Found]:
+    """Read the lines that can be replayed, and why the others cannot. Of lines with the same digest, the last one counts."""
     found: dict[object, Found] = {}
     number = 0
     for number, line in enumerate(lines, 1):
@@ -40,78 +40,88 @@ def read(lines: Iterable[bytes]) -> Iterator[Found]:
             continue
         place = f"line {number}"
         try:
-            told = _told(line)
-            # Its own look-up takes the newest line of a digest: an older one was recorded again.
-            found.pop(key := told["hash"] or place, None)
-            found[key] = _interaction(place, told)
-        except Broken as error:
+            raw = _parse_line(line)
+            # As llm-fixture-replay does: a later line with the same digest replaces an earlier recording.
+            found.pop(key := raw["hash"] or place, None)
+            found[key] = _interaction(place, raw)
+        except BrokenInteraction as error:
             found[place] = SkippedEntry(place=place, reason=str(error))
     if not found:
-        raise NotReadable("it holds no lines")
+        raise NotReadable("it has no lines; record it again")
     return iter(found.values())
 
 
-def _told(line: bytes) -> Mapping[str, Any]:
+def _parse_line(line: bytes) -> Mapping[str, Any]:
     try:
-        value: Any = lenient(line)
-    except NotLossless:
-        raise Broken("it is not JSON") from None
+        value: Any = parse_json_leniently(line)
+    except InvalidJson:
+        raise BrokenInteraction("it is not JSON") from None
     if not isinstance(value, dict) or not value.keys() & {"response_json", "response"}:
-        raise Broken("it holds no response")
+        raise BrokenInteraction("it has no response")
     key = value.get("hash", value.get("key"))
     if key is not None and not isinstance(key, str | dict):
-        raise Broken("its key is neither a text nor a request")
+        raise BrokenInteraction("its key is neither text nor a request")
     return {**value, "hash": key if isinstance(key, str) else None}
 
 
-def _interaction(place: str, told: Mapping[str, Any]) -> Interaction:
-    answer = told.get("response_json", told.get("response"))
-    asked = _asked(told)
-    address = told.get("url") or _address(answer, asked)
+def _interaction(place: str, raw: Mapping[str, Any]) -> Interaction:
+    answer = raw.get("response_json", raw.get("response"))
+    arguments = _request_arguments(raw)
+    address = raw.get("url") or _api_url(answer, arguments)
     if address is None:
-        raise Broken(
-            "its answer is not what a model API answers, so nobody knows which request it belongs to: "
-            "it holds the call of a function, not of an API; record the call itself"
+        raise BrokenInteraction(
+            "its answer is not that of a model API, so its request is unknown: "
+            "it records the call of a function, not of an API; record the API call itself"
         )
     return Interaction(
         place=place,
-        request=Request(method="POST", url=url(address), http_version="", headers=_JSON, body=body(json_bytes(asked))),
-        response=Response(status=200, reason="OK", http_version="", headers=_JSON, body=body(json_bytes(answer))),
-        started_at=moment(told.get("recorded_at"), lambda text: datetime.fromisoformat(text).timestamp()),
+        request=Request(
+            method="POST",
+            url=checked_url(address),
+            http_version="",
+            headers=_JSON,
+            body=one_chunk_body(json_bytes(arguments)),
+        ),
+        response=Response(
+            status=200, reason="OK", http_version="", headers=_JSON, body=one_chunk_body(json_bytes(answer))
+        ),
+        started_at=timestamp_ns(raw.get("recorded_at"), lambda text: datetime.fromisoformat(text).timestamp()),
         notes=(REBUILT, UNTIMED, UNCHUNKED, UNVERSIONED),
     )
 
 
-def _asked(told: Mapping[str, Any]) -> dict[str, Any]:
-    """The body of the request. Raises Broken."""
+def _request_arguments(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the body of the request as a mapping. Raises BrokenInteraction."""
     for name in ("request", "key"):
-        if isinstance(told.get(name), dict):
-            return dict(told[name])
-    args, kwargs = _literal(told.get("args_repr"), "()"), _literal(told.get("kwargs_repr"), "{}")
+        if isinstance(raw.get(name), dict):
+            return dict(raw[name])
+    args, kwargs = _literal(raw.get("args_repr"), "()"), _literal(raw.get("kwargs_repr"), "{}")
     if isinstance(args, tuple) and len(args) == 1 and isinstance(args[0], dict) and not kwargs:
         kwargs = args[0]
     elif args != ():
-        raise Broken("its arguments are not those of a model API's SDK, which takes names only")
+        raise BrokenInteraction("it has positional arguments, which the SDK of a model API does not take")
     if not isinstance(kwargs, dict) or not kwargs:
-        raise Broken("it holds a digest of its request, and not the request: nothing on the wire can match it")
+        raise BrokenInteraction(
+            "it has a digest of its request instead of the request, so no request can be matched with it"
+        )
     sent = {str(name): value for name, value in kwargs.items() if name not in _NOT_SENT}
     extra = kwargs.get("extra_body")
     return {**sent, **extra} if isinstance(extra, dict) else sent
 
 
 def _literal(text: object, default: str) -> Any:
-    """What a `repr` says, where it is made of literals; nothing is evaluated."""
+    """Parse a `repr` that consists of literals; nothing is evaluated. Raises BrokenInteraction."""
     text = default if text is None else text
     if not isinstance(text, str) or len(text) > LONGEST_REPR:
-        raise Broken("its arguments are no text, or a very long one")
+        raise BrokenInteraction("its arguments are not text, or too long")
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
-        raise Broken("its arguments hold objects of Python, which nobody can read back") from None
+        raise BrokenInteraction("its arguments contain Python objects, which cannot be read back") from None
 
 
-def _address(answer: object, asked: Mapping[str, Any]) -> str | None:
-    """Where a request with this answer goes: each API marks its answers."""
+def _api_url(answer: object, arguments: Mapping[str, Any]) -> str | None:
+    """Return the URL of the API that gives such answers; each API marks them."""
     if not isinstance(answer, Mapping):
         return None
     match answer:
@@ -121,7 +131,7 @@ def _address(answer: object, asked: Mapping[str, Any]) -> str | None:
             return "https://api.openai.com/v1/completions"
         case {"object": "response"}:
             return "https://api.openai.com/v1/responses"
-        case {"object": "list"} if "input" in asked:
+        case {"object": "list"} if "input" in arguments:
             return "https://api.openai.com/v1/embeddings"
         case {"type": "message", "role": "assistant"}:
             return "https://api.anthropic.com/v1/messages"

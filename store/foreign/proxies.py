@@ -1,50 +1,50 @@
-"""Read the recordings of Azure's test proxy and of Hoverfly.
+"""Convert the recordings of Azure's test proxy and of Hoverfly.
 
-Azure's keeps a body as JSON where it was JSON, as lines where it was text, else as base64; Hoverfly as text, or as base64
-where it says so. Both keep bodies decompressed.
+Azure's proxy keeps JSON bodies as JSON, text as a list of lines, and other bodies as base64; Hoverfly keeps text, or base64
+with a flag. Both keep bodies decompressed.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
 from calls.model import header
-from store.foreign.contents import Broken
-from store.foreign.parts import field, json_bytes
+from store.foreign.contents import BrokenInteraction
+from store.foreign.parts import checked_header, json_bytes
 
 
 def as_vcr(value: Any) -> Any:
-    """The interaction under VCR's names; anything that is none of theirs as it is."""
+    """Convert an interaction of these proxies to VCR's names; return any other value as it is."""
     match value:
         case {"RequestUri": str(), "RequestMethod": str()}:
             return _azure(value)
-        case {"request": {"destination": _, "path": _} as asked, "response": Mapping() as answered}:
-            return _hoverfly(asked, answered)
+        case {"request": {"destination": _, "path": _} as raw_request, "response": Mapping() as raw_response}:
+            return _hoverfly(raw_request, raw_response)
         case _:
             return value
 
 
-def _azure(told: Mapping[str, Any]) -> Any:
-    asked = _azure_body(told.get("RequestHeaders"), told.get("RequestBody"))
-    length = _first(told.get("RequestHeaders"), "content-length")
-    if not asked and length.isdecimal() and int(length) > 0:
-        raise Broken(f"its request's body of {length} bytes was not kept")
+def _azure(raw: Mapping[str, Any]) -> Any:
+    raw_request = _azure_body(raw.get("RequestHeaders"), raw.get("RequestBody"))
+    length = _first_header(raw.get("RequestHeaders"), "content-length")
+    if not raw_request and length.isdecimal() and int(length) > 0:
+        raise BrokenInteraction(f"its request's body of {length} bytes was not kept")
     return {
         "request": {
-            "method": told["RequestMethod"],
-            "uri": told["RequestUri"],
-            "headers": told.get("RequestHeaders"),
-            **asked,
+            "method": raw["RequestMethod"],
+            "uri": raw["RequestUri"],
+            "headers": raw.get("RequestHeaders"),
+            **raw_request,
         },
         "response": {
-            "status": told.get("StatusCode"),
-            "headers": told.get("ResponseHeaders"),
-            **_azure_body(told.get("ResponseHeaders"), told.get("ResponseBody")),
+            "status": raw.get("StatusCode"),
+            "headers": raw.get("ResponseHeaders"),
+            **_azure_body(raw.get("ResponseHeaders"), raw.get("ResponseBody")),
         },
     }
 
 
 def _azure_body(headers: Any, body: Any) -> dict[str, Any]:
-    media = _first(headers, "content-type").lower()
+    media = _first_header(headers, "content-type").lower()
     match body:
         case None | "":
             return {}
@@ -63,42 +63,42 @@ def _is_text(media: str) -> bool:
     return media.startswith("text/") or any(word in media for word in words)
 
 
-def _first(headers: Any, name: str) -> str:
+def _first_header(headers: Any, name: str) -> str:
     if not isinstance(headers, Mapping):
         return ""
     pairs = ((str(key), value[0] if isinstance(value, list) and value else value) for key, value in headers.items())
-    return header(tuple(field(key, str(value)) for key, value in pairs), name) or ""
+    return header(tuple(checked_header(key, str(value)) for key, value in pairs), name) or ""
 
 
-def _hoverfly(asked: Mapping[str, Any], answered: Mapping[str, Any]) -> Any:
-    query = asked.get("query")
-    terms = [f"{name}={_exact(value)}" for name, value in query.items()] if isinstance(query, Mapping) else []
-    address = f"{_exact(asked.get('scheme')) or 'http'}://{_exact(asked['destination'])}{_exact(asked['path'])}"
-    told = "&".join(terms) or _exact(query if not isinstance(query, Mapping) else None)
-    body, headers = answered.get("body"), asked.get("headers")
+def _hoverfly(raw_request: Mapping[str, Any], raw_response: Mapping[str, Any]) -> Any:
+    query = raw_request.get("query")
+    terms = [f"{name}={_exact_value(value)}" for name, value in query.items()] if isinstance(query, Mapping) else []
+    address = f"{_exact_value(raw_request.get('scheme')) or 'http'}://{_exact_value(raw_request['destination'])}{_exact_value(raw_request['path'])}"
+    raw = "&".join(terms) or _exact_value(query if not isinstance(query, Mapping) else None)
+    body, headers = raw_response.get("body"), raw_request.get("headers")
     named = headers.items() if isinstance(headers, Mapping) else ()
     return {
         "request": {
-            "method": _exact(asked.get("method")),
-            "uri": f"{address}?{told}" if told else address,
-            "headers": {name: _exact(value) for name, value in named},
-            "body": _exact(asked.get("body")),
+            "method": _exact_value(raw_request.get("method")),
+            "uri": f"{address}?{raw}" if raw else address,
+            "headers": {name: _exact_value(value) for name, value in named},
+            "body": _exact_value(raw_request.get("body")),
         },
         "response": {
-            "status": answered.get("status"),
-            "headers": answered.get("headers"),
-            "body": {"base64_string": body} if answered.get("encodedBody") is True else body,
+            "status": raw_response.get("status"),
+            "headers": raw_response.get("headers"),
+            "body": {"base64_string": body} if raw_response.get("encodedBody") is True else body,
         },
     }
 
 
-def _exact(told: Any) -> str:
-    """The one value that a request had, where it is told by matchers. Raises Broken where several would match."""
-    match told:
+def _exact_value(raw: Any) -> str:
+    """Return the value that a matcher requires. Raises BrokenInteraction for a matcher that accepts several values."""
+    match raw:
         case None | []:
             return ""
         case str():
-            return told
+            return raw
         case [{"matcher": "exact", "value": str(value)}] | {"exactMatch": str(value)} | [str(value)]:
             return value
         case [{"matcher": "json", "value": str(value)}]:
@@ -106,4 +106,4 @@ def _exact(told: Any) -> str:
         case [{"matcher": "json", "value": value}]:
             return json_bytes(value).decode()
         case _:
-            raise Broken("it tells its request by patterns, which many requests fit")
+            raise BrokenInteraction("it describes its request by patterns, which match many requests")

@@ -1,4 +1,4 @@
-"""Find the format of a file by its content, and read its interactions."""
+"""Detect the format of a file by its content, and read its interactions."""
 
 import gzip
 import mmap
@@ -18,13 +18,13 @@ from store.foreign import har, httprr, jsonl, vcr
 from store.foreign.contents import Format, Found, NotReadable
 
 LARGEST: Final = 512 << 20
-"""Bytes of a file, and of what a compressed one opens to."""
+"""Bytes of a file, and of the contents of a compressed one."""
 
 RATIO: Final = 100
-"""How many times larger than itself a compressed file may be when it is opened."""
+"""How many times larger than a compressed file its contents may be."""
 
 FREE: Final = 16 << 20
-"""Bytes to which a compressed file may open whatever the ratio is."""
+"""Bytes of contents up to which the ratio does not matter."""
 
 STEP: Final = 1 << 20
 
@@ -36,53 +36,53 @@ _GZIP: Final = b"\x1f\x8b"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A file, opened."""
+    """An open file."""
 
     form: Format
     size: int
-    found: Iterator[Found]
-    """Nothing for a bundle: those have a reader of their own."""
+    items: Iterator[Found]
+    """The contents of the file; none for a bundle, which has a reader of its own."""
 
 
-def opened(path: Path, form: Format | None = None) -> Source:
-    """The file, its interactions read as they are asked for. Raises NotReadable, here or on the way, and OSError."""
+def open_source(path: Path, form: Format | None = None) -> Source:
+    """Open a file, whose items are read lazily. Raises OSError and, also while items are read, NotReadable."""
     status = path.stat()
     if not S_ISREG(status.st_mode) and not S_ISDIR(status.st_mode):
-        raise NotReadable("it is a pipe or a device, and is read more than once; write it to a file first")
+        raise NotReadable("it is a pipe or a device, which cannot be read twice; write it to a file first")
     size = status.st_size
     if size == 0:
         raise NotReadable("it is empty; save or export it again")
     if size > LARGEST:
-        raise NotReadable(f"it has more than {LARGEST:,} bytes; split it")
+        raise NotReadable(f"it is larger than {LARGEST:,} bytes; split it")
     with path.open("rb") as file:
-        # Unmapped when nobody refers to it any more: entries that were found do, as long as they wait.
+        # Unmapped with the last reference; entries that are not parsed yet refer to it.
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    data: Any = _gunzipped(mapped) if mapped[:2] == _GZIP else mapped
-    wanted = form or recognized(data)
-    return Source(form=wanted, size=size, found=_found(data, wanted))
+    data: Any = _gunzip(mapped) if mapped[:2] == _GZIP else mapped
+    detected = form or detect_format(data)
+    return Source(form=detected, size=size, items=_read_items(data, detected))
 
 
-def plain(path: Path) -> IO[bytes]:
-    """The file's own bytes, of a compressed one that `opened` has taken what is in it."""
+def open_plain(path: Path) -> IO[bytes]:
+    """Open the bytes of a file that `open_source` has accepted, decompressed."""
     with path.open("rb") as file:
         compressed = file.read(2) == _GZIP
     return cast(IO[bytes], gzip.open(path)) if compressed else path.open("rb")
 
 
-def named(path: Path) -> str:
-    """The name that a run from this file gets."""
+def default_run_name(path: Path) -> str:
+    """Derive the id of a run from a file name."""
     stem = _SUFFIXES.sub("", path.name)
     return re.sub(r"[^A-Za-z0-9._:-]+", "-", stem).strip("-.")[:128] or "imported"
 
 
 _BUNDLE: Final = re.compile(rb'\{\s*"playhead"\s*:\s*"bundle"')
-"""As ours begin, and as a later version or a hand might write it: whoever reads it then says what is wrong."""
+"""The beginning of a bundle, also of one that a later version or a person has written: its reader reports what is wrong."""
 
 _SEAL: Final = re.compile(rb',"check":"sha256:[0-9a-f]{64}"\}\s*\Z')
-"""As every line of ours ends: where the first one is gone, the next one tells."""
+"""The end of every line of a bundle, which identifies one whose first line is missing."""
 
 _ENDING: Final = 100
-"""Bytes at the end of a line that hold that."""
+"""Bytes at the end of a line that contain the seal."""
 
 _MARK: Final = b"\xef\xbb\xbf"
 """The byte order mark that some programs on Windows write."""
@@ -91,7 +91,7 @@ _ABSENT: Final = msgspec.Raw(b"")
 
 
 class _Marks(msgspec.Struct):
-    """The members by which one JSON document is told from another."""
+    """The members that distinguish the JSON formats."""
 
     log: msgspec.Raw = _ABSENT
     request: msgspec.Raw = _ABSENT
@@ -102,8 +102,8 @@ class _Marks(msgspec.Struct):
 _marks = msgspec.json.Decoder(_Marks)
 
 
-def recognized(data: Any) -> Format:
-    """The format of a file by what it holds."""
+def detect_format(data: Any) -> Format:
+    """Detect the format of a file by its content. Raises NotReadable."""
     first = _first_line(data)
     if _BUNDLE.match(first.removeprefix(_MARK)) or _SEAL.search(first, len(first) - _ENDING):
         return "bundle"
@@ -115,10 +115,10 @@ def recognized(data: Any) -> Format:
         return "httprr"
     if not first.startswith((b"{", _MARK)):
         return "vcr"
-    line = _marked(first)
+    line = _decode_marks(first)
     if line is not None and (line.response_json or (line.response and not _is_http(line.request))):
         return "jsonl"
-    whole = line if len(data) <= len(first) + 2 else _marked(data)
+    whole = line if len(data) <= len(first) + 2 else _decode_marks(data)
     if whole is not None:
         return "har" if whole.log else "vcr"
     return "vcr" if line is None else "jsonl"
@@ -136,7 +136,7 @@ def _first_line(data: Any) -> bytes:
     return bytes(data[start : end if end >= 0 else len(data)])
 
 
-def _marked(data: Any) -> _Marks | None:
+def _decode_marks(data: Any) -> _Marks | None:
     try:
         return _marks.decode(_without_mark(data))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -144,27 +144,27 @@ def _marked(data: Any) -> _Marks | None:
 
 
 def _without_mark(data: Any) -> Any:
-    """Without the byte order mark."""
+    """Remove the byte order mark."""
     return memoryview(data)[3:] if data[:3] == _MARK else data
 
 
-def _found(data: Any, form: Format) -> Iterator[Found]:
+def _read_items(data: Any, form: Format) -> Iterator[Found]:
     match form:
         case "bundle":
             return iter(())
         case "har":
-            return har.read(_without_mark(data))
+            return har.read_har(_without_mark(data))
         case "jsonl":
-            return jsonl.read(_lines(data))
+            return jsonl.read_jsonl(_lines(data))
         case "httprr":
-            return httprr.read(bytes(data))
+            return httprr.read_httprr(bytes(data))
         case "vcr":
             plain = bytes(_without_mark(data))
             return vcr.from_json(plain) if _is_json(plain) else vcr.from_yaml(plain)
 
 
 def _lines(data: Any) -> Iterator[bytes]:
-    """The lines of a file, as they are asked for."""
+    """Yield the lines of a file."""
     at = 0
     while at < len(data):
         end = data.find(b"\n", at)
@@ -175,27 +175,29 @@ def _lines(data: Any) -> Iterator[bytes]:
 
 def _is_json(data: bytes) -> bool:
     first = data.lstrip()[:1]
-    return first == b"[" or (first == b"{" and _marked(data) is not None)
+    return first == b"[" or (first == b"{" and _decode_marks(data) is not None)
 
 
-def _gunzipped(data: Any) -> Any:
-    """What a gzip file opens to, in a file without a name: memory holds one step of it, and pages of it as they are read."""
+def _gunzip(data: Any) -> Any:
+    """Decompress a gzip file into an unnamed file, and map that. Raises NotReadable."""
     with tempfile.TemporaryFile(buffering=0) as file:
         size = 0
-        for opened in _steps(data):
+        for opened in _gunzip_steps(data):
             size += len(opened)
             if size > LARGEST:
-                raise NotReadable(f"it opens to more than {LARGEST:,} bytes; split it")
+                raise NotReadable(f"its contents are larger than {LARGEST:,} bytes; split it")
             if size > max(FREE, RATIO * len(data)):
-                raise NotReadable(f"it opens to more than {RATIO} times its size; unpack it yourself if you trust it")
+                raise NotReadable(
+                    f"its contents are more than {RATIO} times its size; decompress it first if you trust it"
+                )
             file.write(opened)
         if not size:
             raise NotReadable("it is empty; save or export it again")
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
-def _steps(data: Any) -> Iterator[bytes]:
-    """What a gzip file opens to, a step at a time. Raises NotReadable."""
+def _gunzip_steps(data: Any) -> Iterator[bytes]:
+    """Decompress a gzip file step by step. Raises NotReadable."""
     opener = zlib.decompressobj(wbits=31)
     waiting = b""
     try:
@@ -207,5 +209,5 @@ def _steps(data: Any) -> Iterator[bytes]:
                 if opener.eof:
                     return
     except zlib.error as error:
-        raise NotReadable(f"it is no gzip file: {error}") from None
-    raise NotReadable("its gzip breaks off")
+        raise NotReadable(f"it is not a valid gzip file: {error}; save or export it again") from None
+    raise NotReadable("its gzip data is incomplete; save or export it again")

@@ -1,9 +1,9 @@
 """Read VCR cassettes of Python's VCR.py, its relatives, and Ruby's VCR.
 
-What is read: YAML and JSON; `interactions`, `http_interactions`, split lists of `requests` and `responses`, and a single
+Supported are YAML and JSON; `interactions`, `http_interactions`, separate lists of `requests` and `responses`, and a single
 request with its response; bodies as text, `!!binary`, `{string}`, `{base64_string}`, `{encoding, string}`, pieces of an
-iterator, the `{type, content}` of cassetter, and the `parsed_body` of serializers that keep JSON apart; headers as
-mappings or as pairs. ExVCR writes a list of interactions that have the same members under names of its own.
+iterator, the `{type, content}` of cassetter, and the `parsed_body` of serializers that keep JSON parsed; headers as
+mappings or pairs. Lists of interactions with other names for the same members (ExVCR and others) are converted first.
 """
 
 from base64 import b64decode
@@ -12,67 +12,76 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import IO, Any, Final
 
-from calls.codec.json import NotLossless, lenient
+from calls.codec.json import InvalidJson, parse_json_leniently
 from calls.model import Headers, Request, Response, header
 from store.foreign import proxies
-from store.foreign.cassetter import conversation, is_typed, typed
+from store.foreign.cassetter import is_typed_body, typed_body, websocket_interaction
 from store.foreign.contents import (
     RESERIALIZED,
     UNCHUNKED,
     UNTIMED,
     UNVERSIONED,
-    Broken,
+    BrokenInteraction,
     Found,
     Interaction,
     NotReadable,
     SkippedEntry,
 )
 from store.foreign.others import as_vcr
-from store.foreign.parts import body, dated, field, json_bytes, mended, moment, url, version
-from store.foreign.yamlvalues import LISTED, BadYaml, UnknownTag, members
+from store.foreign.parts import (
+    checked_header,
+    checked_url,
+    http_version,
+    json_bytes,
+    match_headers_to_body,
+    one_chunk_body,
+    parse_date,
+    timestamp_ns,
+)
+from store.foreign.yamlvalues import STREAMED_LISTS, BadYaml, UnknownTag, members
 
 type Member = tuple[str, Any]
 
-_GRPC: Final = "it is a call of gRPC, whose HTTP was not kept"
+_GRPC: Final = "it is a gRPC call, whose HTTP messages were not kept"
 
 
 def from_yaml(stream: IO[bytes] | bytes) -> Iterator[Found]:
-    """The interactions of a YAML cassette, in their order. Raises NotReadable where there are none to be seen."""
-    return _paired(_until_broken(members(stream)))
+    """Read the interactions of a YAML cassette, in order. Raises NotReadable where there are none."""
+    return _pair_interactions(_until_broken(members(stream)))
 
 
 def from_json(data: bytes) -> Iterator[Found]:
-    """The same of a JSON cassette."""
+    """Read the interactions of a JSON cassette, in order. Raises NotReadable where there are none."""
     try:
-        value: Any = lenient(data)
-    except NotLossless as error:
-        raise NotReadable(f"it is not JSON: {error}") from None
+        value: Any = parse_json_leniently(data)
+    except InvalidJson as error:
+        raise NotReadable(f"it is not valid JSON: {error}; record it again") from None
     if isinstance(value, list):
-        return _paired(("interactions", item) for item in value)
+        return _pair_interactions(("interactions", item) for item in value)
     if not isinstance(value, dict):
-        raise NotReadable("it holds no cassette")
-    return _paired(
-        _opened(value["data"] if isinstance(value.get("data"), dict) and "pairs" in value["data"] else value)
+        raise NotReadable("it is not a cassette; choose another file")
+    return _pair_interactions(
+        _list_members(value["data"] if isinstance(value.get("data"), dict) and "pairs" in value["data"] else value)
     )
 
 
-def _opened(value: Mapping[str, Any]) -> Iterator[Member]:
+def _list_members(value: Mapping[str, Any]) -> Iterator[Member]:
     for name, found in value.items():
-        if name in LISTED and isinstance(found, list):
+        if name in STREAMED_LISTS and isinstance(found, list):
             yield from ((name, item) for item in found)
         else:
             yield name, found
 
 
 def _until_broken(found: Iterator[Member]) -> Iterator[Member]:
-    """The members, and in the place of what cannot be parsed the reason."""
+    """Yield the members up to the first that cannot be parsed, and then the reason as the member `broken`."""
     try:
         yield from found
     except BadYaml as error:
         yield "broken", str(error)
 
 
-def _paired(found: Iterator[Member]) -> Iterator[Found]:
+def _pair_interactions(found: Iterator[Member]) -> Iterator[Found]:
     number = 0
     halves: dict[str, deque[Any]] = {"request": deque(), "response": deque()}
     for name, value in found:
@@ -100,53 +109,62 @@ def _paired(found: Iterator[Member]) -> Iterator[Found]:
     for half, waiting in halves.items():
         for _ in waiting:
             number += 1
-            yield SkippedEntry(place=f"interaction {number}", reason=f"it is a {half} without its other half")
+            yield SkippedEntry(place=f"interaction {number}", reason=f"it is an unpaired {half}")
     if not number:
-        raise NotReadable("it holds no interactions")
+        raise NotReadable("it has no interactions; record it again")
 
 
 def _interaction(number: int, value: Any) -> Found:
     place = f"interaction {number}"
     try:
-        return _read(place, value)
-    except Broken as error:
+        return _parse_interaction(place, value)
+    except BrokenInteraction as error:
         return SkippedEntry(place=place, reason=str(error))
 
 
 def _conversation(number: int, value: Any) -> Found:
     place = f"interaction {number}"
     try:
-        told = _mapping(value, "it")
-        return conversation(place, told, _headers(told.get("headers")), moment(told.get("recorded_at"), dated))
-    except Broken as error:
+        raw = _required_mapping(value, "it")
+        return websocket_interaction(
+            place, raw, _headers(raw.get("headers")), timestamp_ns(raw.get("recorded_at"), parse_date)
+        )
+    except BrokenInteraction as error:
         return SkippedEntry(place=place, reason=str(error))
 
 
-def _read(place: str, value: Any) -> Interaction:
-    told = _mapping(as_vcr(proxies.as_vcr(value)), "it")
-    if "request" not in told and "request_sample" in told:
-        raise Broken(_GRPC)
-    if "request" not in told and told.get("kind") is not None:
-        raise Broken(f"it is a {_words(told['kind'])} of a connection whose address the cassette does not hold")
-    asked, answered = _mapping(told.get("request"), "its request"), _mapping(told.get("response"), "its response")
-    request, request_notes = _request(asked)
-    response, response_notes = _response(answered)
-    started_at = moment(told.get("recorded_at") or asked.get("recorded_at"), dated)
+def _parse_interaction(place: str, value: Any) -> Interaction:
+    raw = _required_mapping(as_vcr(proxies.as_vcr(value)), "it")
+    if "request" not in raw and "request_sample" in raw:
+        raise BrokenInteraction(_GRPC)
+    if "request" not in raw and raw.get("kind") is not None:
+        raise BrokenInteraction(
+            f"it is a {_description(raw['kind'])} of a connection whose URL the cassette does not have"
+        )
+    raw_request, raw_response = (
+        _required_mapping(raw.get("request"), "its request"),
+        _required_mapping(raw.get("response"), "its response"),
+    )
+    request, request_notes = _request(raw_request)
+    response, response_notes = _response(raw_response)
+    started_at = timestamp_ns(raw.get("recorded_at") or raw_request.get("recorded_at"), parse_date)
     notes = (*request_notes, *response_notes, UNTIMED, UNCHUNKED, *(() if request.http_version else (UNVERSIONED,)))
     return Interaction(
         place=place,
         request=request,
         response=response,
-        started_at=started_at or moment(header(response.headers, "date"), dated),
+        started_at=started_at or timestamp_ns(header(response.headers, "date"), parse_date),
         notes=notes,
     )
 
 
-def _mapping(value: Any, what: str) -> Mapping[str, Any]:
+def _required_mapping(value: Any, what: str) -> Mapping[str, Any]:
     if isinstance(value, UnknownTag):
-        raise Broken(f"{what} is an object of its recorder ({_tag(value)}), which is not made; record it again")
+        raise BrokenInteraction(
+            f"{what} is an object of its recorder ({_tag(value)}), which is not constructed; record it again"
+        )
     if not isinstance(value, Mapping):
-        raise Broken(f"{what} is missing or no mapping")
+        raise BrokenInteraction(f"{what} is missing or not a mapping")
     return value
 
 
@@ -154,85 +172,89 @@ def _tag(value: UnknownTag) -> str:
     return value.tag.removeprefix("tag:yaml.org,2002:")
 
 
-def _request(told: Mapping[str, Any]) -> tuple[Request, tuple[str, ...]]:
-    method = told.get("method")
+def _request(raw: Mapping[str, Any]) -> tuple[Request, tuple[str, ...]]:
+    method = raw.get("method")
     if not isinstance(method, str) or not method.isascii() or not method.isalpha():
-        raise Broken(f"its method is {_words(method)}")
-    headers = _headers(told.get("headers"))
-    data, parsed = _body(told, "request")
-    headers, data, notes = mended(headers, _sent(headers, data))
+        raise BrokenInteraction(f"its method is {_description(method)}, not the name of an HTTP method")
+    headers = _headers(raw.get("headers"))
+    data, parsed = _body(raw, "request")
+    headers, data, notes = match_headers_to_body(headers, _sent_body(headers, data))
     made = Request(
         method=method.upper(),
-        url=url(told.get("uri") or told.get("url")),
-        http_version=version(told.get("http_version") or told.get("proto")),
+        url=checked_url(raw.get("uri") or raw.get("url")),
+        http_version=http_version(raw.get("http_version") or raw.get("proto")),
         headers=headers,
-        body=body(data),
+        body=one_chunk_body(data),
     )
     return made, (*notes, *parsed)
 
 
-def _response(told: Mapping[str, Any]) -> tuple[Response, tuple[str, ...]]:
-    headers = _headers(told.get("headers"))
-    data, parsed = _body(told, "response")
-    headers, data, notes = mended(headers, data)
-    status, reason = _status(told)
+def _response(raw: Mapping[str, Any]) -> tuple[Response, tuple[str, ...]]:
+    headers = _headers(raw.get("headers"))
+    data, parsed = _body(raw, "response")
+    headers, data, notes = match_headers_to_body(headers, data)
+    status, reason = _status(raw)
     made = Response(
         status=status,
         reason=reason,
-        http_version=version(told.get("http_version") or told.get("protocol") or told.get("proto") or _inner(told)),
+        http_version=http_version(
+            raw.get("http_version") or raw.get("protocol") or raw.get("proto") or _php_http_version(raw)
+        ),
         headers=headers,
-        body=body(data),
+        body=one_chunk_body(data),
     )
     return made, (*notes, *parsed)
 
 
-def _inner(told: Mapping[str, Any]) -> Any:
-    """The version beside the status, where PHP's VCR has it."""
-    status = told.get("status")
+def _php_http_version(raw: Mapping[str, Any]) -> Any:
+    """Return the HTTP version within the status, where PHP's VCR has it."""
+    status = raw.get("status")
     return status.get("http_version") if isinstance(status, Mapping) else None
 
 
-def _status(told: Mapping[str, Any]) -> tuple[int, str]:
-    status = told.get("status")
+def _status(raw: Mapping[str, Any]) -> tuple[int, str]:
+    status = raw.get("status")
     code, reason = (status.get("code"), status.get("message")) if isinstance(status, Mapping) else (status, "")
     if isinstance(code, str) and code.isdecimal() and len(code) == 3:
         code = int(code)  # PHP's VCR
-    first = [code, told.get("code"), told.get("status_code")]
+    first = [code, raw.get("code"), raw.get("status_code")]
     found = next((each for each in first if isinstance(each, int) and not isinstance(each, bool)), None)
     if found is None or not 100 <= found <= 999:
-        raise Broken(f"its status is {_words(found if found is not None else code)}")
+        raise BrokenInteraction(
+            f"its status is {_description(found if found is not None else code)}, not a number from 100 to 999"
+        )
     return found, reason if isinstance(reason, str) and reason.isprintable() and reason.isascii() else ""
 
 
-def _headers(told: Any) -> Headers:
-    """However they are written: as a mapping to one value or a list of them, or as pairs."""
-    if told is None:
+def _headers(raw: Any) -> Headers:
+    """Read headers in any form: a mapping to one value or a list of values, or pairs."""
+    if raw is None:
         return ()
-    if isinstance(told, Mapping):
-        # Java has no name for the status line, and its recorders write down a header called so.
-        named = ((str(name), value) for name, value in told.items() if name not in (None, "null"))
-        return tuple(field(name, _line(one)) for name, value in named for one in _each(value))
-    if isinstance(told, list):
-        return tuple(_pair(one) for one in told)
-    raise Broken("its headers are no mapping")
+    if isinstance(raw, Mapping):
+        # Java has the status line as a header without a name, which its recorders write as "null".
+        named = ((str(name), value) for name, value in raw.items() if name not in (None, "null"))
+        return tuple(checked_header(name, _line(one)) for name, value in named for one in _each(value))
+    if isinstance(raw, list):
+        return tuple(_pair(one) for one in raw)
+    raise BrokenInteraction("its headers are neither a mapping nor pairs")
 
 
 def _each(value: Any) -> Iterable[Any]:
     return value if isinstance(value, list) else (value,)
 
 
-def _pair(told: Any) -> tuple[str, str]:
-    match told:
+def _pair(raw: Any) -> tuple[str, str]:
+    match raw:
         case [name, value]:
-            return field(_line(name), _line(value))
+            return checked_header(_line(name), _line(value))
         case {"name": name, "value": value}:
-            return field(_line(name), _line(value))
+            return checked_header(_line(name), _line(value))
         case _:
-            raise Broken("its headers are neither a mapping nor pairs")
+            raise BrokenInteraction("its headers are neither a mapping nor pairs")
 
 
 def _line(value: Any) -> str:
-    """A header's text. Raises Broken."""
+    """Return the text of a header. Raises BrokenInteraction."""
     match value:
         case bytes():
             return value.decode("utf-8", "surrogateescape")
@@ -245,40 +267,40 @@ def _line(value: Any) -> str:
         case None:
             return ""
         case _:
-            raise Broken(f"a header's value is {_words(value)}")
+            raise BrokenInteraction(f"a header's value is {_description(value)}")
 
 
-def _body(told: Mapping[str, Any], side: str) -> tuple[bytes, tuple[str, ...]]:
-    if told.get("parsed_body") is not None:
-        return json_bytes(told["parsed_body"]), (RESERIALIZED,)
-    value = told.get("body", told.get("content"))
-    if is_typed(value):
-        return typed(value), (RESERIALIZED,) if value["type"] == "json" else ()
+def _body(raw: Mapping[str, Any], side: str) -> tuple[bytes, tuple[str, ...]]:
+    if raw.get("parsed_body") is not None:
+        return json_bytes(raw["parsed_body"]), (RESERIALIZED,)
+    value = raw.get("body", raw.get("content"))
+    if is_typed_body(value):
+        return typed_body(value), (RESERIALIZED,) if value["type"] == "json" else ()
     if isinstance(value, Mapping) and value.keys() == {"fields"} and isinstance(value["fields"], Mapping):
-        raise Broken(f"its {side}'s body was a form, of whose files only the names were kept")  # R's vcr
+        raise BrokenInteraction(f"its {side}'s body was a form, and only the names of its files were kept")  # R's vcr
     if isinstance(value, Mapping) and not value.keys() & {"string", "base64_string", "encoding"}:
         if not value:
             return b"", ()
         return json_bytes(value), (RESERIALIZED,)
     try:
         return _bytes(value), ()
-    except Broken as error:
-        raise Broken(f"its {side}'s body {error}") from None
+    except BrokenInteraction as error:
+        raise BrokenInteraction(f"its {side}'s body {error}") from None
 
 
-def _sent(headers: Headers, data: bytes) -> bytes:
-    """The body, also where it was kept as base64 without a word about it: VCR.py keeps so what httpx sent that is no text.
+def _sent_body(headers: Headers, data: bytes) -> bytes:
+    """Decode a body that was kept as base64 without a mark, as VCR.py does with binary bodies of httpx.
 
-    No form begins like that; of anything else the length that was sent tells.
+    A form is recognized by its beginning, any other body by its content-length.
     """
-    told = header(headers, "content-length") or ""
-    length = int(told) if told.isdecimal() and len(told) < 20 else None
+    raw = header(headers, "content-length") or ""
+    length = int(raw) if raw.isdecimal() and len(raw) < 20 else None
     form = data.startswith(b"LS") and (header(headers, "content-type") or "").startswith("multipart/")
     if not form and (length is None or not 0 < len(data) == -(-length // 3) * 4):
         return data
     try:
-        sent = _unbase64(data)
-    except Broken:
+        sent = _decode_base64(data)
+    except BrokenInteraction:
         return data
     return sent if (sent.startswith(b"--") if form else len(sent) == length) else data
 
@@ -294,39 +316,39 @@ def _bytes(value: Any) -> bytes:
         case list():
             return b"".join(map(_bytes, value))
         case {"base64_string": str() | bytes() as text}:
-            return _unbase64(text)
+            return _decode_base64(text)
         case {"string": text, "encoding": "base64"}:
-            return _unbase64(_bytes(text))
+            return _decode_base64(_bytes(text))
         case {"string": str(text), "encoding": str(encoding)} if encoding.upper() not in _BYTES:
-            return _encoded(text, encoding)
+            return _encode_text(text, encoding)
         case {"string": text}:
             return _bytes(text)
         case Mapping():
             return b""
         case _:
-            raise Broken(f"is {_words(value)}")
+            raise BrokenInteraction(f"is {_description(value)}")
 
 
 _BYTES = ("UTF-8", "US-ASCII", "ASCII", "ASCII-8BIT", "BINARY", "NONE")
-"""What Ruby calls the encodings whose text stands for its own bytes."""
+"""Ruby's names of the encodings in which the text is kept as it is."""
 
 
-def _encoded(text: str, encoding: str) -> bytes:
+def _encode_text(text: str, encoding: str) -> bytes:
     try:
         return text.encode(encoding)
     except (LookupError, UnicodeEncodeError):
-        # The text was read as UTF-8; its recorder may have meant something else, which nobody can tell any more.
+        # The text was read as UTF-8. If its recorder meant another encoding, that cannot be recovered.
         return text.encode()
 
 
-def _unbase64(text: str | bytes) -> bytes:
+def _decode_base64(text: str | bytes) -> bytes:
     try:
         return b64decode(b"".join((text.encode() if isinstance(text, str) else text).split()), validate=True)
     except (NotBase64, ValueError):
-        raise Broken("is not the base64 that it should be") from None
+        raise BrokenInteraction("is not valid base64") from None
 
 
-def _words(value: Any) -> str:
+def _description(value: Any) -> str:
     if isinstance(value, UnknownTag):
         return f"an object of its recorder ({_tag(value)})"
     return "missing" if value is None else repr(value)[:80]

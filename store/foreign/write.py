@@ -1,6 +1,6 @@
 """Write runs as VCR cassettes or HTTP archives, one exchange at a time.
 
-Both formats know whole answers only: what broke off, or is no HTTP, is left out and named. Bodies are the recorded bytes.
+Both formats can represent complete answers only. Other exchanges are skipped with a reason. Bodies are the recorded bytes.
 """
 
 import re
@@ -13,8 +13,8 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 import yaml
 
-from calls.codec.encoding import Undecodable, decode
-from calls.model import Body, Exchange, Headers, Request, Response, ended, header
+from calls.codec.encoding import Undecodable, decode_content
+from calls.model import Body, Exchange, Headers, Request, Response, client_outcome, header
 from store.bundle.bundle import Entry
 from store.bundle.trace import rfc3339_ns
 from store.foreign.contents import SkippedEntry
@@ -23,61 +23,61 @@ from store.foreign.har import WIRE
 
 @dataclass(slots=True)
 class Export:
-    """The pieces of one file, and what did not get into it."""
+    """Writes one file, and collects what was skipped."""
 
-    written: int = 0
+    exported: int = 0
     skipped: list[SkippedEntry] = field(default_factory=list)
 
     def vcr(self, entries: Iterable[Entry]) -> Iterator[bytes]:
-        """A cassette as VCR.py reads it."""
+        """Yield a cassette in the format of VCR.py."""
         yield b"interactions:\n"
-        for _, exchange, response in self._whole(entries, messages=False):
+        for _, exchange, response in self._whole_exchanges(entries, messages=False):
             made = {"request": _vcr_request(exchange.request), "response": _vcr_response(response)}
             yield _yaml([made])
-        if not self.written:
+        if not self.exported:
             yield b"  []\n"
         yield b"version: 1\n"
 
     def har(self, entries: Iterable[Entry], version: str) -> Iterator[bytes]:
-        """An HTTP archive of version 1.2."""
+        """Yield an HTTP archive of version 1.2."""
         creator = _json({"name": "Playhead", "version": version})
         yield b'{"log": {"version": "1.2", "creator": ' + creator + b', "pages": [], "entries": ['
-        for step, exchange, response in self._whole(entries, messages=True):
-            yield (b"," if self.written > 1 else b"") + b"\n" + _json(_entry(step, exchange, response))
+        for step, exchange, response in self._whole_exchanges(entries, messages=True):
+            yield (b"," if self.exported > 1 else b"") + b"\n" + _json(_entry(step, exchange, response))
         yield b"\n]}}\n"
 
-    def _whole(self, entries: Iterable[Entry], *, messages: bool) -> Iterator[tuple[int, Exchange, Response]]:
-        """Those that the format can hold, with their steps."""
+    def _whole_exchanges(self, entries: Iterable[Entry], *, messages: bool) -> Iterator[tuple[int, Exchange, Response]]:
+        """Yield the exchanges that the format can represent, with their steps."""
         for step, entry in enumerate(entries, 1):
             response = entry.exchange.response
-            why = _unfit(entry, messages=messages)
+            why = _skip_reason(entry, messages=messages)
             if why or response is None:
                 self.skipped.append(SkippedEntry(place=f"step {step}", reason=why or "it has no response"))
             else:
-                self.written += 1
+                self.exported += 1
                 yield step, entry.exchange, response
 
 
-def _unfit(entry: Entry, *, messages: bool) -> str | None:
+def _skip_reason(entry: Entry, *, messages: bool) -> str | None:
     exchange = entry.exchange
-    if exchange.truncated:
-        return "bytes of its bodies were not kept"
-    if is_conversation(exchange):
-        return None if messages else "it is a WebSocket, which a cassette cannot hold"
-    if not _whole(entry):
-        return f"its answer broke off ({exchange.outcome}), which this format cannot say"
+    if exchange.is_truncated:
+        return "its bodies were not recorded completely"
+    if is_websocket(exchange):
+        return None if messages else "it is a WebSocket, which a cassette cannot represent"
+    if not _is_whole(entry):
+        return f"its answer is incomplete ({exchange.outcome}), which this format cannot represent"
     return None
 
 
-def _whole(entry: Entry) -> bool:
-    """Whether the client had all of the answer."""
+def _is_whole(entry: Entry) -> bool:
+    """Whether the client received the whole answer."""
     exchange, call = entry.exchange, entry.call or {}
     if exchange.ended_at is None:
         return False
-    return ended(exchange, concluded=call.get("complete") is True) == "completed"
+    return client_outcome(exchange, answer_ended=call.get("complete") is True) == "completed"
 
 
-def is_conversation(exchange: Exchange) -> bool:
+def is_websocket(exchange: Exchange) -> bool:
     """Whether this is a WebSocket."""
     answer = exchange.response.body.chunks if exchange.response else ()
     return any(chunk.kind != "data" for chunk in (*exchange.request.body.chunks, *answer))
@@ -87,15 +87,17 @@ def is_conversation(exchange: Exchange) -> bool:
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc] # one of two bases
-    """Texts of several lines as blocks that a person can read, where YAML gives them back as they were."""
+    """Writes text of several lines as literal blocks, where YAML preserves it exactly."""
 
-    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - a cassette is reviewed: nothing stands for something else
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - aliases are hard to review
         return True
 
 
-# What a literal block keeps to the byte: lines without blanks at their ends, of characters that YAML does not escape.
-_SEEN: Final = r"\xa1-\u2027\u2030-\ud7ff\ue000-\ufefe"
-_BLOCK: Final = re.compile(rf"[!-~{_SEEN}](?:[ -~{_SEEN}]*[!-~{_SEEN}])?(?:\n(?:[ -~{_SEEN}]*[!-~{_SEEN}])?)+")
+# Text that a literal block preserves: lines without trailing blanks, of characters that YAML does not escape.
+_UNESCAPED: Final = r"\xa1-\u2027\u2030-\ud7ff\ue000-\ufefe"
+_BLOCK: Final = re.compile(
+    rf"[!-~{_UNESCAPED}](?:[ -~{_UNESCAPED}]*[!-~{_UNESCAPED}])?(?:\n(?:[ -~{_UNESCAPED}]*[!-~{_UNESCAPED}])?)+"
+)
 
 
 def _text(dumper: Any, text: str) -> Any:
@@ -108,7 +110,7 @@ _Dumper.add_representer(str, _text)
 
 def _yaml(value: Any) -> bytes:
     dumped: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1 << 30)
-    # libyaml ends a document after what could go on; here the next interaction does.
+    # libyaml adds an end marker after an open-ended scalar; here the next interaction follows.
     return (dumped.removesuffix("...\n") if dumped.endswith("\n...\n") else dumped).encode()
 
 
@@ -130,7 +132,7 @@ def _vcr_response(response: Response) -> dict[str, Any]:
 
 
 def _vcr_headers(headers: Headers) -> dict[str, list[str]]:
-    """By the first spelling of their names: VCR.py keeps them so."""
+    """Group the values by name, in the first spelling of each name, as VCR.py does."""
     found: dict[str, list[str]] = {}
     spelled: dict[str, str] = {}
     for name, value in headers:
@@ -139,7 +141,7 @@ def _vcr_headers(headers: Headers) -> dict[str, list[str]]:
 
 
 def _body(data: bytes) -> str | bytes:
-    """Text where it is text; VCR.py makes UTF-8 of it again."""
+    """Return a body as text where it is UTF-8; VCR.py encodes it again."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -159,7 +161,7 @@ def _entry(step: int, exchange: Exchange, response: Response) -> dict[str, Any]:
     first, last = exchange.first_byte_at, exchange.ended_at
     whole = None if first is None or last is None else last / 1_000_000
     wait = -1 if first is None else first / 1_000_000
-    told: dict[str, Any] = {
+    raw: dict[str, Any] = {
         "startedDateTime": rfc3339_ns(exchange.started_at)[:-4] + "Z",
         "time": whole or 0,
         "request": _har_request(exchange.request),
@@ -168,14 +170,14 @@ def _entry(step: int, exchange: Exchange, response: Response) -> dict[str, Any]:
         "timings": {"send": 0, "wait": wait, "receive": 0 if whole is None else whole - wait},
         "_step": step,
     }
-    if is_conversation(exchange):
-        told["_resourceType"] = "websocket"
-        told["_webSocketMessages"] = list(_messages(exchange, response))
-    return told
+    if is_websocket(exchange):
+        raw["_resourceType"] = "websocket"
+        raw["_webSocketMessages"] = list(_messages(exchange, response))
+    return raw
 
 
 def _har_request(request: Request) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    raw: dict[str, Any] = {
         "method": request.method,
         "url": request.url,
         "httpVersion": request.http_version or "unknown",
@@ -188,20 +190,20 @@ def _har_request(request: Request) -> dict[str, Any]:
         "headersSize": -1,
         "bodySize": len(request.body.data),
     }
-    if request.body.data and not _frames(request.body):
+    if request.body.data and not _has_frames(request.body):
         text, encoding, wire = _har_text(request.body.data, request.headers)
-        told["postData"] = {"mimeType": header(request.headers, "content-type") or "", "text": text, **wire}
+        raw["postData"] = {"mimeType": header(request.headers, "content-type") or "", "text": text, **wire}
         if encoding:
-            # HAR has no word for it here; ours begins with an underscore, as it asks.
-            told["postData"]["_encoding"] = encoding
-    return told
+            # HAR has no such member for requests; custom members begin with an underscore.
+            raw["postData"]["_encoding"] = encoding
+    return raw
 
 
 def _har_response(response: Response) -> dict[str, Any]:
-    data = b"" if _frames(response.body) else response.body.data
+    data = b"" if _has_frames(response.body) else response.body.data
     text, encoding, wire = _har_text(data, response.headers)
     content: dict[str, Any] = {
-        "size": len(_opened(data, response.headers)),
+        "size": len(_decompress(data, response.headers)),
         "mimeType": header(response.headers, "content-type") or "",
         "text": text,
         **({"encoding": encoding} if encoding else {}),
@@ -220,7 +222,7 @@ def _har_response(response: Response) -> dict[str, Any]:
     }
 
 
-def _frames(body: Body) -> bool:
+def _has_frames(body: Body) -> bool:
     return any(chunk.kind != "data" for chunk in body.chunks)
 
 
@@ -229,8 +231,8 @@ def _har_headers(headers: Headers) -> list[dict[str, str]]:
 
 
 def _har_text(data: bytes, headers: Headers) -> tuple[str, str | None, dict[str, str]]:
-    """A body as HAR shows it, how that is encoded, and the bytes of the wire where they were compressed."""
-    opened = _opened(data, headers)
+    """Return a body's text, the encoding of that text, and a member with the bytes of the wire if they were compressed."""
+    opened = _decompress(data, headers)
     wire = {} if opened is data else {WIRE: b64encode(data).decode()}
     try:
         return opened.decode(), None, wire
@@ -238,18 +240,18 @@ def _har_text(data: bytes, headers: Headers) -> tuple[str, str | None, dict[str,
         return b64encode(opened).decode(), "base64", wire
 
 
-def _opened(data: bytes, headers: Headers) -> bytes:
+def _decompress(data: bytes, headers: Headers) -> bytes:
     coding = header(headers, "content-encoding")
     if not data or coding is None:
         return data
     try:
-        return decode(data, coding)
+        return decode_content(data, coding)
     except Undecodable:
         return data
 
 
 def _messages(exchange: Exchange, response: Response) -> Iterator[dict[str, Any]]:
-    """In the order in which they came, as browsers write them."""
+    """Yield the messages of both sides in the order of time, as browsers write them."""
     sides = (("send", exchange.request.body), ("receive", response.body))
     both = [(chunk.at, side, chunk, body) for side, body in sides for chunk in body.chunks]
     for at, side, chunk, body in sorted(both, key=lambda one: one[0]):

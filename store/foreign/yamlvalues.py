@@ -1,8 +1,8 @@
 """Read YAML item by item as plain values: a file cannot create objects or exhaust memory.
 
-PyYAML's loaders build the whole document first, and libyaml's composer overruns the stack where brackets nest deeply.
-So values are built from the parser's events here: at most so deep, at most so much when aliases are written out, and
-what carries a tag that we do not know becomes an `Unknown`, which only its reader can refuse.
+PyYAML's loaders build the whole document first, and libyaml's composer overflows the stack where brackets nest deeply.
+Values are therefore built from the parser's events, with limits on the depth and on the size of expanded aliases. A value
+with an unknown tag becomes an `UnknownTag`, which its reader may refuse.
 """
 
 import re
@@ -16,49 +16,49 @@ import yaml
 from yaml.constructor import SafeConstructor
 
 _Parser: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""Asked for events only. Without libyaml they are the same, and come ten times slower."""
+"""Used for its events only. Without libyaml these are the same, and ten times slower."""
 
 type Value = bool | int | float | str | bytes | list[Value] | dict[Any, Value] | UnknownTag | None
 
 DEEPEST: Final = 100
 REPEATED: Final = 64 << 20
-"""Bytes and values that a document may come to by its aliases."""
+"""Bytes and values that the aliases of a document may expand to."""
 
-LISTED: Final = (
+STREAMED_LISTS: Final = (
     *("interactions", "http_interactions", "ws_interactions", "grpc_interactions"),
     *("requests", "responses"),
     *("Entries", "pairs"),
 )
-"""Members of the outermost mapping whose items are given one by one."""
+"""Members of the outermost mapping whose items are yielded one by one."""
 
 
 class BadYaml(ValueError):
-    """It is no YAML, or more than we take."""
+    """The file is not YAML, or exceeds a limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnknownTag:
-    """A value whose tag says that it is some object."""
+    """A value whose tag denotes an object."""
 
     tag: str
 
 
 def members(stream: IO[bytes] | bytes) -> Iterator[tuple[str, Value]]:
-    """The members of the outermost mapping, the items of the lists in `LISTED` one by one. Raises BadYaml on the way."""
+    """Yield the members of the outermost mapping, and the items of `STREAMED_LISTS` one by one. Raises BadYaml meanwhile."""
     try:
         yield from _Builder(_Parser(stream)).members()
     except yaml.YAMLError as error:
-        raise BadYaml(_words(error)) from None
+        raise BadYaml(_error_message(error)) from None
     except UnicodeDecodeError:
         raise BadYaml("it is not UTF-8") from None
 
 
-def _words(error: yaml.YAMLError) -> str:
+def _error_message(error: yaml.YAMLError) -> str:
     if isinstance(error, yaml.reader.ReaderError):
-        return "it is binary, or no text that we know"
+        return "it is binary, or text in an unsupported encoding"
     mark = getattr(error, "problem_mark", None)
     where = f" on line {mark.line + 1}" if mark else ""
-    return f"its YAML breaks off{where}: {getattr(error, 'problem', None) or error}"
+    return f"its YAML is invalid{where}: {getattr(error, 'problem', None) or error}"
 
 
 class _Builder:
@@ -78,14 +78,14 @@ class _Builder:
                 documents += 1
                 yield from (("interactions", item) for item in self._items(1) if isinstance(item, dict))
             elif not isinstance(event, (yaml.StreamStartEvent, yaml.DocumentStartEvent, yaml.DocumentEndEvent)):
-                raise BadYaml("it does not begin with a mapping, as a cassette of VCR does; give another file")
+                raise BadYaml("it does not begin with a mapping, as a VCR cassette does; choose another file")
         if not documents:
-            raise BadYaml("it holds nothing; save the cassette again")
+            raise BadYaml("it is empty; save the cassette again")
 
     def _members(self) -> Iterator[tuple[str, Value]]:
         while not isinstance(event := self._next(), yaml.MappingEndEvent):
             name, first = _name(self._value(event, 1)), self._next()
-            if name in LISTED and isinstance(first, yaml.SequenceStartEvent):
+            if name in STREAMED_LISTS and isinstance(first, yaml.SequenceStartEvent):
                 for item in self._items(2):
                     yield name, item
             else:
@@ -99,31 +99,31 @@ class _Builder:
             raise BadYaml(f"it is nested deeper than {DEEPEST} levels")
         before = self._weight
         if isinstance(event, yaml.AliasEvent):
-            return self._meant(event.anchor)
-        value = self._built(event, depth)
+            return self._resolve_alias(event.anchor)
+        value = self._build(event, depth)
         if event.anchor:
             self._anchors[event.anchor] = value, self._weight - before
         return value
 
-    def _meant(self, anchor: Any) -> Value:
+    def _resolve_alias(self, anchor: Any) -> Value:
         try:
             value, weight = self._anchors[anchor]
         except KeyError:
-            raise BadYaml(f"its alias *{anchor} stands for nothing before it") from None
+            raise BadYaml(f"its alias *{anchor} has no anchor before it") from None
         self._weight += weight
         self._repeated += weight
         if self._repeated > REPEATED:
-            raise BadYaml(f"its aliases come to more than {REPEATED:,} bytes when they are written out")
+            raise BadYaml(f"its aliases expand to more than {REPEATED:,} bytes")
         return value
 
-    def _built(self, event: Any, depth: int) -> Value:
+    def _build(self, event: Any, depth: int) -> Value:
         if isinstance(event, yaml.ScalarEvent):
             self._weight += len(event.value) + 1
             return _scalar(event)
         self._weight += 1
         if isinstance(event, yaml.SequenceStartEvent):
-            return _constructed(event.tag, list(self._items(depth + 1)))
-        return _constructed(event.tag, self._mapping(depth + 1))
+            return _construct(event.tag, list(self._items(depth + 1)))
+        return _construct(event.tag, self._mapping(depth + 1))
 
     def _items(self, depth: int) -> Iterator[Value]:
         while not isinstance(event := self._next(), yaml.SequenceEndEvent):
@@ -155,7 +155,7 @@ _TAG: Final = "tag:yaml.org,2002:"
 _TEXT: Final = frozenset((f"{_TAG}str", f"{_TAG}python/str", f"{_TAG}python/unicode", f"{_TAG}timestamp", "!"))
 _BINARY: Final = frozenset((f"{_TAG}binary", f"{_TAG}python/bytes", "!binary"))
 _NULL: Final = f"{_TAG}null"
-_MADE: Final[dict[str, Any]] = {
+_CONSTRUCTORS: Final[dict[str, Any]] = {
     f"{_TAG}int": SafeConstructor.construct_yaml_int,
     f"{_TAG}python/int": SafeConstructor.construct_yaml_int,
     f"{_TAG}python/long": SafeConstructor.construct_yaml_int,
@@ -169,24 +169,24 @@ _NUMBER_OR_WORD: Final = re.compile(r"[-+.0-9a-zA-Z~][-+.0-9a-zA-Z_:]{0,63}|")
 
 
 def _scalar(event: Any) -> Value:
-    tag = event.tag or (_plain(event.value) if event.implicit[0] else f"{_TAG}str")
+    tag = event.tag or (_implicit_tag(event.value) if event.implicit[0] else f"{_TAG}str")
     if tag in _TEXT:
         return str(event.value)
     if tag in _BINARY:
         return _bytes(event.value)
     if tag in (_NULL, f"{_TAG}python/none"):
         return None
-    if tag not in _MADE:
+    if tag not in _CONSTRUCTORS:
         return UnknownTag(tag)
     try:
-        made: Value = _MADE[tag](_constructor, yaml.ScalarNode(tag, event.value))
+        made: Value = _CONSTRUCTORS[tag](_constructor, yaml.ScalarNode(tag, event.value))
     except (ValueError, KeyError):
         return str(event.value)
     return made
 
 
-def _plain(text: str) -> str:
-    """The tag that a plain scalar has by its looks; times stay text."""
+def _implicit_tag(text: str) -> str:
+    """Return the tag that a plain scalar has by its text; times remain text."""
     if _NUMBER_OR_WORD.fullmatch(text):
         for tag, looks in yaml.SafeLoader.yaml_implicit_resolvers.get(text[:1], ()):
             if looks.match(text):
@@ -201,7 +201,7 @@ def _bytes(text: str) -> bytes:
         raise BadYaml("a !!binary value is not base64") from None
 
 
-# -- what VCR.py's own dumper wrote as objects, and is harmless when it is only read
+# -- objects that VCR.py's own dumper wrote, and that are harmless when they are only read
 
 _ISTR: Final = re.compile(r"tag:yaml\.org,2002:python/object/(?:apply|new):multidict\._?multidict(?:_py)?\.istr")
 _BUFFER: Final = f"{_TAG}python/object/new:_io.BytesIO"
@@ -209,7 +209,7 @@ _ITERATOR: Final = re.compile(r"tag:yaml\.org,2002:python/object/apply:(?:builti
 _COLLECTIONS: Final = frozenset((None, "!", f"{_TAG}seq", f"{_TAG}map", f"{_TAG}python/tuple", f"{_TAG}python/list"))
 
 
-def _constructed(tag: str | None, value: Value) -> Value:
+def _construct(tag: str | None, value: Value) -> Value:
     if tag in _COLLECTIONS or tag == f"{_TAG}python/dict":
         return value
     if _ISTR.fullmatch(str(tag)) or _ITERATOR.fullmatch(str(tag)):

@@ -1,10 +1,10 @@
 """Generations of a run, and sessions in mode `auto`.
 
-names                which generation is replayed, and what the next one is called
-build                build the next generation of a run
+names                which generation is replayed, and the name of the next one
+build                find the flaws of a recording that is to become a generation
 judging              decide whether an auto session becomes a generation
-auto_sessions        auto sessions of runs
+auto_sessions        end auto sessions
 auto_session_file    the file in which a worker describes an auto session
-fork_copies          ids for exchanges that a fork copies
-fork_point           the steps at which a run can be left
+fork_copies          ids for copied exchanges
+fork_point           the step at which a run can be resumed
 """

@@ -1,8 +1,8 @@
 """The file in which a worker describes an auto session to the store server.
 
-NAME.take     it lasts
-NAME.over     the store server wants it to end (the run's wrapper says that the run has)
-NAME.done     it has ended, with its report: here, by idleness, or with its worker
+NAME.take     the session is active
+NAME.over     the store server asks the worker to end it, because the run has ended
+NAME.done     the session has ended, and the file has its report
 """
 
 import hashlib
@@ -16,52 +16,52 @@ import msgspec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Take:
-    """What a worker says of a take."""
+class AutoSession:
+    """An auto session, as its worker describes it."""
 
     id: str
-    """What its clients name: the run itself, or a replay of it that has an id of its own."""
+    """The id in its clients' credentials: the run itself, or a replay of it with an id of its own."""
 
     run: str
     recording: str | None
-    """The run that answered: it, or its newest generation then. None: there was none."""
+    """The run that answered: the run itself, or its newest generation at that time. None without a recording."""
 
     candidate: str
-    """The run in which what went live was recorded; the run itself where that had no recording."""
+    """The run into which live exchanges were recorded; the run itself where it had no recording."""
 
     report: Mapping[str, Any] | None = None
-    """How the replay stood when it was over."""
+    """The replay's report at the end of the session."""
 
     succeeded: bool | None = None
-    """Whether the agent came to its good end, as its wrapper says; None where nobody knows."""
+    """Whether the agent succeeded, as its wrapper reports; None where it is not known."""
 
     up: str = ""
-    """Which `up` its worker was of."""
+    """The `up` that started its worker."""
 
     becomes: str | None = None
-    """The generation that is being made of it."""
+    """The generation that is being written from it."""
 
     def write(self, path: Path) -> None:
-        """Whole or not at all."""
-        # A worker and the store server may both write of one take.
+        """Write the file atomically."""
+        # The worker and the store server may both write the file of one session.
         part = path.with_suffix(f"{path.suffix}.{os.getpid()}")
         part.write_bytes(msgspec.json.encode(self))
         part.replace(path)
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
-        """The take in a file; None where there is none."""
+        """Read the session in a file; None where there is none."""
         try:
             return msgspec.json.decode(path.read_bytes(), type=cls)
         except (OSError, ValueError):
             return None
 
 
-def file(place: Path, take: Take, state: Literal["take", "over", "done"]) -> Path:
-    """Where a take is kept. Its id may have had another one, which is not settled yet."""
-    return place / f"{digest(take.id)}-{digest(take.candidate)[:8]}.{state}"
+def session_file(directory: Path, session: AutoSession, state: Literal["take", "over", "done"]) -> Path:
+    """Return the file of a session. The candidate is part of its name, as an earlier session of the id may not be settled yet."""
+    return directory / f"{name_digest(session.id)}-{name_digest(session.candidate)[:8]}.{state}"
 
 
-def digest(name: str) -> str:
-    """How an id stands in the name of a file."""
+def name_digest(name: str) -> str:
+    """Return the digest of an id that is used in file names."""
     return hashlib.sha256(name.encode()).hexdigest()[:24]

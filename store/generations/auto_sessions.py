@@ -1,8 +1,8 @@
-"""Auto sessions: what an agent does once in mode `auto`. What went live counts when the session has ended well.
+"""End auto sessions: what an agent does once in mode `auto`.
 
-What went live is recorded as a run of its own, the candidate. If nothing of it failed or was cut, it and what answered from
-the record become the run's next generation; else the run stays as it was. A take that we die over is settled again, with
-the same result.
+Live exchanges are recorded into a run of their own, the candidate. If none of them failed or was cut off, the candidate and
+the exchanges that answered from the record become the run's next generation; else the run does not change. If the store
+server dies meanwhile, it settles the session again, with the same result.
 """
 
 import asyncio
@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from calls.events import ReplayNoted
+from calls.events import ReplayReported
 from calls.model import Call, Exchange
-from store.database.connection import Database, DatabaseError, Unavailable
-from store.generations.auto_session_file import Take, digest
+from store.database.connection import Database, DatabaseError, DatabaseUnavailable
+from store.generations.auto_session_file import AutoSession, name_digest
 from store.generations.build import FLAWED
 from store.generations.judging import Judge
-from store.generations.names import OF
-from store.ingest.batch_writer import Ingest
+from store.generations.names import GENERATION_OF
+from store.ingest.batch_writer import BatchWriter
 from store.large.helper import Helper
 from store.large.jobs import HelperJob, JudgeJob, JudgeResult
 from store.query.exchanges import TooLarge
@@ -28,105 +28,109 @@ from store.query.runs import Runs
 
 log = logging.getLogger(__name__)
 
-PATIENCE = 5.0
-"""Seconds that a worker may take to end a take. One that is gone takes longer."""
+END_TIMEOUT = 5.0
+"""Seconds to wait for a worker to end a session, after which it counts as dead."""
 
-LOOK = 2.0
-"""Seconds between two looks for takes that have ended by themselves."""
+POLL_INTERVAL = 2.0
+"""Seconds between two searches for sessions that have ended by themselves."""
 
 
 @dataclass(slots=True, kw_only=True)
 class AutoSessionRuns:
-    """The store server's side: ends takes and lets them count."""
+    """The store server's side of auto sessions: ends them and lets them become generations."""
 
-    place: Path
+    directory: Path
     database: Database
-    ingest: Ingest
-    """One of our own: a batch of the store server's may be under way."""
+    ingest: BatchWriter
+    """A writer of its own, since the ingester may be writing a batch."""
 
     derive: Callable[[Exchange], Call]
-    settled: Callable[[float], Awaitable[bool]]
-    """Waits until all that was acknowledged is stored; whether it is."""
+    wait_until_settled: Callable[[float], Awaitable[bool]]
+    """Waits so many seconds until everything acknowledged is stored; returns whether it is."""
 
     now: Callable[[], int]
     helper: Helper | None = None
-    """The process that reads what is too large for this one; none where this one may open everything."""
+    """The helper process for exchanges that are too large for this one; None where this process may load everything."""
 
-    _one: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def run(self) -> None:
-        """Settle what has ended by itself, until cancelled."""
+        """Settle sessions that have ended by themselves, until cancelled."""
         while True:
-            await self.look()
-            await asyncio.sleep(LOOK)
+            await self.settle_finished()
+            await asyncio.sleep(POLL_INTERVAL)
 
-    async def look(self) -> None:
-        """Settle what has ended by itself. What cannot be now, is later."""
-        for path in sorted(self.place.glob("*.done")):
+    async def settle_finished(self) -> None:
+        """Settle sessions that have ended by themselves; after a database error, the rest is settled the next time."""
+        for path in sorted(self.directory.glob("*.done")):
             try:
                 await self._settle(path)
             except DatabaseError as error:
-                log.warning("a take is not settled yet: %s", error)
+                log.warning("an auto session cannot be settled yet: %s", error)
                 return
 
     async def end(self, name: str, *, succeeded: bool | None) -> Mapping[str, Any] | None:
-        """End a take and let it count if it is whole. Its report with what became of it; None where there is no take.
-        `succeeded`: whether the agent came to its good end; None where nobody knows."""
-        named = f"{digest(name)}-*"
-        for lasting in self.place.glob(f"{named}.take"):
-            if (take := Take.read(lasting)) is not None:
-                await self._over(replace(take, succeeded=succeeded), lasting)
-        told = None
-        for done in sorted(self.place.glob(f"{named}.done")):
-            told = await self._settle(done) or told
-        return told
+        """End a session and settle it. Return its report with the generation; None where there is no session.
 
-    async def _over(self, take: Take, lasting: Path) -> None:
-        """Have its worker end it."""
+        `succeeded` is whether the agent succeeded; None where it is not known.
+        """
+        named = f"{name_digest(name)}-*"
+        for lasting in self.directory.glob(f"{named}.take"):
+            if (session := AutoSession.read(lasting)) is not None:
+                await self._request_end(replace(session, succeeded=succeeded), lasting)
+        report = None
+        for done in sorted(self.directory.glob(f"{named}.done")):
+            report = await self._settle(done) or report
+        return report
+
+    async def _request_end(self, session: AutoSession, lasting: Path) -> None:
+        """Ask the worker to end the session, and wait until it has."""
         over = lasting.with_suffix(".over")
-        take.write(over)
+        session.write(over)
         lasting.unlink(missing_ok=True)  # noqa: ASYNC240 - one name of a small file
-        await _gone(over)
+        await _wait_until_gone(over)
         if over.exists():
-            # Nobody is there to end it.
-            take.write(over.with_suffix(".done"))
+            # The worker is gone: end it in its place.
+            session.write(over.with_suffix(".done"))
             over.unlink(missing_ok=True)
 
     async def _settle(self, path: Path) -> Mapping[str, Any] | None:
-        async with self._one:
-            if (take := Take.read(path)) is None or not await self.settled(PATIENCE):
+        async with self._lock:
+            if (take := AutoSession.read(path)) is None or not await self.wait_until_settled(END_TIMEOUT):
                 return None
-            judgement = await self._judged(take, path)
-            report = dict(take.report or await self._last_told(take))
+            judgement = await self._judge(take, path)
+            report = dict(take.report or await self._last_report(take))
             report.pop("answered_by", None)
             report["generation"] = {"run": judgement.run, "why": judgement.why}
-            await self.ingest.put((), replays=[ReplayNoted(take.id, json.dumps(report).encode())])
+            await self.ingest.write_batch((), replays=[ReplayReported(take.id, json.dumps(report).encode())])
             path.unlink(missing_ok=True)  # noqa: ASYNC240 - one name of a small file
             return report
 
-    async def _last_told(self, take: Take) -> Mapping[str, Any]:
-        """What a worker that died had told of a take, before that."""
-        told = await Runs(self.database).replay(take.id)
-        return json.loads(told) if told else {"id": take.id, "run": take.run}
+    async def _last_report(self, session: AutoSession) -> Mapping[str, Any]:
+        """Return the last report of a session whose worker died."""
+        report = await Runs(self.database).replay(session.id)
+        return json.loads(report) if report else {"id": session.id, "run": session.run}
 
-    async def _judged(self, take: Take, path: Path) -> JudgeResult:
-        """What it became; where exchanges of it are too large for this process, a helper process finds out."""
+    async def _judge(self, session: AutoSession, path: Path) -> JudgeResult:
+        """Decide what becomes of the session; in the helper process if its exchanges are too large for this one."""
         judge = Judge(self.ingest, self.derive, self.now, reads_large=self.helper is None)
         try:
-            return await judge.judged(take, path)
+            return await judge.judge(session, path)
         except TooLarge:
             assert self.helper is not None
             reply = await self.helper.run(HelperJob(judge=JudgeJob(file=str(path))))
         if reply.is_unavailable:
-            raise Unavailable(reply.failed or "Postgres is away.")
+            raise DatabaseUnavailable(reply.failed or "Postgres is not available.")
         if reply.judgement is None:
-            # Tried again, it would fail again.
-            await Runs(self.database).patch(take.candidate, labels={OF: take.run, FLAWED: reply.failed})
+            # A second attempt would fail as well.
+            await Runs(self.database).patch(
+                session.candidate, labels={GENERATION_OF: session.run, FLAWED: reply.failed}
+            )
         return reply.judgement or JudgeResult(why=reply.failed)
 
 
-async def _gone(path: Path) -> None:
-    """Wait until a worker has taken it away, or for so long as a living worker may take."""
-    deadline = asyncio.get_running_loop().time() + PATIENCE
+async def _wait_until_gone(path: Path) -> None:
+    """Wait until the worker has removed the file, at most `END_TIMEOUT`."""
+    deadline = asyncio.get_running_loop().time() + END_TIMEOUT
     while path.exists() and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110, ASYNC240 - another process takes it
         await asyncio.sleep(0.02)

@@ -1,14 +1,14 @@
-"""Find where a run can be left: after the last complete answer."""
+"""Find the step at which a run can be resumed: the last one with a complete answer."""
 
 from collections.abc import Callable, Iterable
 
 from calls.model import Call, Exchange
 
 
-def last_whole(exchanges: Iterable[Exchange], derive: Callable[[Exchange], Call]) -> int:
-    """The last step of a run, given in step order, whose answer came to its end, by its own mark or by HTTP's.
+def last_complete_step(exchanges: Iterable[Exchange], derive: Callable[[Exchange], Call]) -> int:
+    """Return the last step with a complete answer; 0 where there is none. The exchanges are given in step order.
 
-    What was under way when an agent stopped is to be asked again.
+    Requests that were under way when the agent stopped are sent again.
     """
     whole = (step for step, exchange in enumerate(exchanges, 1) if derive(exchange).complete)
     return max(whole, default=0)

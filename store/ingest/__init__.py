@@ -1,11 +1,11 @@
-"""From the spool to the tables.
+"""Read the spools and write exchanges, calls, gaps and reports to the tables.
 
 ingester               drain all spools of a data directory
 drain                  drain one spool
-open_exchange_files    keep long exchanges on disk until they end
+open_exchange_files    park long or large open exchanges in files until they end
 batch_writer           write exchanges, calls, gaps and reports in batches
-insert_rows            the rows that are inserted
+insert_rows            make the rows and the statements that insert them
 derive_call            derive the call of an exchange
-dedup_cache            what a run has stored already
-partitions             daily partitions of the large tables
+dedup_cache            remember what a run has stored, to write only new content
+partitions             create daily partitions of the large tables
 """

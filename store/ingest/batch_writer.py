@@ -1,8 +1,9 @@
 """Write exchanges, calls, gaps and replay reports to Postgres in batches; writing twice has one result.
 
-All ids are made before, every INSERT lets an existing row stand, so a batch that was sent twice (a killed store server, a lost
-answer to COMMIT) is stored once. Whatever `put` returned from is committed. A row that Postgres will not take is found
-by halving its batch and kept in `gaps` with its evidence: one bad exchange never holds up the others, and is never lost.
+All ids exist before the batch is written and every INSERT leaves an existing row unchanged, so a batch that is sent twice
+(after a killed store server or a lost answer to COMMIT) is stored once. When `write_batch` returns, the batch is committed.
+A row that Postgres rejects is found by halving its batch and stored in `gaps` with its evidence, so one bad exchange
+neither delays the others nor is lost.
 """
 
 import asyncio
@@ -15,46 +16,46 @@ from typing import NamedTuple
 
 import asyncpg
 
-from calls.events import Gap, ReplayNoted
+from calls.events import Gap, ReplayReported
 from calls.model import Exchange
-from store.database.blobs import Element, ElementPlace, Primer, elements, pack, plan
-from store.database.connection import BadValue, Database, Unavailable
-from store.database.rows import clean, encoded_head
+from store.database.blobs import Element, ElementPlace, Primer, pack, plan_form, split_elements
+from store.database.connection import BadValue, Database, DatabaseUnavailable
+from store.database.rows import encode_head, storable_text
 from store.ingest.dedup_cache import DedupCache, Scope
 from store.ingest.insert_rows import (
-    EMPTY_RUNS,
+    DELETE_EMPTY_RUNS,
+    FETCH_RUNS,
     ID,
     INSERT_CALL,
     INSERT_EXCHANGE,
     INSERT_GAP,
     INSERT_PART,
-    LEAVES,
-    MALFORMED,
-    RUNS_OF,
+    MALFORMED_ERRORS,
+    MOVE_STATEMENTS,
     UPSERT_REPLAY,
     DerivedExchange,
     call_row,
     exchange_row,
     gap_row,
-    quarantine,
-    run_name,
+    quarantine_gap,
+    validate_run_name,
 )
 from store.ingest.partitions import Partitions, day_of
 
-__all__ = ["BatchResult", "DerivedExchange", "Ingest"]
+__all__ = ["BatchResult", "BatchWriter", "DerivedExchange"]
 
 log = logging.getLogger(__name__)
 
-PAUSES = (0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
-"""Seconds between tries when a transaction was in another's way."""
+RETRY_PAUSES = (0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
+"""Seconds between attempts of a transaction that conflicts with another."""
 
-PASSING = (
+TRANSIENT_ERRORS = (
     asyncpg.SerializationError,
     asyncpg.DeadlockDetectedError,
     asyncpg.InvalidCachedStatementError,
     asyncpg.OutdatedSchemaCacheError,
 )
-POISON = (
+BAD_ROW_ERRORS = (
     BadValue,
     asyncpg.DataError,
     asyncpg.IntegrityConstraintViolationError,
@@ -64,218 +65,226 @@ POISON = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchResult:
-    """What became of a batch."""
+    """What was stored of a batch."""
 
     exchanges: int
     quarantined: tuple[Gap, ...]
 
 
-class _Ready(NamedTuple):
-    """An exchange with all of its row that does not depend on what was stored before."""
+class _PreparedExchange(NamedTuple):
+    """An exchange with the parts of its row that do not depend on stored content."""
 
-    kept: DerivedExchange
+    derived: DerivedExchange
     scope: Scope
-    cut: tuple[Element, ...]
+    elements: tuple[Element, ...]
     head: bytes
     exchange: tuple[object, ...]
     call: tuple[object, ...] | None
 
 
 @dataclass(slots=True)
-class _Fresh:
-    """What a transaction brings of a run."""
+class _NewContent:
+    """New content of a run that a transaction stores."""
 
     places: dict[bytes, ElementPlace] = field(default_factory=dict)
     primer: Primer | None = None
 
 
-class _Life(NamedTuple):
-    """What a batch says about a run."""
+class _RunTimes(NamedTuple):
+    """The times of a run that a batch may change."""
 
     started_at: int
     newest_at: int
     active_at: int
 
 
-class Ingest:
-    """The one way into the tables. One at a time: `put` is not for concurrent use."""
+class BatchWriter:
+    """Writes batches to the tables, one at a time: `write_batch` must not be called concurrently."""
 
     def __init__(self, database: Database, *, project: str = "default", profile: str | None = None) -> None:
         self._database = database
         self._project = project
         self._profile = profile
         self._partitions = Partitions(database)
-        self._known = DedupCache()
+        self._dedup_cache = DedupCache()
 
     @property
     def database(self) -> Database:
-        """Where it all goes."""
+        """The database that is written to."""
         return self._database
 
     @property
     def project(self) -> str:
-        """Whose it is."""
+        """The project that the rows belong to."""
         return self._project
 
-    async def ahead(self, today: dt.date) -> None:
-        """Make the partitions of the days around today, so that midnight costs nothing."""
-        await self._partitions.ahead(today)
+    async def create_upcoming_partitions(self, today: dt.date) -> None:
+        """Create the partitions of the days around today, so that no batch has to wait for one after midnight."""
+        await self._partitions.create_upcoming(today)
 
-    async def put(
-        self, batch: Sequence[DerivedExchange], gaps: Sequence[Gap] = (), replays: Sequence[ReplayNoted] = ()
+    async def write_batch(
+        self, batch: Sequence[DerivedExchange], gaps: Sequence[Gap] = (), replays: Sequence[ReplayReported] = ()
     ) -> BatchResult:
-        """Store all of it and commit. Raises `Unavailable` while Postgres is away: then send the same again."""
-        ready: list[_Ready] = []
+        """Store the batch and commit. Raises `DatabaseUnavailable`: then write the same batch again."""
+        prepared: list[_PreparedExchange] = []
         refused: list[tuple[DerivedExchange, str]] = []
-        for kept in batch:
+        for derived in batch:
             try:
-                ready.append(self._prepared(kept))
-            except MALFORMED as error:
-                refused.append((kept, str(error)))
-        await self._partitions.ensure(one.scope[1] for one in ready)
-        refused += await self._store(ready)
-        quarantined = tuple(quarantine(kept, reason) for kept, reason in refused)
-        told = [(gap, None) for gap in gaps]
-        await self._note(told + [(gap, kept) for gap, (kept, _) in zip(quarantined, refused, strict=True)], replays)
+                prepared.append(self._prepare_or_drop_call(derived))
+            except MALFORMED_ERRORS as error:
+                refused.append((derived, str(error)))
+        await self._partitions.create_missing(one.scope[1] for one in prepared)
+        refused += await self._store(prepared)
+        quarantined = tuple(quarantine_gap(derived, reason) for derived, reason in refused)
+        new_gaps = [(gap, derived) for gap, (derived, _) in zip(quarantined, refused, strict=True)]
+        await self._write_gaps_and_replays([*((gap, None) for gap in gaps), *new_gaps], replays)
         return BatchResult(exchanges=len(batch) - len(refused), quarantined=quarantined)
 
-    def _prepared(self, kept: DerivedExchange) -> _Ready:
-        """With nothing derived, where a mistake of ours stands in the way: its evidence is stored all the same."""
+    def _prepare_or_drop_call(self, derived: DerivedExchange) -> _PreparedExchange:
+        """Prepare an exchange. If a bug makes its call no valid row, prepare its evidence without the call."""
         try:
-            return self._prepare(kept)
-        except MALFORMED:
+            return self._prepare(derived)
+        except MALFORMED_ERRORS:
             raise
         except Exception:
-            log.exception("what exchange %s means could not be made a row; its evidence is kept", kept.exchange.id)
-            return self._prepare(replace(kept, call=None, cost=None))
+            log.exception(
+                "no row could be made of the call of exchange %s; its evidence is stored", derived.exchange.id
+            )
+            return self._prepare(replace(derived, call=None, cost=None))
 
-    def _prepare(self, kept: DerivedExchange) -> _Ready:
-        exchange = kept.exchange
-        scope = (run_name(exchange.run), day_of(exchange.id))
-        cut = () if exchange.request.body.truncated else elements(exchange.request.body.data)
-        row = exchange_row(exchange, self._project, kept.call, is_large=kept.summary is not None)
-        head = encoded_head(exchange)
-        return _Ready(kept, scope, cut, head, row, call_row(kept, kept.call, self._project) if kept.call else None)
+    def _prepare(self, derived: DerivedExchange) -> _PreparedExchange:
+        exchange = derived.exchange
+        scope = (validate_run_name(exchange.run), day_of(exchange.id))
+        elements = () if exchange.request.body.truncated else split_elements(exchange.request.body.data)
+        row = exchange_row(exchange, self._project, derived.call, is_large=derived.summary is not None)
+        head = encode_head(exchange)
+        call = call_row(derived, derived.call, self._project) if derived.call else None
+        return _PreparedExchange(derived, scope, elements, head, row, call)
 
-    async def _store(self, ready: Sequence[_Ready]) -> list[tuple[DerivedExchange, str]]:
-        """Commit them, and return those that cannot be."""
-        if not ready:
+    async def _store(self, prepared: Sequence[_PreparedExchange]) -> list[tuple[DerivedExchange, str]]:
+        """Commit the exchanges; return those that Postgres rejects, each with the reason."""
+        if not prepared:
             return []
         try:
-            await self._patiently(ready)
-        except POISON as error:
-            if len(ready) == 1:
-                return [(ready[0].kept, str(error))]
-            half = len(ready) // 2
-            return await self._store(ready[:half]) + await self._store(ready[half:])
+            await self._commit_with_retries(prepared)
+        except BAD_ROW_ERRORS as error:
+            if len(prepared) == 1:
+                return [(prepared[0].derived, str(error))]
+            half = len(prepared) // 2
+            return await self._store(prepared[:half]) + await self._store(prepared[half:])
         return []
 
-    async def _patiently(self, ready: Sequence[_Ready]) -> None:
-        for pause in PAUSES:
+    async def _commit_with_retries(self, prepared: Sequence[_PreparedExchange]) -> None:
+        for pause in RETRY_PAUSES:
             try:
-                return await self._commit(ready)
-            except PASSING:
+                return await self._commit(prepared)
+            except TRANSIENT_ERRORS:
                 await asyncio.sleep(pause)
-        raise Unavailable("Postgres could not order our writes among those of others.")
+        raise DatabaseUnavailable("The transaction conflicted with others too often.")
 
-    async def _commit(self, ready: Sequence[_Ready]) -> None:
-        """One transaction. What it brings is learnt when it has committed, not before."""
-        fresh: dict[Scope, _Fresh] = {}
-        async with self._database.raw() as connection, connection.transaction():
-            # First of all, because it locks the runs: who deletes one waits, or has done so before we look.
-            lives = await self._open_runs(connection, _lives(one.kept.exchange for one in ready))
-            rows, parts = self._plan(ready, lives, fresh)
-            left = [(kept.exchange.id, kept.was, kept.exchange.run) for kept, *_ in ready if kept.was]
-            for leave in LEAVES if left else ():
-                await connection.execute(leave, self._project, *map(list, zip(*left, strict=True)))
+    async def _commit(self, prepared: Sequence[_PreparedExchange]) -> None:
+        """Write the exchanges in one transaction, and remember its content once it is committed."""
+        fresh: dict[Scope, _NewContent] = {}
+        async with self._database.connection() as connection, connection.transaction():
+            # First, because it locks the runs: a process that deletes one either waits or has finished before.
+            incarnations = await self._open_runs(connection, _run_times(one.derived.exchange for one in prepared))
+            rows, parts = self._plan_rows(prepared, incarnations, fresh)
+            moves = [(one.exchange.id, one.previous_run, one.exchange.run) for one, *_ in prepared if one.previous_run]
+            for statement in MOVE_STATEMENTS if moves else ():
+                await connection.execute(statement, self._project, *map(list, zip(*moves, strict=True)))
             if parts:
                 await connection.executemany(INSERT_PART, parts)
             await connection.executemany(INSERT_EXCHANGE, rows)
-            if calls := [one.call for one in ready if one.call]:
+            if calls := [one.call for one in prepared if one.call]:
                 await connection.executemany(INSERT_CALL, calls)
-            if left:
-                await connection.execute(EMPTY_RUNS, self._project, [was for _, was, _ in left])
-        for scope, brought in fresh.items():
-            self._known.learn(scope, lives[scope[0]], brought.places, brought.primer)
+            if moves:
+                await connection.execute(DELETE_EMPTY_RUNS, self._project, [previous for _, previous, _ in moves])
+        for scope, content in fresh.items():
+            self._dedup_cache.remember(scope, incarnations[scope[0]], content.places, content.primer)
 
-    def _plan(
+    def _plan_rows(
         self,
-        ready: Sequence[_Ready],
-        lives: dict[str, uuid.UUID],
-        fresh: dict[Scope, _Fresh],
+        prepared: Sequence[_PreparedExchange],
+        incarnations: dict[str, uuid.UUID],
+        fresh: dict[Scope, _NewContent],
     ) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:
-        """The rows of exchanges and of new parts. `fresh` gains what this transaction makes."""
+        """The rows of the exchanges and of new parts. The content of the new parts is added to `fresh`."""
         rows: list[tuple[object, ...]] = []
         parts: list[tuple[object, ...]] = []
-        for one in ready:
-            exchange, before = one.kept.exchange, self._known.of(one.scope, lives[one.scope[0]])
-            head, body, answer = one.head, exchange.request.body.data, exchange.response
-            seen = before.seen or one.scope in fresh
-            mine = fresh.setdefault(one.scope, _Fresh())
-            primer = mine.primer or before.primer
-            if primer is None and seen:
-                primer = mine.primer = Primer.of(head, body)
+        for one in prepared:
+            exchange = one.derived.exchange
+            stored = self._dedup_cache.stored_content(one.scope, incarnations[one.scope[0]])
+            body, response = exchange.request.body.data, exchange.response
+            is_first = not stored.is_stored and one.scope not in fresh
+            new = fresh.setdefault(one.scope, _NewContent())
+            primer = new.primer or stored.primer
+            if primer is None and not is_first:
+                primer = new.primer = Primer.create(one.head, body)
                 parts.append((self._project, *one.scope, primer.part, pack(primer.data)))
-            made = plan(body, one.cut, _either(mine.places, before.places), primer)
-            packed = pack(head, primer), None if answer is None else pack(answer.body.data, primer)
-            rows.append((*one.exchange, *packed, made.form))
-            parts += [(self._project, *one.scope, part, form) for part, form in made.parts.items()]
-            mine.places.update(made.places)
+            plan = plan_form(body, one.elements, _place_finder(new.places, stored.places), primer)
+            packed = pack(one.head, primer), None if response is None else pack(response.body.data, primer)
+            rows.append((*one.exchange, *packed, plan.form))
+            parts += [(self._project, *one.scope, part, form) for part, form in plan.parts.items()]
+            new.places.update(plan.places)
         return rows, parts
 
-    async def _open_runs(self, connection: asyncpg.Connection, lives: dict[str, _Life]) -> dict[str, uuid.UUID]:
-        """Make or touch the runs, in one order for everybody; returns their incarnations."""
-        names = sorted(lives)
-        columns = [list(column) for column in zip(*(lives[name] for name in names), strict=True)]
+    async def _open_runs(self, connection: asyncpg.Connection, times: dict[str, _RunTimes]) -> dict[str, uuid.UUID]:
+        """Create or update the runs, always in the same order; return their incarnations."""
+        names = sorted(times)
+        columns = [list(column) for column in zip(*(times[name] for name in names), strict=True)]
         rows = await connection.fetch(OPEN_RUNS, self._project, uuid.uuid4(), self._profile, names, *columns)
         return {row["id"]: row["incarnation"] for row in rows}
 
-    async def _note(self, gaps: Sequence[tuple[Gap, DerivedExchange | None]], replays: Sequence[ReplayNoted]) -> None:
+    async def _write_gaps_and_replays(
+        self, gaps: Sequence[tuple[Gap, DerivedExchange | None]], replays: Sequence[ReplayReported]
+    ) -> None:
         if not gaps and not replays:
             return
-        replay_rows = [(self._project, clean(noted.replay), pack(noted.report)) for noted in replays]
-        async with self._database.raw() as connection, connection.transaction():
+        replay_rows = [(self._project, storable_text(replay.replay), pack(replay.report)) for replay in replays]
+        async with self._database.connection() as connection, connection.transaction():
             if gaps:
-                runs = await self._runs_of(connection, [gap.exchange for gap, _ in gaps])
-                gap_rows = [gap_row(gap, kept, self._project, runs.get(gap.exchange)) for gap, kept in gaps]
-                await self._open_runs(connection, _gap_lives(gap_rows))
+                runs = await self._runs_by_exchange(connection, [gap.exchange for gap, _ in gaps])
+                gap_rows = [gap_row(gap, derived, self._project, runs.get(gap.exchange)) for gap, derived in gaps]
+                await self._open_runs(connection, _gap_run_times(gap_rows))
                 await connection.executemany(INSERT_GAP, gap_rows)
             if replay_rows:
                 await connection.executemany(UPSERT_REPLAY, replay_rows)
 
-    async def _runs_of(self, connection: asyncpg.Connection, ids: Iterable[str | None]) -> dict[str | None, str]:
-        """The runs that these exchanges were filed under: what is told of one belongs where it is."""
-        named = [one for one in ids if one and ID.fullmatch(one)]
-        rows = await connection.fetch(RUNS_OF, self._project, named) if named else []
+    async def _runs_by_exchange(
+        self, connection: asyncpg.Connection, ids: Iterable[str | None]
+    ) -> dict[str | None, str]:
+        """The runs that these exchanges are in, so that a gap is stored in the run of its exchange."""
+        valid = [one for one in ids if one and ID.fullmatch(one)]
+        rows = await connection.fetch(FETCH_RUNS, self._project, valid) if valid else []
         return {str(row["id"]): row["run"] for row in rows}
 
 
-def _either(
-    fresh: Mapping[bytes, ElementPlace], known: Mapping[bytes, ElementPlace]
+def _place_finder(
+    fresh: Mapping[bytes, ElementPlace], stored: Mapping[bytes, ElementPlace]
 ) -> Callable[[bytes], ElementPlace | None]:
-    return lambda element: fresh.get(element) or known.get(element)
+    return lambda element: fresh.get(element) or stored.get(element)
 
 
-def _lives(exchanges: Iterable[Exchange]) -> dict[str, _Life]:
-    lives: dict[str, _Life] = {}
+def _run_times(exchanges: Iterable[Exchange]) -> dict[str, _RunTimes]:
+    times: dict[str, _RunTimes] = {}
     for one in exchanges:
-        seen = _Life(one.started_at, one.started_at, one.started_at + (one.ended_at or one.first_byte_at or 0))
-        lives[one.run] = _joined(lives.get(one.run, seen), seen)
-    return lives
+        new = _RunTimes(one.started_at, one.started_at, one.started_at + (one.ended_at or one.first_byte_at or 0))
+        times[one.run] = _merge_times(times.get(one.run, new), new)
+    return times
 
 
-def _gap_lives(rows: Sequence[tuple[object, ...]]) -> dict[str, _Life]:
-    lives: dict[str, _Life] = {}
+def _gap_run_times(rows: Sequence[tuple[object, ...]]) -> dict[str, _RunTimes]:
+    times: dict[str, _RunTimes] = {}
     for _, _, run, happened_at, *_ in rows:
         assert isinstance(run, str)
         assert isinstance(happened_at, int)
-        seen = _Life(happened_at, happened_at, happened_at)
-        lives[run] = _joined(lives.get(run, seen), seen)
-    return lives
+        new = _RunTimes(happened_at, happened_at, happened_at)
+        times[run] = _merge_times(times.get(run, new), new)
+    return times
 
 
-def _joined(one: _Life, other: _Life) -> _Life:
-    return _Life(
+def _merge_times(one: _RunTimes, other: _RunTimes) -> _RunTimes:
+    return _RunTimes(
         min(one.started_at, other.started_at),
         max(one.newest_at, other.newest_at),
         max(one.active_at, other.active_at),
@@ -291,7 +300,7 @@ ON CONFLICT (project, id) DO UPDATE SET
     newest_at = greatest(runs.newest_at, excluded.newest_at),
     active_at = greatest(runs.active_at, excluded.active_at),
     profile = coalesce(runs.profile, excluded.profile),
-    -- A request after its end opens a run again.
+    -- A request after the end of a run opens it again.
     ended_at = CASE WHEN excluded.newest_at <= runs.ended_at THEN runs.ended_at END
 RETURNING id, incarnation
 """

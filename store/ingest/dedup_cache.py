@@ -1,7 +1,7 @@
 """Remember what a run has stored already, so that only new content is written.
 
-A cache: what it forgets is stored a second time, no more. What it holds must be true, so it learns only what is
-committed, and drops a run whose incarnation is another one than it remembers (the run was deleted, with its parts).
+Forgotten content is stored a second time, which costs only space. Remembered content must exist, so the cache remembers only
+what is committed, and drops a run whose incarnation has changed (the run was deleted, with its parts).
 """
 
 import datetime as dt
@@ -19,11 +19,11 @@ type Scope = tuple[str, dt.date]
 
 
 PRIMER_WEIGHT = 50
-"""A primer counts as so many places: it is 4 KiB."""
+"""The weight of a primer, which has 4 KiB, in places."""
 
 
 @dataclass(slots=True)
-class _Entry:
+class _RunContent:
     incarnation: uuid.UUID
     places: dict[bytes, ElementPlace]
     primer: Primer | None = None
@@ -33,42 +33,42 @@ class _Entry:
         return 1 + len(self.places) + (PRIMER_WEIGHT if self.primer else 0)
 
 
-class Before(NamedTuple):
-    """What a run has brought before."""
+class StoredContent(NamedTuple):
+    """What is stored of a run."""
 
     places: Mapping[bytes, ElementPlace]
     primer: Primer | None
-    seen: bool
-    """Whether anything of it is stored."""
+    is_stored: bool
+    """Whether anything is stored."""
 
 
-_NOTHING: Final = Before(MappingProxyType({}), None, seen=False)
+_NOTHING: Final = StoredContent(MappingProxyType({}), None, is_stored=False)
 
 
 class DedupCache:
-    """The places of elements, by run and day; the runs that were quiet longest are forgotten first."""
+    """The places of elements by run and day. The least recently used runs are forgotten first."""
 
     def __init__(self, limit: int = 200_000) -> None:
         self._limit = limit
         self._size = 0
-        self._entries: OrderedDict[Scope, _Entry] = OrderedDict()
+        self._entries: OrderedDict[Scope, _RunContent] = OrderedDict()
 
-    def of(self, scope: Scope, incarnation: uuid.UUID) -> Before:
-        """Where the elements of this run are kept, and what to compress with."""
+    def stored_content(self, scope: Scope, incarnation: uuid.UUID) -> StoredContent:
+        """The places of the elements of a run, and the primer to compress with."""
         entry = self._entries.get(scope)
         if entry is None or entry.incarnation != incarnation:
             return _NOTHING
         self._entries.move_to_end(scope)
-        return Before(entry.places, entry.primer, seen=True)
+        return StoredContent(entry.places, entry.primer, is_stored=True)
 
-    def learn(
+    def remember(
         self, scope: Scope, incarnation: uuid.UUID, places: Mapping[bytes, ElementPlace], primer: Primer | None = None
     ) -> None:
         """Remember places and a primer whose parts are committed."""
         entry = self._entries.get(scope)
         if entry is None or entry.incarnation != incarnation:
             self._forget(scope)
-            entry = self._entries[scope] = _Entry(incarnation, {})
+            entry = self._entries[scope] = _RunContent(incarnation, {})
             self._size += entry.weight
         before = entry.weight
         entry.places.update(places)

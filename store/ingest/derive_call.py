@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
-from calls.derive import derive
+from calls.derive import derive_call
 from calls.keys.profile import Profiles
 from calls.model import Call, Exchange
 from calls.redaction.call import Clean, clean_call
 
 
 def deriver(profiles: Profiles, clean: Clean) -> Callable[[Exchange], Call]:
-    """Derives under these profiles; `clean` takes secrets out of a text."""
-    return lambda exchange: clean_call(derive(exchange, profiles), clean)
+    """Return a function that derives a call under these profiles and redacts it with `clean`."""
+    return lambda exchange: clean_call(derive_call(exchange, profiles), clean)

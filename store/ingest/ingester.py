@@ -1,10 +1,11 @@
 """Drain every spool of a data directory into Postgres.
 
-One pass looks at each spool in turn: gather events, derive calls, store the batch, and only then let the spool forget
-it. While Postgres is away the batch in hand waits and the spools grow; workers notice nothing. A spool whose worker is dead
-is drained, what it left open is stored as cut with a gap, and its directory is removed.
+Each pass handles every spool in turn: gather events, derive calls, store the batch, and only then commit the spool's
+position. While Postgres is unavailable the current batch waits and the spools grow; workers are not affected. A spool whose
+worker is dead is drained, its open exchanges are stored as cut off with a gap, and its directory is removed.
 
-What is lost if we die now: nothing. Whatever was not committed is read again, and stored once because ids are the worker's.
+What is lost if the process dies: nothing. Events whose position was not committed are read again, and their exchanges are
+stored once because the worker has assigned the ids.
 """
 
 import asyncio
@@ -19,45 +20,45 @@ from pathlib import Path
 
 from calls.events import Gap
 from calls.model import Call, Exchange, UnknownFormat
-from store import report_sequence as news
-from store.attribution.grouping import Grouping
-from store.attribution.run_assignment import filed
+from store import report_sequence
+from store.attribution.grouping import RunGrouping
+from store.attribution.run_assignment import assign_run
 from store.database.connection import DatabaseError
-from store.embedded.postgres import NoPostgres
-from store.ingest.batch_writer import DerivedExchange, Ingest
-from store.ingest.drain import DAMAGED, Drain, DrainResult
-from store.large.memory import trim
-from store.large.queue import LargeQueue, Runner
-from store.large.storing import InProcess
-from store.prices import cost
+from store.embedded.postgres import EmbeddedPostgresError
+from store.ingest.batch_writer import BatchWriter, DerivedExchange
+from store.ingest.drain import DAMAGED_DIRECTORY, Drain, DrainResult
+from store.large.memory import trim_heap
+from store.large.queue import JobRunner, LargeQueue
+from store.large.storing import InProcessRunner
+from store.prices import call_cost
 from store.spool import Position
 from store.spool.place import spool_directories
 from store.worker_counters import WorkerCounters
 
 log = logging.getLogger(__name__)
 
-HELD = 32 << 20
-"""What open exchanges in memory weigh at most, over all spools; more are parked on disk."""
+MAX_OPEN_WEIGHT = 32 << 20
+"""Weight of open exchanges in memory at most, over all spools; others are parked on disk."""
 
 TRIM_EVERY = 5.0
-"""Seconds between two times that freed memory is given back to the system, where something was stored."""
+"""Seconds after storing something until freed memory is returned to the system."""
 
 COMMIT_EVERY = 1.0
-"""Seconds between two syncs of a spool's cursor: what is read again after a crash was stored in this time."""
+"""Seconds between two syncs of a spool's cursor; after a crash, at most this much is read again."""
 
-REST = (0.02, 0.25)
-"""Seconds between two looks at the spools: just after there was something, and when nothing has come for a while."""
+PASS_PAUSES = (0.02, 0.25)
+"""Seconds between two passes: after one that stored something, and at most, while nothing comes."""
 
-PATIENCE = (0.1, 5.0)
-"""Seconds between two tries while Postgres is away: at first, and at most."""
+RETRY_PAUSES = (0.1, 5.0)
+"""Seconds between two attempts while Postgres is unavailable: at first, and at most."""
 
-LAST_LOOK = 2.0
-"""Seconds that a stopping store server goes on draining what workers write meanwhile."""
+STOP_TIMEOUT = 2.0
+"""Seconds for which a stopping store server continues to drain what workers write meanwhile."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """What one store server has done since it started."""
+    """What a store server has counted since it started."""
 
     records: int = 0
     exchanges: int = 0
@@ -69,375 +70,375 @@ class Counts:
 
 
 @dataclass(slots=True)
-class _Ticket:
-    """Somebody who waits until all that was in the spools is stored."""
+class _Waiter:
+    """A request that waits until everything in the spools is stored."""
 
-    done: asyncio.Event = field(default_factory=asyncio.Event)
+    all_stored: asyncio.Event = field(default_factory=asyncio.Event)
     ends: dict[Drain, Position] | None = None
-    """How far each spool went when it was asked."""
+    """The end of each spool when the request came."""
 
-    whole: bool = True
-    """Whether all spools could be looked at."""
+    is_complete: bool = True
+    """Whether all spools could be read."""
 
     unclosed: dict[Drain, set[str]] = field(default_factory=dict)
-    """Exchanges that were acknowledged by then, and whose last event was still to come."""
+    """Exchanges that clients had received completely by then, and whose last event was still to come."""
 
 
 class Ingester:
-    """Runs until it is stopped. `derive` is a pure function; `revive` starts an embedded Postgres that was killed."""
+    """Drains the spools until it is stopped. `derive` is a pure function; `revive` restarts an embedded Postgres."""
 
     def __init__(
         self,
         spools: Path,
-        ingest: Ingest,
+        writer: BatchWriter,
         derive: Callable[[Exchange], Call],
         *,
-        large: Runner | None = None,
+        large: JobRunner | None = None,
         revive: Callable[[], None] | None = None,
         is_claimed: Callable[[str], bool] = lambda _run: False,
         now: Callable[[], int] = time.time_ns,
     ) -> None:
         self.counts = Counts()
         self.troubles: dict[str, str] = {}
-        """What is wrong just now, by what it is wrong with: `database`, or a spool's name."""
+        """What is wrong at present, by its subject: `database`, `spools`, `large` or the name of a spool."""
 
-        self.counted = WorkerCounters(spools)
-        """What the workers have counted."""
+        self.worker_counters = WorkerCounters(spools)
+        """The counters of the workers."""
 
         self._spools = spools
-        self._ingest = ingest
+        self._writer = writer
         self._derive = derive
         self._is_claimed = is_claimed
         self._large = LargeQueue(
-            large or InProcess(ingest, derive),
-            partial(_put_gap, Ingest(ingest.database, project=ingest.project)),
-            spools.parent / DAMAGED,
-            stored=self._large_stored,
+            large or InProcessRunner(writer, derive),
+            partial(_write_gap, BatchWriter(writer.database, project=writer.project)),
+            spools.parent / DAMAGED_DIRECTORY,
+            on_stored=self._count_large,
         )
-        self._trimmed = 0.0
-        self._kin = Grouping(ingest.database, partial(self._understood, source="another run"), ingest.project)
+        self._trim_at = 0.0
+        self._grouping = RunGrouping(
+            writer.database, partial(self._derive_exchange, source="another run"), writer.project
+        )
         self._revive = revive
         self._now = now
         self._drains: dict[Path, Drain] = {}
         self._commit_at: dict[Path, float] = {}
-        """When a spool may forget next what is stored."""
+        """When the position of a spool is committed next."""
 
-        self._again: dict[Path, float] = {}
-        """When to try again a spool that was in trouble."""
+        self._retry_at: dict[Path, float] = {}
+        """When to open a spool again that could not be read."""
 
-        self._tickets: list[_Ticket] = []
-        self._lost = False
+        self._waiters: list[_Waiter] = []
+        self._is_database_lost = False
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
 
     @property
     def spools(self) -> int:
-        """How many spools there are."""
+        """How many spools are drained."""
         return len(self._drains)
 
     def bytes_pending(self) -> int:
-        """Bytes in the spools that are not stored yet. Reads the disk."""
+        """Bytes in the spools that are not committed yet. Reads the disk."""
         pending = 0
         for drain in list(self._drains.values()):
             try:
                 pending += drain.reader.stats().bytes_pending
             except (OSError, UnknownFormat):
-                pass  # `troubles` says what is wrong with it
+                pass  # `troubles` has the reason
         return pending
 
     async def run(self) -> None:
-        """Drain until `stop`; then what is there by that time."""
+        """Drain the spools until `stop` is called, then once more."""
         async with asyncio.TaskGroup() as group:
             storing = group.create_task(self._large.run())
             await self._drain()
             storing.cancel()
 
     async def _drain(self) -> None:
-        rest, longest = REST
+        pause, longest = PASS_PAUSES
         while not self._stopping.is_set():
-            if await self._pass():
-                rest = REST[0]
+            if await self._drain_each():
+                pause = PASS_PAUSES[0]
             else:
-                await _either(self._wake, rest)
+                await _wait_for(self._wake, pause)
                 self._wake.clear()
-                rest = min(rest * 1.5, longest)
-        await self._last_passes()
+                pause = min(pause * 1.5, longest)
+        await self._drain_before_stop()
 
     def stop(self) -> None:
-        """Have `run` come to its end."""
+        """Make `run` end."""
         self._stopping.set()
         self._wake.set()
 
-    def database_lost(self) -> None:
-        """Somebody else found that Postgres is away: have it started again, if it is ours."""
-        self._lost = True
+    def note_database_lost(self) -> None:
+        """Have an embedded Postgres restarted that another part found unavailable."""
+        self._is_database_lost = True
         self._wake.set()
 
-    async def settled(self, patience: float, *, reports: bool = False) -> bool:
-        """Wait until all that was acknowledged by now is stored, or for `patience` seconds; whether it is.
+    async def wait_until_settled(self, patience: float, *, reports: bool = False) -> bool:
+        """Wait until everything acknowledged by now is stored, for `patience` seconds at most; return whether it is.
 
-        With `reports` also what has changed in the reports of replays, which workers tell a little later.
+        With `reports`, wait for changes of replay reports too, which workers write a little later.
         """
-        ticket = _Ticket()
+        waiter = _Waiter()
         try:
             async with asyncio.timeout(patience):
                 if reports:
-                    await news.told(self._spools)
-                self._tickets.append(ticket)
+                    await report_sequence.wait_until_written(self._spools)
+                self._waiters.append(waiter)
                 self._wake.set()
-                await ticket.done.wait()
+                await waiter.all_stored.wait()
         except TimeoutError:
             return False
         finally:
-            if ticket in self._tickets:
-                self._tickets.remove(ticket)
-        return ticket.whole
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+        return waiter.is_complete
 
-    async def _pass(self) -> bool:
-        """Look at every spool once; whether there was anything."""
-        if self._lost:
-            await self._revived()
-        await asyncio.to_thread(self._discover)
-        busy = False
+    async def _drain_each(self) -> bool:
+        """Drain every spool once; return whether there was anything to store."""
+        if self._is_database_lost:
+            await self._revive_database()
+        await asyncio.to_thread(self._discover_spools)
+        is_busy = False
         for drain in list(self._drains.values()):
-            with self._troubled(drain):
-                busy |= await self._drained(drain)
-        for ticket in self._tickets:
-            self._stamp(ticket)
+            with self._report_trouble(drain):
+                is_busy |= await self._drain_spool(drain)
+        for waiter in self._waiters:
+            self._check_waiter(waiter)
         if self._large.trouble:
             self.troubles["large"] = self._large.trouble
         else:
             self.troubles.pop("large", None)
-        if not busy and self._trimmed and time.monotonic() > self._trimmed:
-            await asyncio.to_thread(trim)
-            self._trimmed = 0.0
-        return busy
+        if not is_busy and self._trim_at and time.monotonic() > self._trim_at:
+            await asyncio.to_thread(trim_heap)
+            self._trim_at = 0.0
+        return is_busy
 
-    def _large_stored(self) -> None:
+    def _count_large(self) -> None:
         self.counts.large += 1
-        self.counts.underived += self._large.underived
-        self._large.underived = 0
+        self.counts.underived += self._large.underived_count
+        self._large.underived_count = 0
         self._wake.set()
 
-    async def _drained(self, drain: Drain) -> bool:
-        """Store what one spool has; whether there was anything. Raises OSError."""
+    async def _drain_spool(self, drain: Drain) -> bool:
+        """Store what one spool has; return whether there was anything. Raises OSError."""
         gathered, batch = await asyncio.to_thread(self._gather, drain)
-        if not await self._stored(gathered, batch):
-            # What it has gathered is nowhere now but in the spool: it is begun again from its cursor.
-            self._forget(drain)
+        if not await self._store_or_stop(gathered, batch):
+            # What was gathered is now only in the spool, so it is read again from the cursor.
+            self._close_drain(drain)
             return False
-        drain.stored()
+        drain.mark_stored()
         for exchange in gathered.large:
             self._large.add(drain, exchange)
-        if gathered.records and not self._trimmed:
-            self._trimmed = time.monotonic() + TRIM_EVERY
-        if gathered.orphaned:
-            await self._bury(drain)
-        elif drain.forgettable and time.monotonic() > self._commit_at[drain.directory]:
-            with self._uncommitted(drain):
+        if gathered.records and not self._trim_at:
+            self._trim_at = time.monotonic() + TRIM_EVERY
+        if gathered.is_orphaned:
+            await self._remove_orphan(drain)
+        elif drain.can_commit and time.monotonic() > self._commit_at[drain.directory]:
+            with self._report_cursor_trouble(drain):
                 await asyncio.to_thread(drain.commit)
         return gathered.records > 0
 
     def _gather(self, drain: Drain) -> tuple[DrainResult, list[DerivedExchange]]:
-        gathered = drain.gather(HELD // max(len(self._drains), 1))
-        return gathered, self._kept(gathered, drain)
+        gathered = drain.gather(MAX_OPEN_WEIGHT // max(len(self._drains), 1))
+        return gathered, self._derive_batch(gathered, drain)
 
-    def _kept(self, gathered: DrainResult, drain: Drain) -> list[DerivedExchange]:
+    def _derive_batch(self, gathered: DrainResult, drain: Drain) -> list[DerivedExchange]:
         source = f"{drain.directory.name} before {drain.position}"
-        return [self._understood(exchange, source) for exchange in gathered.exchanges]
+        return [self._derive_exchange(exchange, source) for exchange in gathered.exchanges]
 
-    def _understood(self, exchange: Exchange, source: str) -> DerivedExchange:
+    def _derive_exchange(self, exchange: Exchange, source: str) -> DerivedExchange:
         try:
             call = self._derive(exchange)
-            whose = filed(exchange, call, self._is_claimed)
-            was = None if whose.run == exchange.run else exchange.run
-            return DerivedExchange(whose, call, (source,), cost(exchange, call), was)
-        except Exception:  # a mistake of ours in one dialect must not keep evidence from being stored
+            assigned = assign_run(exchange, call, self._is_claimed)
+            previous = None if assigned.run == exchange.run else exchange.run
+            return DerivedExchange(assigned, call, (source,), call_cost(exchange, call), previous)
+        except Exception:  # a bug in one dialect must not keep evidence from being stored
             self.counts.underived += 1
-            log.exception("no call could be derived from exchange %s; its evidence is kept", exchange.id)
+            log.exception("no call could be derived from exchange %s; its evidence is stored", exchange.id)
             return DerivedExchange(exchange, None, (source,))
 
-    async def _stored(self, gathered: DrainResult, batch: Sequence[DerivedExchange]) -> bool:
-        """Whether it is in the database: tried until it is, or we are stopped."""
-        if gathered.empty:
+    async def _store_or_stop(self, gathered: DrainResult, batch: Sequence[DerivedExchange]) -> bool:
+        """Store a batch, retrying while Postgres is unavailable; False if the server is stopped before."""
+        if gathered.is_empty:
             return True
-        patience, longest = PATIENCE
-        while not await self._tried(gathered, batch):
+        pause, longest = RETRY_PAUSES
+        while not await self._try_store(gathered, batch):
             if self._stopping.is_set():
                 return False
-            await _either(self._stopping, patience)
-            patience = min(patience * 2, longest)
+            await _wait_for(self._stopping, pause)
+            pause = min(pause * 2, longest)
         self.counts.records += gathered.records
         self.counts.exchanges += len(batch)
         self.counts.gaps += len(gathered.gaps)
         return True
 
-    async def _tried(self, gathered: DrainResult, batch: Sequence[DerivedExchange]) -> bool:
+    async def _try_store(self, gathered: DrainResult, batch: Sequence[DerivedExchange]) -> bool:
         try:
-            batch = await self._joined(batch)
-            await self._ingest.put(batch, gathered.gaps, gathered.replays)
+            batch = await self._group_batch(batch)
+            await self._writer.write_batch(batch, gathered.gaps, gathered.replays)
         except DatabaseError as error:
             self.troubles["database"] = str(error)
             self.counts.retries += 1
-            await self._revived()
+            await self._revive_database()
             return False
         self.troubles.pop("database", None)
         return True
 
-    async def _joined(self, batch: Sequence[DerivedExchange]) -> Sequence[DerivedExchange]:
-        """The batch with each exchange in the run of its kin. Raises `Unavailable`."""
+    async def _group_batch(self, batch: Sequence[DerivedExchange]) -> Sequence[DerivedExchange]:
+        """Move each exchange of a batch to the run of related exchanges. Raises `DatabaseUnavailable`."""
         try:
-            return await self._kin.joined(batch)
+            return await self._grouping.group_batch(batch)
         except DatabaseError:
             raise
-        except (
-            Exception
-        ):  # likewise: else one exchange would kill every store server that reads it, and nothing be stored any more
+        except Exception:  # as above: otherwise one exchange would end every store server that reads it
             self.counts.unplaced += len(batch)
-            log.exception(
-                "whose %d exchanges are could not be found; they stay in the runs they came in under", len(batch)
-            )
+            log.exception("%d exchanges could not be grouped and stay in the runs of their connections", len(batch))
             return batch
 
-    async def _revived(self) -> None:
-        """Have an embedded Postgres that was killed started again."""
-        self._lost = False
+    async def _revive_database(self) -> None:
+        """Restart an embedded Postgres that was killed."""
+        self._is_database_lost = False
         if self._revive is None:
             return
         try:
             await asyncio.to_thread(self._revive)
-        except NoPostgres as error:
+        except EmbeddedPostgresError as error:
             self.troubles["database"] = str(error)
 
-    def _discover(self) -> None:
+    def _discover_spools(self) -> None:
         try:
             directories = spool_directories(self._spools)
         except OSError as error:
-            self.troubles["spools"] = f"the directory of the spools cannot be read: {error}"
+            self.troubles["spools"] = f"the directory of the spools cannot be listed: {error}"
             return
         self.troubles.pop("spools", None)
         for directory in directories:
-            if directory not in self._drains and time.monotonic() > self._again.get(directory, 0):
-                self._begin(directory)
-        new = [ticket for ticket in self._tickets if ticket.ends is None]
-        ends = self._ends() if new else {}
-        for ticket in new:
-            ticket.whole = self._drains.keys() >= set(directories)
-            ticket.ends = dict(ends)
+            if directory not in self._drains and time.monotonic() > self._retry_at.get(directory, 0):
+                self._open_drain(directory)
+        new = [waiter for waiter in self._waiters if waiter.ends is None]
+        ends = self._end_positions() if new else {}
+        for waiter in new:
+            waiter.is_complete = self._drains.keys() >= set(directories)
+            waiter.ends = dict(ends)
 
-    def _ends(self) -> dict[Drain, Position]:
-        """How far each spool goes that has anything."""
+    def _end_positions(self) -> dict[Drain, Position]:
+        """The end of each spool that is not empty."""
         ends = {}
         for drain in list(self._drains.values()):
-            with self._troubled(drain):
-                if (end := drain.reader.end()) is not None:
+            with self._report_trouble(drain):
+                if (end := drain.reader.end_position()) is not None:
                     ends[drain] = end
         return ends
 
-    def _begin(self, directory: Path) -> None:
+    def _open_drain(self, directory: Path) -> None:
         try:
             self._drains[directory] = Drain(directory, self._now)
         except OSError as error:
-            self.troubles[directory.name] = f"the spool {directory.name} cannot be read: {error}; it is left as it is"
-            self._again[directory] = time.monotonic() + PATIENCE[1]
+            self.troubles[directory.name] = f"the spool {directory.name} cannot be read: {error}; it is left unchanged"
+            self._retry_at[directory] = time.monotonic() + RETRY_PAUSES[1]
         self._commit_at[directory] = time.monotonic() + COMMIT_EVERY
 
-    async def _bury(self, drain: Drain) -> None:
-        """Store what a dead worker left open, and remove its spool."""
+    async def _remove_orphan(self, drain: Drain) -> None:
+        """Store the open exchanges of a dead worker and remove its spool."""
         gathered = await asyncio.to_thread(drain.finish)
-        if await self._stored(gathered, await asyncio.to_thread(self._kept, gathered, drain)):
+        if await self._store_or_stop(gathered, await asyncio.to_thread(self._derive_batch, gathered, drain)):
             for exchange in gathered.large:
                 self._large.add(drain, exchange)
-            # Its large exchanges lie in its directory until they are stored.
-            if not drain.large and time.monotonic() > self._commit_at[drain.directory]:
-                with self._uncommitted(drain):
-                    await asyncio.to_thread(self._remove, drain)
+            # The files of large exchanges are in the directory until they are stored.
+            if not drain.large_ids and time.monotonic() > self._commit_at[drain.directory]:
+                with self._report_cursor_trouble(drain):
+                    await asyncio.to_thread(self._remove_spool, drain)
         else:
-            self._forget(drain)
+            self._close_drain(drain)
 
-    def _remove(self, drain: Drain) -> None:
-        damaged = drain.directory / DAMAGED
-        # Not `is_dir`, which says no where it cannot see: then it would be deleted with the rest.
-        if DAMAGED in os.listdir(drain.directory):
-            kept = self._spools.parent / DAMAGED
-            kept.mkdir(mode=0o700, exist_ok=True)
-            damaged.rename(_free_path(kept, drain.directory.name))
-        self.counted.ended(drain.directory)
+    def _remove_spool(self, drain: Drain) -> None:
+        damaged = drain.directory / DAMAGED_DIRECTORY
+        # Not `is_dir`, which is false if the directory cannot be read: the copies would be deleted with the spool.
+        if DAMAGED_DIRECTORY in os.listdir(drain.directory):
+            destination = self._spools.parent / DAMAGED_DIRECTORY
+            destination.mkdir(mode=0o700, exist_ok=True)
+            damaged.rename(_unused_path(destination, drain.directory.name))
+        self.worker_counters.retire_spool(drain.directory)
         if drain.reader.remove():
-            drain.buried = True
-            self._forget(drain)
+            drain.is_removed = True
+            self._close_drain(drain)
 
-    def _stamp(self, ticket: _Ticket) -> None:
-        """Let the waiting go when all it waited for is stored."""
-        if ticket.ends is None:
+    def _check_waiter(self, waiter: _Waiter) -> None:
+        """Wake the waiting request if everything it waits for is stored."""
+        if waiter.ends is None:
             return
-        for drain, end in list(ticket.ends.items()):
-            if not drain.buried and not drain.reached(end):
+        for drain, end in list(waiter.ends.items()):
+            if not drain.is_removed and not drain.is_stored_to(end):
                 continue
-            waiting = drain.answered | drain.large
-            unclosed = ticket.unclosed.setdefault(drain, set(waiting))
+            waiting = drain.unclosed_ids | drain.large_ids
+            unclosed = waiter.unclosed.setdefault(drain, set(waiting))
             unclosed &= waiting
             if not unclosed:
-                del ticket.ends[drain]
-        if not ticket.ends:
-            ticket.done.set()
+                del waiter.ends[drain]
+        if not waiter.ends:
+            waiter.all_stored.set()
 
-    async def _last_passes(self) -> None:
-        """What workers wrote before they were stopped; then every cursor, so that the next store server begins where we end."""
-        deadline = time.monotonic() + LAST_LOOK
-        while await self._pass() and time.monotonic() < deadline and "database" not in self.troubles:
+    async def _drain_before_stop(self) -> None:
+        """Store what workers wrote before they stopped, then commit every cursor, so that the next store server continues there."""
+        deadline = time.monotonic() + STOP_TIMEOUT
+        while await self._drain_each() and time.monotonic() < deadline and "database" not in self.troubles:
             pass
         for drain in list(self._drains.values()):
-            with self._troubled(drain):
+            with self._report_trouble(drain):
                 await asyncio.to_thread(drain.commit)
-                self._forget(drain)
+                self._close_drain(drain)
 
     @contextlib.contextmanager
-    def _troubled(self, drain: Drain) -> Iterator[None]:
-        """Say what is wrong with a spool, until it is not; the others go on, and it is begun again from its cursor."""
+    def _report_trouble(self, drain: Drain) -> Iterator[None]:
+        """Report an error of a spool as trouble and close its drain, so that it is read again from its cursor later."""
         name = drain.directory.name
         try:
             yield
         except (OSError, UnknownFormat) as error:
-            self.troubles[name] = f"the spool {name} cannot be drained: {error}; what it holds is kept there"
-            self._forget(drain)
-            self._again[drain.directory] = time.monotonic() + PATIENCE[1]
+            self.troubles[name] = f"the spool {name} cannot be drained: {error}; its records stay in it"
+            self._close_drain(drain)
+            self._retry_at[drain.directory] = time.monotonic() + RETRY_PAUSES[1]
         else:
             self.troubles.pop(name, None)
 
     @contextlib.contextmanager
-    def _uncommitted(self, drain: Drain) -> Iterator[None]:
-        """Say that a spool cannot forget what is stored, and try again later. It goes on: to begin it again from its cursor
-        would store all of it once more, each time."""
+    def _report_cursor_trouble(self, drain: Drain) -> Iterator[None]:
+        """Report an error of committing a spool's position as trouble and retry later. The drain stays open, because reading
+        again from the cursor would store the same records each time."""
         directory = drain.directory
         trouble = f"{directory.name} cursor"
         self._commit_at[directory] = time.monotonic() + COMMIT_EVERY
         try:
             yield
         except OSError as error:
-            self._commit_at[directory] = time.monotonic() + PATIENCE[1]
-            self.troubles[trouble] = f"the spool {directory.name} cannot forget what is stored: {error}; see its disk"
+            self._commit_at[directory] = time.monotonic() + RETRY_PAUSES[1]
+            self.troubles[trouble] = (
+                f"the spool {directory.name} cannot delete records that are stored: {error}; check its disk"
+            )
         else:
             self.troubles.pop(trouble, None)
 
-    def _forget(self, drain: Drain) -> None:
+    def _close_drain(self, drain: Drain) -> None:
         self.troubles.pop(f"{drain.directory.name} cursor", None)
         drain.reader.close()
         del self._drains[drain.directory]
 
 
-def _free_path(directory: Path, name: str) -> Path:
-    """A path that nothing has: a worker that was started again leaves a second spool of its name."""
+def _unused_path(directory: Path, name: str) -> Path:
+    """An unused path, because a worker that was restarted leaves a second spool of the same name."""
     names = (name, *(f"{name}-{number}" for number in range(2, 10_000)))
     return next(path for each in names if not (path := directory / each).exists())
 
 
-async def _put_gap(ingest: Ingest, gap: Gap) -> None:
-    await ingest.put((), (gap,))
+async def _write_gap(writer: BatchWriter, gap: Gap) -> None:
+    await writer.write_batch((), (gap,))
 
 
-async def _either(event: asyncio.Event, seconds: float) -> None:
-    """Wait for the event, or so long."""
+async def _wait_for(event: asyncio.Event, seconds: float) -> None:
+    """Wait for the event, for this many seconds at most."""
     try:
         async with asyncio.timeout(seconds):
             await event.wait()

@@ -1,6 +1,6 @@
 """Make the rows of an exchange, its call and a gap, and the statements that insert them.
 
-Text that Postgres cannot hold is cleaned where it is a name or a word for people; the evidence itself goes in as bytes.
+Names and messages that Postgres cannot store as text are changed; the evidence is stored as bytes, unchanged.
 """
 
 import hashlib
@@ -11,65 +11,65 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from calls.comparison.answer_fingerprint import meaning_digest
+from calls.comparison.answer_fingerprint import answer_digest
 from calls.events import Gap
 from calls.model import Call, Exchange
 from store.attribution.certainty import certainty
-from store.attribution.correlation_ids import marks, ties
-from store.attribution.run_assignment import trace_of
-from store.call_graph.call_ids import gives, takes
+from store.attribution.correlation_ids import id_ties, tool_ties
+from store.attribution.run_assignment import assignable_trace
+from store.call_graph.call_ids import created_ids, returned_ids
 from store.database.blobs import pack
-from store.database.rows import body_digest, clean, digest_bytes
+from store.database.rows import body_digest, digest_bytes, storable_text
 from store.prices import Cost
 
-LONGEST_RUN = 255
-LONGEST_NAME = 200
-"""Of what is indexed (hosts, models): an entry of an index holds no more than a third of a page."""
+MAX_RUN_LENGTH = 255
+MAX_NAME_LENGTH = 200
+"""Characters of an indexed name (host, model) at most; an index entry holds no more than a third of a page."""
 
-LONGEST_REASON = 1000
+MAX_REASON_LENGTH = 1000
 
 ANSWER_DIGEST = 16
-"""Bytes of the digest of what an answer says: it is compared, and proves nothing."""
+"""Bytes of the digest of an answer, which is only compared and proves nothing."""
 
 ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-"""What can be an exchange's id."""
+"""The form of an exchange's id."""
 
-MALFORMED = (ValueError, OverflowError)
-"""What making a row of an exchange raises when the exchange cannot be one: foreign ids, text that is none."""
+MALFORMED_ERRORS = (ValueError, OverflowError)
+"""Errors of an exchange that no row can be made of, such as foreign ids and invalid text."""
 
 
 @dataclass(frozen=True, slots=True)
 class DerivedExchange:
-    """One exchange with what was derived from it."""
+    """An exchange and what was derived from it."""
 
     exchange: Exchange
     call: Call | None
-    """None where nothing could be derived: the evidence is kept all the same."""
+    """None if no call could be derived; the evidence is stored anyway."""
 
     sources: tuple[str, ...] = ()
-    """Where it was read (spool and position), for the words of a gap."""
+    """The spools and positions it was read from, for the reason of a gap."""
 
     cost: Cost | None = None
-    """None where nobody can know."""
+    """None if the cost is unknown."""
 
-    was: str | None = None
-    """The run that it came in under, where it was filed under another (`filing`, `kin`)."""
+    previous_run: str | None = None
+    """The run that the worker named, if the exchange was moved to another (`store.attribution`)."""
 
     summary: bytes | None = None
-    """What lists show of a large exchange (`store.large.summary`); None where it is not large."""
+    """The encoded summary of a large exchange (`store.large.summary`); None if it is not large."""
 
 
-def run_name(run: str) -> str:
-    """The name, where it can be a run's. Raises ValueError."""
-    if not run or len(run) > LONGEST_RUN or clean(run) != run:
-        raise ValueError(f"{run[:80]!r} cannot be the name of a run")
+def validate_run_name(run: str) -> str:
+    """Return the name if it is valid for a run. Raises ValueError."""
+    if not run or len(run) > MAX_RUN_LENGTH or storable_text(run) != run:
+        raise ValueError(f"{run[:80]!r} is not a valid name of a run")
     return run
 
 
 def exchange_row(
     exchange: Exchange, project: str, call: Call | None = None, *, is_large: bool = False
 ) -> tuple[object, ...]:
-    """All columns but those in a form of `blobs`: head, the response's body and the request's, which come last."""
+    """All columns but the last three, which are in a form of `blobs`: head, response body and request body."""
     request, response = exchange.request, exchange.response
     return (
         project,
@@ -78,119 +78,121 @@ def exchange_row(
         exchange.started_at,
         exchange.first_byte_at,
         exchange.ended_at,
-        clean(request.method),
-        clean(request.url),
+        storable_text(request.method),
+        storable_text(request.url),
         response.status if response else None,
         exchange.outcome,
-        exchange.truncated,
+        exchange.is_truncated,
         exchange.redactions,
         body_digest(request.body.data),
         body_digest(response.body.data) if response else None,
         _lone_trace(exchange),
-        [*ties(exchange, call), *marks(exchange, call)] or None,
+        [*id_ties(exchange, call), *tool_ties(exchange, call)] or None,
         certainty(exchange),
         is_large or None,
     )
 
 
 def _lone_trace(exchange: Exchange) -> str | None:
-    """The trace that another exchange may come to share; None once it is in the run of that trace."""
-    trace = trace_of(exchange)
-    return None if trace is None or trace == exchange.run else clean(trace, LONGEST_NAME)
+    """The trace by which a later exchange may be grouped with this one; None if this one is in the run of its trace."""
+    trace = assignable_trace(exchange)
+    return None if trace is None or trace == exchange.run else storable_text(trace, MAX_NAME_LENGTH)
 
 
-def call_row(kept: DerivedExchange, call: Call, project: str) -> tuple[object, ...]:
-    exchange, usage, cost = kept.exchange, call.usage, kept.cost
+def call_row(derived: DerivedExchange, call: Call, project: str) -> tuple[object, ...]:
+    exchange, usage, cost = derived.exchange, call.usage, derived.cost
     return (
         project,
         exchange.id,
         exchange.run,
         exchange.started_at,
         call.kind,
-        clean(call.provider, LONGEST_NAME),
-        clean(call.dialect, LONGEST_NAME),
-        clean(call.operation, LONGEST_NAME),
-        host_of(exchange.request.url),
+        storable_text(call.provider, MAX_NAME_LENGTH),
+        storable_text(call.dialect, MAX_NAME_LENGTH),
+        storable_text(call.operation, MAX_NAME_LENGTH),
+        request_host(exchange.request.url),
         exchange.response.status if exchange.response else None,
         exchange.outcome,
-        _name(call.model_requested),
-        _name(call.model_returned),
-        [clean(tool.name, LONGEST_NAME) for tool in call.tool_calls] or None,
-        _name(call.finish_reason),
-        _count(usage.input_tokens),
-        _count(usage.output_tokens),
-        _count(usage.cached_tokens),
-        _count(usage.reasoning_tokens),
+        _short_name(call.model_requested),
+        _short_name(call.model_returned),
+        [storable_text(tool.name, MAX_NAME_LENGTH) for tool in call.tool_calls] or None,
+        _short_name(call.finish_reason),
+        _valid_count(usage.input_tokens),
+        _valid_count(usage.output_tokens),
+        _valid_count(usage.cached_tokens),
+        _valid_count(usage.reasoning_tokens),
         call.streamed,
         call.complete,
         digest_bytes(call.key),
-        clean(call.profile, LONGEST_NAME),
+        storable_text(call.profile, MAX_NAME_LENGTH),
         cost.usd if cost else None,
         cost.prices if cost else None,
-        _name(call.polls),
-        _name(call.pending),
-        _names(gives(call)),
-        _names(takes(call)),
-        _name(call.system_fingerprint),
-        digest_bytes(meaning_digest(exchange, call))[:ANSWER_DIGEST] if exchange.response else None,
-        kept.summary,
+        _short_name(call.polls),
+        _short_name(call.pending),
+        _short_names(created_ids(call)),
+        _short_names(returned_ids(call)),
+        _short_name(call.system_fingerprint),
+        digest_bytes(answer_digest(exchange, call))[:ANSWER_DIGEST] if exchange.response else None,
+        derived.summary,
     )
 
 
-def host_of(url: str) -> str:
-    """The host that was asked, without its port; empty where the URL is none."""
+def request_host(url: str) -> str:
+    """The host of a URL without its port; empty if the URL is invalid."""
     try:
-        return clean(urlsplit(url).hostname or "", LONGEST_NAME)
+        return storable_text(urlsplit(url).hostname or "", MAX_NAME_LENGTH)
     except ValueError:
         return ""
 
 
-def _name(text: str | None) -> str | None:
-    return None if text is None else clean(text, LONGEST_NAME)
+def _short_name(text: str | None) -> str | None:
+    return None if text is None else storable_text(text, MAX_NAME_LENGTH)
 
 
-def _names(ids: list[str]) -> list[str] | None:
-    return [clean(one, LONGEST_NAME) for one in ids] or None
+def _short_names(ids: list[str]) -> list[str] | None:
+    return [storable_text(one, MAX_NAME_LENGTH) for one in ids] or None
 
 
-def _count(number: int | None) -> int | None:
-    """A provider's number, where it can be one of tokens."""
+def _valid_count(number: int | None) -> int | None:
+    """A provider's number, if it is a valid count of tokens."""
     return number if number is not None and 0 <= number < 1 << 63 else None
 
 
-def quarantine(kept: DerivedExchange, reason: str) -> Gap:
-    """The gap that stands for an exchange that cannot be stored."""
-    exchange = kept.exchange
-    read = f" (read from {', '.join(kept.sources)})" if kept.sources else ""
-    happened = min(max(exchange.started_at, 0), (1 << 63) - 1)
-    return Gap(exchange.run, happened, f"The exchange could not be stored: {reason}{read}", exchange.id)
+def quarantine_gap(derived: DerivedExchange, reason: str) -> Gap:
+    """The gap that replaces an exchange that cannot be stored."""
+    exchange = derived.exchange
+    source = f" (read from {', '.join(derived.sources)})" if derived.sources else ""
+    happened_at = min(max(exchange.started_at, 0), (1 << 63) - 1)
+    return Gap(exchange.run, happened_at, f"The exchange could not be stored: {reason}{source}", exchange.id)
 
 
-def gap_row(gap: Gap, kept: DerivedExchange | None, project: str, filed: str | None = None) -> tuple[object, ...]:
-    """The row of a gap; `filed` is the run of its exchange, where that is another than the worker told."""
-    run = clean(filed or gap.run, LONGEST_RUN) or "unknown"
-    exchange = None if gap.exchange is None else clean(gap.exchange, LONGEST_NAME)
-    reason = clean(gap.reason, LONGEST_REASON)
-    return (project, gap_id(gap), run, gap.happened_at, reason, exchange, _evidence(kept), gap.count)
+def gap_row(
+    gap: Gap, derived: DerivedExchange | None, project: str, assigned_run: str | None = None
+) -> tuple[object, ...]:
+    """The row of a gap. `assigned_run` is the run of its exchange if that is not the one that the worker named."""
+    run = storable_text(assigned_run or gap.run, MAX_RUN_LENGTH) or "unknown"
+    exchange = None if gap.exchange is None else storable_text(gap.exchange, MAX_NAME_LENGTH)
+    reason = storable_text(gap.reason, MAX_REASON_LENGTH)
+    return (project, gap_id(gap), run, gap.happened_at, reason, exchange, _evidence(derived), gap.count)
 
 
 def gap_id(gap: Gap) -> uuid.UUID:
-    """A uuidv7 of when it happened, whose random bits are a digest of the gap: the same gap has the same id."""
-    said = repr((gap.run, gap.happened_at, gap.reason, gap.exchange)).encode("utf-8", "surrogatepass")
-    value = int.from_bytes(hashlib.sha256(said).digest()[:10])
+    """A uuidv7 of its time, with a digest of the gap as its random bits, so that the same gap always has the same id."""
+    content = repr((gap.run, gap.happened_at, gap.reason, gap.exchange)).encode("utf-8", "surrogatepass")
+    value = int.from_bytes(hashlib.sha256(content).digest()[:10])
     milliseconds = (gap.happened_at // 1_000_000) & (1 << 48) - 1
     value = (value & ~(0xF << 76) & ~(0x3 << 62)) | 0x7 << 76 | 0x2 << 62
     return uuid.UUID(int=milliseconds << 80 | value)
 
 
-def _evidence(kept: DerivedExchange | None) -> bytes | None:
-    if kept is None:
+def _evidence(derived: DerivedExchange | None) -> bytes | None:
+    if derived is None:
         return None
     try:
-        return pack(msgspec.msgpack.encode(kept.exchange))
-    except MALFORMED:
-        # Text that is none (lone surrogates), numbers that are none: then as Python writes it.
-        return pack(repr(kept.exchange).encode("utf-8", "backslashreplace"))
+        return pack(msgspec.msgpack.encode(derived.exchange))
+    except MALFORMED_ERRORS:
+        # Text with lone surrogates and numbers that are too large are stored as Python writes them.
+        return pack(repr(derived.exchange).encode("utf-8", "backslashreplace"))
 
 
 INSERT_PART = """
@@ -209,7 +211,7 @@ INSERT_CALL = """
 INSERT INTO calls (
     project, id, run, started_at, kind, provider, dialect, operation, host, status, outcome, model_requested,
     model_returned, tools, finish_reason, input_tokens, output_tokens, cached_tokens, reasoning_tokens, streamed,
-    complete, key, profile, cost_usd, prices, polls, pending, gives, takes,
+    complete, key, profile, cost_usd, prices, polls, pending, created_ids, returned_ids,
     fingerprint, answer, summary
 ) VALUES (
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25,
@@ -223,9 +225,9 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 ON CONFLICT DO NOTHING
 """
 
-RUNS_OF = "SELECT id, run FROM exchanges WHERE project = $1 AND id = ANY ($2::uuid[])"
+FETCH_RUNS = "SELECT id, run FROM exchanges WHERE project = $1 AND id = ANY ($2::uuid[])"
 
-LEAVES = (
+MOVE_STATEMENTS = (
     """
     DELETE FROM exchanges USING unnest($2::uuid[], $3::text[], $4::text[]) AS one (exchange, was, filed)
     WHERE project = $1 AND id = one.exchange AND run = was AND was <> filed
@@ -239,15 +241,15 @@ LEAVES = (
     WHERE project = $1 AND gaps.exchange = one.exchange::text AND run = was
     """,
 )
-"""Take exchanges out of the runs that they came in under, with what was told of them, for those they belong to."""
+"""Delete exchanges and calls from the runs they were stored in before, and move their gaps."""
 
-EMPTY_RUNS = """
+DELETE_EMPTY_RUNS = """
 DELETE FROM runs WHERE project = $1 AND id = ANY ($2::text[])
     AND name IS NULL AND labels = '{}' AND NOT pinned AND parent IS NULL
     AND NOT EXISTS (SELECT FROM exchanges WHERE exchanges.project = $1 AND exchanges.run = runs.id)
     AND NOT EXISTS (SELECT FROM gaps WHERE gaps.project = $1 AND gaps.run = runs.id)
 """
-"""A run that only held what has left it never was one."""
+"""Delete runs that are empty because all their exchanges were moved."""
 
 UPSERT_REPLAY = """
 INSERT INTO replays (project, id, report) VALUES ($1, $2, $3)

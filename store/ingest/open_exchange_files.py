@@ -1,11 +1,11 @@
-"""Keep open exchanges on disk that last long or grow large, so that they do not hold up the rest.
+"""Park open exchanges that last long or grow large in files, so that the spool's segments can be deleted.
 
-An open exchange keeps its spool's segments from being deleted, and its bytes in memory. Parked, its events lie in a
-file of their own in the spool's directory; so the spool can be forgotten up to any point. Each append says up to which
-position of the spool the file is complete, so that events which are read again after a crash are known.
+An open exchange keeps its spool's segments from being deleted, and its bytes in memory. When it is parked, its events are
+moved to a file of its own in the spool's directory, and the spool's cursor can pass them. Each append states up to which
+position of the spool the file is complete, so that events that are read again after a crash are recognised.
 
-What is lost if we die now: nothing. A file is synced before the spool's cursor passes its events, and deleted after the
-cursor passed the exchange's end.
+What is lost if the process dies: nothing. A file is synced before the spool's cursor passes its events, and deleted after the
+cursor has passed the exchange's end.
 """
 
 import errno
@@ -22,7 +22,7 @@ from store.spool import Position
 
 
 class _Append(msgspec.Struct, array_like=True, frozen=True):
-    """Some events of one exchange; the file now has all of them up to `position`."""
+    """Some events of one exchange. After them, the file has all its events up to `position`."""
 
     position: Position
     events: list[Record]
@@ -43,15 +43,15 @@ class OpenExchangeFiles:
     directory: Path
     _complete_to: dict[str, Position] = field(default_factory=dict)
     _unsynced: set[str] = field(default_factory=set)
-    ended: list[str] = field(default_factory=list)
-    """Of those an earlier process left, the ones that are whole."""
+    complete_ids: list[str] = field(default_factory=list)
+    """Recovered exchanges that have ended."""
 
-    damaged: list[str] = field(default_factory=list)
-    """And the ones that cannot be read."""
+    damaged_ids: list[str] = field(default_factory=list)
+    """Exchanges whose files cannot be read."""
 
     @classmethod
-    def found(cls, directory: Path) -> "OpenExchangeFiles":
-        """What an earlier process left behind. Raises OSError where that cannot be seen: `glob` would find nothing."""
+    def recover(cls, directory: Path) -> "OpenExchangeFiles":
+        """Find the files that an earlier process left. Raises OSError if the directory cannot be listed."""
         parked = cls(directory)
         try:
             names = sorted(os.listdir(directory))
@@ -59,81 +59,83 @@ class OpenExchangeFiles:
             return parked
         for name in names:
             if name.endswith(".parked"):
-                parked._recover(directory / name)
+                parked._recover_file(directory / name)
         return parked
 
-    def _recover(self, path: Path) -> None:
-        """Learn how far a file goes, and cut a torn end off: it was not synced, so the spool still has what it lacks."""
+    def _recover_file(self, path: Path) -> None:
+        """Find the last position of a file and cut off an incomplete append, whose events the spool still has."""
         last: _Append | None = None
         whole = 0
         try:
-            for last, whole in _appends(path):  # noqa: B007 - one is held at a time, and the last is what counts
+            for last, whole in _read_appends(path):  # noqa: B007 - only the last is used, and only one is in memory at a time
                 pass
         except (msgspec.DecodeError, UnicodeDecodeError):
-            # Left beside for whoever may still read it; what the spool has of it comes again.
+            # Kept for manual inspection. Events that the spool still has are read again.
             path.rename(path.with_suffix(".damaged"))
-            self.damaged.append(path.stem)
+            self.damaged_ids.append(path.stem)
             return
         if last is None:
             path.unlink()
             return
         os.truncate(path, whole)
         self._complete_to[path.stem] = last.position
-        self._unsynced.add(path.stem)  # whoever left it may have ended because it could not be synced
+        self._unsynced.add(path.stem)  # the earlier process may have ended because a sync failed
         if isinstance(last.events[-1], ExchangeClosed):
-            self.ended.append(path.stem)
+            self.complete_ids.append(path.stem)
 
     def __iter__(self) -> Iterator[str]:
         return iter(list(self._complete_to))
 
-    def has(self, exchange: str, position: Position) -> bool:
-        """Whether the file of the exchange has the event that ends there."""
+    def has_event(self, exchange: str, position: Position) -> bool:
+        """Whether the file of an exchange has the event that ends at this position."""
         last = self._complete_to.get(exchange)
-        # By place alone: what an older Playhead laid aside has no count.
+        # Compared without the count of records, which files of an older Playhead do not have.
         return last is not None and position[:2] <= last[:2]
 
-    def complete_to(self, exchange: str) -> Position:
-        """Up to where in the spool the file has every event of the exchange."""
+    def complete_position(self, exchange: str) -> Position:
+        """The position of the spool up to which the file has every event of the exchange."""
         return self._complete_to[exchange]
 
     def append(self, exchange: str, events: Iterable[Record], position: Position) -> None:
-        """Lay more events aside; there are no others up to `position`. Raises OSError."""
-        self._append(exchange, _encoder.encode(_Append(position, list(events))), b"", position)
+        """Append the exchange's next events, which are all up to `position`. Raises OSError."""
+        self._append_encoded(exchange, _encoder.encode(_Append(position, list(events))), b"", position)
 
     def append_payload(self, exchange: str, payload: memoryview | bytes, position: Position) -> None:
-        """Lay a payload of the spool aside as it is, without opening it: all its events are of this exchange. Raises OSError."""
-        several = payload[1] < SEVERAL_BELOW
-        self._append(exchange, _TWO + _encoder.encode(position) + (b"" if several else _ONE), payload, position)
+        """Append a payload of the spool without decoding it; all its events are of this exchange. Raises OSError."""
+        has_several = payload[1] < SEVERAL_BELOW
+        self._append_encoded(
+            exchange, _TWO + _encoder.encode(position) + (b"" if has_several else _ONE), payload, position
+        )
 
     def events(self, exchange: str) -> Iterator[Record]:
-        """The events of an exchange, in their order."""
-        return events_in(self.path(exchange))
+        """The events of an exchange, in order."""
+        return read_events(self.path(exchange))
 
     def size(self, exchange: str) -> int:
-        """How long the file of an exchange is."""
+        """Bytes of the file of an exchange."""
         return self.path(exchange).stat().st_size
 
     def set_aside(self, exchange: str, directory: Path) -> None:
-        """Move the file of an exchange that cannot be stored to where people look for it. Raises OSError."""
+        """Move the file of an exchange that cannot be stored to `directory`. Raises OSError."""
         directory.mkdir(exist_ok=True, mode=0o700)
         self.path(exchange).rename(directory / f"{exchange}.parked")
         self._complete_to.pop(exchange, None)
         self._unsynced.discard(exchange)
 
     def sync(self) -> None:
-        """Have on disk what was appended. Raises OSError."""
+        """Sync the files that were appended to. Raises OSError."""
         for exchange in self._unsynced:
             try:
                 _sync(self.path(exchange))
             except OSError:
-                # What could not be synced once is forgotten by the system, and a second sync would say that all is well.
+                # The kernel reports a failed write-back once, so a second sync of the same file would succeed wrongly.
                 _rewrite(self.path(exchange))
         if self._unsynced:
             _sync(self.directory)
         self._unsynced.clear()
 
-    def drop(self, exchange: str) -> None:
-        """Forget an exchange that is stored, and whose end the cursor has passed."""
+    def delete(self, exchange: str) -> None:
+        """Delete the file of an exchange that is stored and whose end the cursor has passed."""
         self.path(exchange).unlink(missing_ok=True)
         self._complete_to.pop(exchange, None)
         self._unsynced.discard(exchange)
@@ -142,28 +144,28 @@ class OpenExchangeFiles:
         """The file of an exchange."""
         return self.directory / f"{exchange}.parked"
 
-    def _append(self, exchange: str, head: bytes, payload: memoryview | bytes, position: Position) -> None:
+    def _append_encoded(self, exchange: str, head: bytes, payload: memoryview | bytes, position: Position) -> None:
         size = len(head) + len(payload)
         self.directory.mkdir(exist_ok=True, mode=0o700)
-        _append(self.path(exchange), (size.to_bytes(_HEAD, "big"), head, payload))
+        _append_pieces(self.path(exchange), (size.to_bytes(_HEAD, "big"), head, payload))
         self._complete_to[exchange] = position
         self._unsynced.add(exchange)
 
 
-def events_in(path: Path) -> Iterator[Record]:
-    """The events in the file of one exchange, in their order; one append is in memory at a time. Raises OSError."""
-    for append, _ in _appends(path):
+def read_events(path: Path) -> Iterator[Record]:
+    """Read the events in the file of an exchange, with one append in memory at a time. Raises OSError."""
+    for append, _ in _read_appends(path):
         yield from append.events
 
 
-def beginning_of(path: Path) -> RequestStarted | None:
-    """The first event in the file of an exchange, if the file begins with its request. Raises OSError."""
-    first = next(events_in(path), None)
+def read_request_event(path: Path) -> RequestStarted | None:
+    """Read the first event in the file of an exchange; None if it is not the start of its request. Raises OSError."""
+    first = next(read_events(path), None)
     return first if isinstance(first, RequestStarted) else None
 
 
-def _append(path: Path, pieces: Sequence[memoryview | bytes]) -> None:
-    """Write all of it or nothing: on a full disk half an append would hide those that follow it."""
+def _append_pieces(path: Path, pieces: Sequence[memoryview | bytes]) -> None:
+    """Write all pieces or none: an incomplete append would make those after it unreadable."""
     size = sum(map(len, pieces))
     with path.open("ab", buffering=0) as file:
         before = file.tell()
@@ -179,8 +181,8 @@ def _append(path: Path, pieces: Sequence[memoryview | bytes]) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
 
-def _appends(path: Path) -> Iterator[tuple[_Append, int]]:
-    """Each whole append and where it ends. The file may be far larger than memory, so they are read one by one."""
+def _read_appends(path: Path) -> Iterator[tuple[_Append, int]]:
+    """Read each complete append and its end, one at a time, because the file may be far larger than memory."""
     with path.open("rb") as file:
         end = 0
         while len(head := file.read(_HEAD)) == _HEAD:
@@ -195,7 +197,7 @@ def _appends(path: Path) -> Iterator[tuple[_Append, int]]:
 
 
 def _rewrite(path: Path) -> None:
-    """Have the same content on disk in a new file. Raises OSError."""
+    """Replace a file by a synced copy of it. Raises OSError."""
     copy = path.with_suffix(".new")
     shutil.copyfile(path, copy)
     _sync(copy)

@@ -1,95 +1,106 @@
-"""Start a helper process when there is a job, give it one job at a time, and end it when it was idle."""
+"""Start a helper process when there is a job, give it one job at a time, and end it after it was idle."""
 
 import asyncio
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from store.large.jobs import HelperJob, Reply, WorkerConfig
+from store.large.jobs import HelperConfig, HelperJob, Reply
 
 TIME_LIMIT: Final = 60.0
-"""Seconds that a job may take without a sign that it comes further; more where it is about much, by `PER_BYTE`."""
+"""Seconds that a job may take without a progress report, for a job without bytes (see `SECONDS_PER_BYTE`)."""
 
-PER_BYTE: Final = 1e-6
-"""Seconds more for each byte of a job's files, or of the largest body that an answer may have."""
+SECONDS_PER_BYTE: Final = 1e-6
+"""Additional seconds for each byte of a job's files, or of the largest body that an answer may have."""
 
 MEMORY_PER_BYTE: Final = 12
-"""How much memory a helper process may have for each byte of the largest body."""
+"""Bytes of memory that a helper process may have for each byte of the largest body."""
 
-REST: Final = 15.0
-"""Seconds after which a helper process without a job is ended, and its memory is free."""
+IDLE_TIMEOUT: Final = 15.0
+"""Seconds after which a helper process without a job is ended, to free its memory."""
 
-_LINE: Final = 1 << 20
+_MAX_LINE: Final = 1 << 20
+
+HELPER_COMMAND: Final = (sys.executable, "-m", "store.large.worker")
+"""Starts a helper process, which cannot check the overrides and forks of a requested replay."""
 
 
 class Helper:
-    """One helper process at most. `run` waits for its turn, does a job, and never raises for what the job does."""
+    """Runs jobs in one helper process, one after another. `run` never raises for an error of a job."""
 
-    def __init__(self, config: WorkerConfig, *, time_limit: float = TIME_LIMIT, rest: float = REST) -> None:
+    def __init__(
+        self,
+        config: HelperConfig,
+        *,
+        command: Sequence[str] = HELPER_COMMAND,
+        time_limit: float = TIME_LIMIT,
+        idle_timeout: float = IDLE_TIMEOUT,
+    ) -> None:
         self._config = config
+        self._command = command
         self._time_limit = time_limit
-        self._rest = rest
+        self._idle_timeout = idle_timeout
         self._process: asyncio.subprocess.Process | None = None
-        self._turn = asyncio.Lock()
-        self._ending: asyncio.TimerHandle | None = None
+        self._lock = asyncio.Lock()
+        self._kill_timer: asyncio.TimerHandle | None = None
         self.peak = 0
-        """The most memory, in bytes, that any of its processes has had resident."""
+        """The most resident memory, in bytes, that any of its processes has had."""
 
-    async def run(self, job: HelperJob, further: Callable[[Reply], None] = lambda _: None) -> Reply:
-        """Do a job. A process that breaks its limits is ended, and the answer says so.
+    async def run(self, job: HelperJob, on_progress: Callable[[Reply], None] = lambda _: None) -> Reply:
+        """Run a job. A process that exceeds its limits is ended, and the reply has the reason.
 
-        `further` is called when the job has come further.
+        `on_progress` is called with each progress report of the job.
         """
-        async with self._turn:
-            if self._ending is not None:
-                self._ending.cancel()
-            patience = self._time_limit + PER_BYTE * await asyncio.to_thread(self._size, job)
+        async with self._lock:
+            if self._kill_timer is not None:
+                self._kill_timer.cancel()
+            time_limit = self._time_limit + SECONDS_PER_BYTE * await asyncio.to_thread(self._job_size, job)
             try:
-                process = await self._running()
-                async with asyncio.timeout(patience) as silence:
-                    reply = await self._asked(process, job, _Steps(silence, patience, further))
+                process = await self._ensure_process()
+                async with asyncio.timeout(time_limit) as deadline:
+                    reply = await self._send_job(process, job, _ProgressDeadline(deadline, time_limit, on_progress))
             except TimeoutError:
                 await self.close()
-                return Reply(failed=f"it took longer than {patience:.4g} s")
+                return Reply(failed=f"it took longer than {time_limit:.4g} s")
             except BaseException:
                 await self.close()
                 raise
             self.peak = max(self.peak, reply.peak)
             if reply.failed and not reply.is_unavailable:
-                # What a failed job leaves in memory is nobody's any more.
+                # A failed job may leave objects in memory.
                 await self.close()
             else:
-                self._ending = asyncio.get_running_loop().call_later(self._rest, self._kill)
+                self._kill_timer = asyncio.get_running_loop().call_later(self._idle_timeout, self._kill)
             return reply
 
     async def close(self) -> None:
-        """End the process."""
-        if self._ending is not None:
-            self._ending.cancel()
+        """End the helper process."""
+        if self._kill_timer is not None:
+            self._kill_timer.cancel()
         process = self._process
         self._kill()
         if process is not None:
             await process.communicate()  # closes its pipes
 
-    async def _running(self) -> asyncio.subprocess.Process:
+    async def _ensure_process(self) -> asyncio.subprocess.Process:
         if self._process is not None and self._process.returncode is not None:
             await self.close()
         if self._process is None:
-            self._process = await self._started()
+            self._process = await self._start_process()
         return self._process
 
-    def _size(self, job: HelperJob) -> int:
-        """How much a job is about, in bytes."""
+    def _job_size(self, job: HelperJob) -> int:
+        """Bytes that a job has to read or write, for its time limit."""
         if job.store is not None:
             return _file_size(job.store.file)
         return _file_size(job.render.body if job.render else None) + self._config.memory_limit // MEMORY_PER_BYTE
 
-    async def _asked(
-        self, process: asyncio.subprocess.Process, job: HelperJob, further: Callable[[Reply], None]
+    async def _send_job(
+        self, process: asyncio.subprocess.Process, job: HelperJob, on_progress: Callable[[Reply], None]
     ) -> Reply:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -100,19 +111,19 @@ class Helper:
                 reply = msgspec.json.decode(line, type=Reply)
                 if reply.is_over:
                     return reply
-                further(reply)
+                on_progress(reply)
         except ConnectionError:
             pass
         self._process = None
         await process.communicate()
-        return Reply(failed=_ended(process.returncode or 0))
+        return Reply(failed=_exit_reason(process.returncode or 0))
 
-    async def _started(self) -> asyncio.subprocess.Process:
+    async def _start_process(self) -> asyncio.subprocess.Process:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "store.large.worker"),
+            *self._command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            limit=_LINE,
+            limit=_MAX_LINE,
             env=os.environ | {"PYTHONSAFEPATH": "1", "MALLOC_ARENA_MAX": "2"},
         )
         assert process.stdin is not None
@@ -125,27 +136,27 @@ class Helper:
             process.kill()
 
 
-class _Steps:
-    """Gives a job its time anew with each sign that it has come further."""
+class _ProgressDeadline:
+    """Extends the deadline of a job with each progress report."""
 
-    def __init__(self, silence: asyncio.Timeout, patience: float, further: Callable[[Reply], None]) -> None:
-        self._silence = silence
+    def __init__(self, deadline: asyncio.Timeout, patience: float, on_progress: Callable[[Reply], None]) -> None:
+        self._deadline = deadline
         self._patience = patience
-        self._further = further
+        self._on_progress = on_progress
 
     def __call__(self, reply: Reply) -> None:
-        self._silence.reschedule(asyncio.get_running_loop().time() + self._patience)
-        self._further(reply)
+        self._deadline.reschedule(asyncio.get_running_loop().time() + self._patience)
+        self._on_progress(reply)
 
 
 def _file_size(name: str | None) -> int:
     try:
         return Path(name).stat().st_size if name else 0
     except OSError:
-        return 0  # whoever opens it says what is wrong
+        return 0  # opening it reports the error
 
 
-def _ended(status: int) -> str:
-    why = f"signal {-status}" if status < 0 else f"status {status}"
-    memory = ", as it is for taking too much memory" if status == -9 else ""
-    return f"its helper process was ended by {why}{memory}"
+def _exit_reason(status: int) -> str:
+    reason = f"signal {-status}" if status < 0 else f"status {status}"
+    hint = ", possibly because it took too much memory" if status == -9 else ""
+    return f"its helper process ended with {reason}{hint}"

@@ -3,8 +3,8 @@
 import msgspec
 
 
-class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What a helper process is told first."""
+class HelperConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The configuration of a helper process, which is the first message."""
 
     database_url: str
     redaction_key: bytes
@@ -17,9 +17,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     redact_personal_data: bool = False
     redact_names: tuple[str, ...] = ()
     claims: str | None = None
-    """Where the claims of runs are; none where every client may write into every run."""
-
-    checks: str | None = None
+    """The directory of the claims of runs; None if every client may write into every run."""
 
 
 class StoringJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,46 +29,48 @@ class StoringJob(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the proxy worker died before the exchange ended."""
 
     underived: str | None = None
-    """Why no call is to be derived, where an earlier try failed; the evidence is stored all the same."""
+    """Why no call is to be derived, if an earlier attempt failed; the evidence is stored anyway."""
 
 
 class RenderJob(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer one request of the API, whose bodies are too large for the store server, into a file."""
+    """Answer a request of the API whose bodies are too large for the store server, into a file."""
 
     method: str
     path: str
     query: str
     headers: list[tuple[str, str]]
     body: str | None
-    """The request's body."""
+    """The file of the request's body."""
 
     to: str
+    """The file that the answer's body is written to."""
+
     settled: bool | None = None
-    """Whether everything acknowledged is stored, where the client has asked for that."""
+    """Whether everything acknowledged is stored; None if the client has not asked to wait for that."""
 
 
 class JudgeJob(msgspec.Struct, frozen=True, kw_only=True):
-    """Judge what mode `auto` recorded, as the file of it says (`store.generations.auto_session_file`)."""
+    """Judge a session in mode `auto`, by its file (`store.generations.auto_session_file`)."""
 
     file: str
 
 
 class JudgeResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of it: the generation of its run, or why it is none; neither where nothing went live."""
+    """The run of the new generation, or why there is none; neither if no request went live."""
 
     run: str | None = None
     why: str | None = None
 
 
 class RenderResult(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer of the API, whose body lies in the file."""
+    """The head of an answer of the API, whose body is in the file."""
 
     status: int
     headers: list[tuple[str, str]]
 
 
 class HelperJob(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the kinds of jobs."""
+    """A job of one kind; the others are None."""
 
     store: StoringJob | None = None
     render: RenderJob | None = None
@@ -78,18 +78,18 @@ class HelperJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a job."""
+    """The result of a job, or a progress report."""
 
     failed: str | None = None
-    """Why it was not done."""
+    """Why the job failed; None if it did not."""
 
     is_unavailable: bool = False
-    """Whether it failed because Postgres is away: the same may work later."""
+    """Whether it failed because Postgres is unavailable; the same job may work later."""
 
     rendering: RenderResult | None = None
     judgement: JudgeResult | None = None
     is_over: bool = True
-    """False while the job goes on: it has come further, and what there is of its answer lies in the file."""
+    """False in a progress report; then the file has the beginning of the answer."""
 
     peak: int = 0
-    """The most memory, in bytes, that the helper process has had resident."""
+    """The most resident memory, in bytes, that the helper process has had."""

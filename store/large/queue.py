@@ -1,7 +1,7 @@
-"""Store large exchanges one after another, beside the drain, so that none delays others.
+"""Store large exchanges one after another, concurrently with the drain, so that they do not delay other exchanges.
 
-What cannot be derived within the limits is stored as evidence, under a call that says why. What cannot even be stored
-becomes a gap that says why, and the file of its events is moved to `damaged/`.
+If no call can be derived within the limits, the evidence is stored with a call that has the reason. If the exchange cannot be
+stored either, a gap has the reason, and the file of its events is moved to `damaged/`.
 """
 
 import asyncio
@@ -16,126 +16,128 @@ import msgspec
 from calls.events import Gap, RequestStarted
 from store.database.connection import DatabaseError
 from store.ingest.drain import Drain, LargeExchange
-from store.ingest.open_exchange_files import beginning_of
+from store.ingest.open_exchange_files import read_request_event
 from store.large.jobs import HelperJob, Reply, StoringJob
 
 log = logging.getLogger(__name__)
 
-PATIENCE: Final = (0.2, 5.0)
-"""Seconds between two tries while Postgres is away: at first, and at most."""
+RETRY_PAUSES: Final = (0.2, 5.0)
+"""Seconds between two attempts while Postgres is unavailable: at first, and at most."""
 
 
-class Runner(Protocol):
-    """Does a job somewhere."""
+class JobRunner(Protocol):
+    """Runs jobs, in this process or in another."""
 
     async def run(self, job: HelperJob) -> Reply:
-        """Do it; what became of it."""
+        """Run a job and return its result."""
 
     async def close(self) -> None:
-        """End whatever does it."""
+        """End the process that runs the jobs."""
 
 
-class _Waiting(NamedTuple):
+class _QueuedExchange(NamedTuple):
     drain: Drain
     exchange: LargeExchange
 
 
 class LargeQueue:
-    """Large exchanges that have ended and are to be stored. Those of one spool keep their order."""
+    """The large exchanges that have ended and are to be stored, in order."""
 
     def __init__(
         self,
-        runner: Runner,
-        put_gap: Callable[[Gap], Awaitable[object]],
+        runner: JobRunner,
+        write_gap: Callable[[Gap], Awaitable[object]],
         damaged: Path,
         *,
-        stored: Callable[[], None],
+        on_stored: Callable[[], None],
     ) -> None:
         self._runner = runner
-        self._put_gap = put_gap
+        self._write_gap = write_gap
         self._damaged = damaged
-        self._stored = stored
-        self._waiting: deque[_Waiting] = deque()
-        self._more = asyncio.Event()
-        self.underived = 0
-        """How many were stored without a call that was derived from them."""
+        self._on_stored = on_stored
+        self._waiting: deque[_QueuedExchange] = deque()
+        self._has_more = asyncio.Event()
+        self.underived_count = 0
+        """How many were stored without a derived call."""
 
-        self.failed = 0
+        self.failed_count = 0
         """How many could not be stored."""
 
         self.trouble: str | None = None
-        """Why none can be stored just now."""
+        """Why none can be stored at present."""
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def add(self, drain: Drain, exchange: LargeExchange) -> None:
-        """Have it stored."""
-        self._waiting.append(_Waiting(drain, exchange))
-        self._more.set()
+        """Add an exchange to be stored."""
+        self._waiting.append(_QueuedExchange(drain, exchange))
+        self._has_more.set()
 
     async def run(self) -> None:
-        """Store what is added, until cancelled."""
+        """Store the exchanges that are added, until cancelled."""
         try:
             while True:
-                await self._more.wait()
+                await self._has_more.wait()
                 while self._waiting:
-                    if await self._is_stored(self._waiting[0]):
+                    if await self._try_store(self._waiting[0]):
                         self._waiting.popleft()
-                self._more.clear()
+                self._has_more.clear()
         finally:
             await self._runner.close()
 
-    async def _is_stored(self, waiting: _Waiting) -> bool:
-        """Whether it is stored, or set aside; if not, the disk or the system stands in the way, and it is tried again."""
+    async def _try_store(self, queued: _QueuedExchange) -> bool:
+        """Store an exchange, or set it aside for good. Return False if the system failed, so that it must be tried again."""
         try:
-            await self._store(waiting)
+            await self._store(queued)
         except OSError as error:
-            self.trouble = f"the large exchange {waiting.exchange.id} cannot be stored yet: {error}"
-            await asyncio.sleep(PATIENCE[1])
+            self.trouble = f"the large exchange {queued.exchange.id} cannot be stored yet: {error}"
+            await asyncio.sleep(RETRY_PAUSES[1])
             return False
         return True
 
-    async def _store(self, waiting: _Waiting) -> None:
-        drain, exchange = waiting
+    async def _store(self, queued: _QueuedExchange) -> None:
+        drain, exchange = queued
         job = StoringJob(file=str(exchange.file), source=exchange.source, is_cut_off=exchange.is_cut_off)
-        reply = await self._tried(job)
+        reply = await self._run_when_available(job)
         if reply.failed:
             log.warning("no call is derived from the large exchange %s: %s", exchange.id, reply.failed)
-            self.underived += 1
+            self.underived_count += 1
             reason = f"no call was derived from this exchange: {reply.failed}; its evidence is complete"
-            reply = await self._tried(msgspec.structs.replace(job, underived=reason))
+            reply = await self._run_when_available(msgspec.structs.replace(job, underived=reason))
         if reply.failed:
             await self._give_up(drain, exchange, reply.failed)
         else:
-            drain.large_stored(exchange.id)
-        self._stored()
+            drain.mark_large_stored(exchange.id)
+        self._on_stored()
 
-    async def _tried(self, job: StoringJob) -> Reply:
-        """What became of it, tried until Postgres is there."""
-        patience, longest = PATIENCE
+    async def _run_when_available(self, job: StoringJob) -> Reply:
+        """Run a job, again while Postgres is unavailable."""
+        pause, longest = RETRY_PAUSES
         while (reply := await self._runner.run(HelperJob(store=job))).is_unavailable:
             self.trouble = reply.failed
-            await asyncio.sleep(patience)
-            patience = min(patience * 2, longest)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, longest)
         self.trouble = None
         return reply
 
-    async def _give_up(self, drain: Drain, exchange: LargeExchange, why: str) -> None:
-        """Say in its run that it is lost to the database, and keep the file of its events."""
-        log.error("the large exchange %s cannot be stored: %s", exchange.id, why)
-        self.failed += 1
-        head = await asyncio.to_thread(_beginning, exchange.file)
+    async def _give_up(self, drain: Drain, exchange: LargeExchange, reason: str) -> None:
+        """Write a gap for an exchange that cannot be stored, and keep the file of its events."""
+        log.error("the large exchange %s cannot be stored: %s", exchange.id, reason)
+        self.failed_count += 1
+        head = await asyncio.to_thread(_read_request_event, exchange.file)
         run, at = (head.run, head.started_at) if head else ("unknown", 0)
-        place = self._damaged / exchange.file.name
-        gap = Gap(run, at, f"the exchange could not be stored: {why}; its events are kept in {place}", exchange.id)
-        while not await self._told(gap):  # noqa: ASYNC110 - Postgres is away, and tells nobody when it is back
-            await asyncio.sleep(PATIENCE[1])
+        kept_file = self._damaged / exchange.file.name
+        gap = Gap(
+            run, at, f"the exchange could not be stored: {reason}; its events are kept in {kept_file}", exchange.id
+        )
+        while not await self._try_write_gap(gap):  # noqa: ASYNC110 - Postgres sends no event when it is available again
+            await asyncio.sleep(RETRY_PAUSES[1])
         await asyncio.to_thread(drain.set_aside, exchange.id, self._damaged)
 
-    async def _told(self, gap: Gap) -> bool:
+    async def _try_write_gap(self, gap: Gap) -> bool:
         try:
-            await self._put_gap(gap)
+            await self._write_gap(gap)
         except DatabaseError as error:
             self.trouble = str(error)
             return False
@@ -143,8 +145,8 @@ class LargeQueue:
         return True
 
 
-def _beginning(file: Path) -> RequestStarted | None:
+def _read_request_event(file: Path) -> RequestStarted | None:
     try:
-        return beginning_of(file)
+        return read_request_event(file)
     except (OSError, msgspec.DecodeError):
         return None

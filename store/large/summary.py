@@ -1,4 +1,4 @@
-"""The summary that is stored of a large call, so that a list can show it."""
+"""Encode the summary of a large call, so that lists can show the call without reading its bodies."""
 
 import hashlib
 from collections.abc import Mapping
@@ -9,33 +9,33 @@ import msgspec
 
 from calls.codec.canonical import digest
 from calls.codec.json import dumps
-from calls.derive import derive
+from calls.derive import derive_call
 from calls.keys.profile import Profiles
-from calls.model import EMPTY, Body, Call, Exchange
+from calls.model import EMPTY_BODY, Body, Call, Exchange
 from store.database.blobs import pack, unpack
 from store.large.weight import is_large
 
-TEXT: Final = 500
-"""Characters of an answer's text that a summary has."""
+MAX_TEXT_LENGTH: Final = 500
+"""Characters of an answer's text in a summary."""
 
-SMALL: Final = 4096
-"""Bytes of parameters or of a tool's arguments up to which a summary has them."""
+MAX_VALUE_SIZE: Final = 4096
+"""Bytes up to which parameters and a tool's arguments are in a summary."""
 
-TOOLS: Final = 100
-WARNINGS: Final = 20
-WARNING: Final = 300
+MAX_TOOLS: Final = 100
+MAX_WARNINGS: Final = 20
+MAX_WARNING_LENGTH: Final = 300
 
 
 class ToolSummary(msgspec.Struct, frozen=True, array_like=True):
-    """A tool that was asked for; its arguments where they are short."""
+    """A requested tool call, with its arguments if they are short."""
 
     id: str | None
     name: str
     arguments: str | None
 
 
-class Summary(msgspec.Struct, frozen=True, array_like=True):
-    """The parts of a call that no column holds, each cut to a bounded size."""
+class CallSummary(msgspec.Struct, frozen=True, array_like=True):
+    """The parts of a call that have no column, each cut to a bounded size."""
 
     actor: str | None
     text: str | None
@@ -46,50 +46,53 @@ class Summary(msgspec.Struct, frozen=True, array_like=True):
     """Whether the call was derived; if not, the last warning says why."""
 
 
-_decoder = msgspec.msgpack.Decoder(Summary)
+_decoder = msgspec.msgpack.Decoder(CallSummary)
 
 
-def summary_of(exchange: Exchange, call: Call, *, is_derived: bool = True) -> bytes:
-    """The form of a summary, as the column holds it."""
-    summary = Summary(
+def encode_summary(exchange: Exchange, call: Call, *, is_derived: bool = True) -> bytes:
+    """Encode the summary of a call in a form of `blobs`."""
+    summary = CallSummary(
         exchange.actor,
-        None if call.text is None else _written(call.text[:TEXT]),
-        _short(call.params) or "{}",
-        [ToolSummary(one.id, _written(one.name[:200]), _short(one.arguments)) for one in call.tool_calls[:TOOLS]],
-        [_written(warning[:WARNING]) for warning in call.warnings[-WARNINGS:]],
+        None if call.text is None else _encodable_text(call.text[:MAX_TEXT_LENGTH]),
+        _short_json(call.params) or "{}",
+        [
+            ToolSummary(one.id, _encodable_text(one.name[:200]), _short_json(one.arguments))
+            for one in call.tool_calls[:MAX_TOOLS]
+        ],
+        [_encodable_text(warning[:MAX_WARNING_LENGTH]) for warning in call.warnings[-MAX_WARNINGS:]],
         is_derived,
     )
     return pack(msgspec.msgpack.encode(summary))
 
 
-def summary_if_large(exchange: Exchange, call: Call) -> bytes | None:
-    """The same, where the exchange is large."""
-    return summary_of(exchange, call) if is_large(exchange) else None
+def encode_summary_if_large(exchange: Exchange, call: Call) -> bytes | None:
+    """Encode the summary if the exchange is large, else return None."""
+    return encode_summary(exchange, call) if is_large(exchange) else None
 
 
-def read_summary(form: bytes) -> Summary:
-    """The summary of a form."""
+def read_summary(form: bytes) -> CallSummary:
+    """Decode a summary."""
     return _decoder.decode(unpack(form))
 
 
-def parsed(text: str | None) -> Any:
-    """A value that a summary holds as JSON."""
+def parse_value(text: str | None) -> Any:
+    """Parse a value that a summary has as JSON."""
     return None if text is None else msgspec.json.decode(text)
 
 
-def underived(exchange: Exchange, profiles: Profiles, reason: str) -> Call:
-    """The call of an exchange that could not be derived: what its heads tell, and the reason as a warning.
+def underived_call(exchange: Exchange, profiles: Profiles, reason: str) -> Call:
+    """The call of an exchange that no call could be derived from: derived from its heads, with the reason as a warning.
 
-    Its key is one of the raw bytes, so that no other request is taken for it.
+    Its key is a digest of the raw bytes, so that no other request has the same key.
     """
     response = exchange.response
     bodiless = replace(
         exchange,
-        request=replace(exchange.request, body=EMPTY),
-        response=None if response is None else replace(response, body=EMPTY),
+        request=replace(exchange.request, body=EMPTY_BODY),
+        response=None if response is None else replace(response, body=EMPTY_BODY),
     )
-    call = derive(bodiless, profiles)
-    is_whole = exchange.outcome == "completed" and not exchange.truncated
+    call = derive_call(bodiless, profiles)
+    is_whole = exchange.outcome == "completed" and not exchange.is_truncated
     return replace(call, key=_raw_key(exchange), request=None, answer=None, warnings=(reason,), complete=is_whole)
 
 
@@ -99,14 +102,14 @@ def _raw_key(exchange: Exchange) -> str:
     return digest("raw/1", text.encode("utf-8", "backslashreplace"))
 
 
-def _short(value: Any) -> str | None:
-    """A value as JSON, where that is short."""
+def _short_json(value: Any) -> str | None:
+    """A value as JSON; None if that is long."""
     if isinstance(value, Mapping) and not value:
         return "{}"
-    written = dumps(value)
-    return written.decode() if len(written) <= SMALL else None
+    encoded = dumps(value)
+    return encoded.decode() if len(encoded) <= MAX_VALUE_SIZE else None
 
 
-def _written(text: str) -> str:
-    """Text without lone surrogates, which no encoding takes."""
+def _encodable_text(text: str) -> str:
+    """Text without lone surrogates, which UTF-8 cannot encode."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()

@@ -1,55 +1,57 @@
 """Estimate the memory that an exchange takes, and decide whether a helper process handles it.
 
-A JSON value takes far more memory parsed than as text, by the number of its values rather than by its length. So the
-weight of a body is its length, opened, and a surcharge for each separator in it.
+Parsed JSON takes far more memory than its text, depending on the number of values rather than on the length. So the weight of
+a body is its length, decompressed, and a surcharge for each separator in it.
 """
 
 from typing import Final
 
-from calls.codec.encoding import TooLarge, Undecodable, decode
+from calls.codec.encoding import TooLarge, Undecodable, decode_content
 from calls.model import Body, Exchange, Headers, header
 
-LARGE: Final = 2 << 20
-"""The weight from which an exchange is large. To derive a call from less takes under half a second and 20 MB."""
+LARGE_WEIGHT: Final = 2 << 20
+"""The weight from which an exchange is large. Deriving a call from less takes under half a second and 20 MB."""
 
-EVENT: Final = 400
-"""The weight of one event beside its bytes: the objects that hold it."""
+EVENT_WEIGHT: Final = 400
+"""The weight of the objects of an event, without its bytes."""
 
-_VALUE: Final = 24
-"""The weight of one JSON value beside its text: a dictionary's entry and a small object."""
+_VALUE_WEIGHT: Final = 24
+"""The weight of a JSON value without its text: a dictionary's entry and a small object."""
 
-_OPENED: Final = LARGE // 2
+_MAX_DECODED: Final = LARGE_WEIGHT // 2
 _GZIP: Final = b"\x1f\x8b"
 
 
-def weight_of(data: bytes) -> int:
-    """The weight of some bytes of a body."""
-    return len(data) + _VALUE * (data.count(b",") + data.count(b":"))
+def body_weight(data: bytes) -> int:
+    """The weight of bytes of a body."""
+    return len(data) + _VALUE_WEIGHT * (data.count(b",") + data.count(b":"))
 
 
 def is_large(exchange: Exchange) -> bool:
-    """Whether an exchange is large, where all of it is at hand."""
+    """Whether an exchange is large."""
     bodies = [exchange.request.body, *([exchange.response.body] if exchange.response else [])]
-    weight = sum(EVENT * len(body.chunks) + weight_of(body.data) for body in bodies)
-    return weight > LARGE or opens_large(exchange)
+    weight = sum(EVENT_WEIGHT * len(body.chunks) + body_weight(body.data) for body in bodies)
+    return weight > LARGE_WEIGHT or is_large_decoded(exchange)
 
 
-def opens_large(exchange: Exchange) -> bool:
-    """Whether a compressed body of the exchange opens to one that is large."""
+def is_large_decoded(exchange: Exchange) -> bool:
+    """Whether the compressed bodies of an exchange are large when decompressed."""
     bodies: list[tuple[Body, Headers]] = [(exchange.request.body, exchange.request.headers)]
     if exchange.response is not None:
         bodies.append((exchange.response.body, exchange.response.headers))
-    return sum(_opened_weight(body.data, header(headers, "content-encoding")) for body, headers in bodies) > LARGE
+    return (
+        sum(_decoded_weight(body.data, header(headers, "content-encoding")) for body, headers in bodies) > LARGE_WEIGHT
+    )
 
 
-def _opened_weight(data: bytes, encoding: str | None) -> int:
+def _decoded_weight(data: bytes, encoding: str | None) -> int:
     if data.startswith(_GZIP):
         encoding = encoding or "gzip"
     if not data or not encoding:
         return 0
     try:
-        return weight_of(decode(data, encoding, _OPENED))
+        return body_weight(decode_content(data, encoding, _MAX_DECODED))
     except TooLarge:
-        return LARGE + 1
+        return LARGE_WEIGHT + 1
     except Undecodable:
         return 0

@@ -1,7 +1,7 @@
 """Add the connections between a run's calls to their REST shapes (`store.call_graph.call_graph`).
 
-The ids that make links are columns, so a page costs one look at those of its run; only to tell which call did what a model
-asked of a tool are the requests between looked at, of the rounds that the page touches.
+The ids that connect calls are columns, so a page needs one query for those of its run. Requests are loaded only to find the
+calls that executed tool calls, and only for the rounds that overlap the page.
 """
 
 from bisect import bisect_left, bisect_right
@@ -13,127 +13,139 @@ from sqlalchemy import RowMapping, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from calls.model import Call, Exchange, ToolCall
-from store.call_graph.call_graph import MOST, Node, Threads, ToolExecution, ToolRound, done_by, executed
-from store.call_graph.retry_query import Folds, among
+from store.call_graph.call_graph import (
+    MOST_BETWEEN,
+    CallGraph,
+    Node,
+    ToolExecution,
+    ToolRound,
+    match_executions,
+    tool_execution,
+)
+from store.call_graph.retry_query import RetryGroups, is_among
 from store.database.tables import calls
 from store.query.rest_shapes import Shape
 
-LOOKED_AT: Final = 256
-"""Calls that are read for one page to tell which did what; beyond, it stays unknown."""
+MOST_READ: Final = 256
+"""Calls that are read for one page to match them with tool calls. Beyond them, executions stay unknown."""
 
 type Read = tuple[Exchange, Call]
 
 
 @dataclass(frozen=True, slots=True)
-class Links:
-    """A run's threads, and who did what in the rounds that were looked at."""
+class PageLinks:
+    """The call graph of a run, and the executions of tool calls in the rounds of a page."""
 
-    threads: Threads
-    between: Sequence[tuple[ToolRound, Sequence[str]]]
-    """The rounds that a page touches, and the calls of tools between their asking and telling."""
+    graph: CallGraph
+    tool_calls_between: Sequence[tuple[ToolRound, Sequence[str]]]
+    """The rounds that overlap the page, each with the calls of tools between its asker and its follower."""
 
-    executed: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """By call and the id that it gave: the call that did it."""
+    executions: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """By call and tool call id: the call that executed it."""
 
     @property
-    def wanted(self) -> set[str]:
-        """The calls that must be read to tell who did what."""
+    def calls_to_read(self) -> set[str]:
+        """The calls that must be read to find the executions."""
         wanted: set[str] = set()
-        for one, names in self.between:
-            more = wanted | {one.asked.giver, *names}
-            wanted = more if len(more) <= LOOKED_AT else wanted
+        for one, names in self.tool_calls_between:
+            more = wanted | {one.asker.answer_exchange, *names}
+            wanted = more if len(more) <= MOST_READ else wanted
         return wanted
 
-    def judged(self, known: Mapping[str, Read]) -> "Links":
-        """With what follows from the calls that were read."""
+    def with_executions(self, read_calls: Mapping[str, Read]) -> "PageLinks":
+        """Add the executions that follow from the calls that were read."""
         found: dict[tuple[str, str], str] = {}
-        for one, names in self.between:
-            if {one.asked.giver, *names} <= known.keys():
-                found |= _executed(one, known[one.asked.giver][1], [done_by(*known[name]) for name in names])
-        return replace(self, executed=found)
+        for one, names in self.tool_calls_between:
+            if {one.asker.answer_exchange, *names} <= read_calls.keys():
+                found |= _round_executions(
+                    one, read_calls[one.asker.answer_exchange][1], [tool_execution(*read_calls[name]) for name in names]
+                )
+        return replace(self, executions=found)
 
-    def doing(self, call: str) -> tuple[str, str] | None:
-        """The call that asked a tool for what this one did, and the id of that."""
-        return next((asked for asked, done in self.executed.items() if done == call), None)
+    def executed_tool_call(self, call: str) -> tuple[str, str] | None:
+        """Return the tool call that this call executed: the call that requested it, and its id."""
+        return next((tool_call for tool_call, execution in self.executions.items() if execution == call), None)
 
-    def around(self, call: str) -> set[str]:
-        """The calls that this one leads back to."""
-        doing = self.doing(call)
-        return {one.call for one in self.threads.follows.get(call, ())} | ({doing[0]} if doing else set())
+    def linked_calls(self, call: str) -> set[str]:
+        """Return the calls to which the links of this one lead."""
+        executed = self.executed_tool_call(call)
+        return {one.call for one in self.graph.follows.get(call, ())} | ({executed[0]} if executed else set())
 
 
-async def links_of(
-    connection: AsyncConnection, project: str, run: str, folded: Folds, page: Sequence[RowMapping]
-) -> Links:
-    """The links of a page of a run's calls, given in step order; not judged yet."""
-    threads = await _threads(connection, project, run, folded)
+async def load_page_links(
+    connection: AsyncConnection, project: str, run: str, groups: RetryGroups, page: Sequence[RowMapping]
+) -> PageLinks:
+    """Load the links of a page of a run's calls, given in step order; still without executions."""
+    graph = await _load_call_graph(connection, project, run, groups)
     if not page:
-        return Links(threads, ())
+        return PageLinks(graph, ())
     first, last = page[0]["started_at"], page[-1]["started_at"]
-    touched = [one for one in threads.rounds if one.asked.started_at <= last and one.told.started_at >= first]
-    return Links(threads, await _between(connection, project, run, folded, touched))
+    touched = [one for one in graph.rounds if one.asker.started_at <= last and one.follower.started_at >= first]
+    return PageLinks(graph, await _load_tool_calls_between(connection, project, run, groups, touched))
 
 
-def linked(shape: Shape, links: Links, steps: Mapping[str, int]) -> Shape:
-    """The call with its links. `steps` has the step of each call that it leads back to."""
-    call, threads = shape["id"], links.threads
-    does = links.doing(call)
-    follows = [{"call": one.call, "step": steps[one.call], "by": list(one.by)} for one in threads.follows.get(call, ())]
-    told = {
-        "branch": threads.branches.get(does[0] if does else call),
+def add_links(shape: Shape, links: PageLinks, steps: Mapping[str, int]) -> Shape:
+    """Add a call's links to its shape. `steps` has the step of each linked call."""
+    call, graph = shape["id"], links.graph
+    does = links.executed_tool_call(call)
+    follows = [{"call": one.call, "step": steps[one.call], "by": list(one.by)} for one in graph.follows.get(call, ())]
+    members = {
+        "branch": graph.branches.get(does[0] if does else call),
         "follows": follows or None,
         "executes": does and {"call": does[0], "step": steps[does[0]], "tool_call": does[1]},
         "tool_calls": [
             {
                 **tool,
-                "executed_by": links.executed.get((call, tool["id"])),
-                "answered_by": threads.answered.get((call, tool["id"])),
+                "executed_by": links.executions.get((call, tool["id"])),
+                "answered_by": graph.answered_by.get((call, tool["id"])),
             }
             for tool in shape["tool_calls"]
         ],
     }
-    return shape | told
+    return shape | members
 
 
-async def _threads(connection: AsyncConnection, project: str, run: str, folded: Folds) -> Threads:
-    """What the ids in a run's calls say."""
-    some = or_(calls.c.gives.is_not(None), calls.c.takes.is_not(None))
-    query = select(calls.c.id, calls.c.started_at, calls.c.gives, calls.c.takes)
+async def _load_call_graph(connection: AsyncConnection, project: str, run: str, groups: RetryGroups) -> CallGraph:
+    """Build the call graph from the ids of a run's calls."""
+    some = or_(calls.c.created_ids.is_not(None), calls.c.returned_ids.is_not(None))
+    query = select(calls.c.id, calls.c.started_at, calls.c.created_ids, calls.c.returned_ids)
     query = query.where(calls.c.project == project, calls.c.run == run, some)
     nodes: dict[str, Node] = {}
-    for exchange, started_at, gives, takes in await connection.execute(query.order_by(calls.c.started_at, calls.c.id)):
-        giver, name = str(exchange), folded.whole(exchange)[0][0]
+    for exchange, started_at, created, returned in await connection.execute(
+        query.order_by(calls.c.started_at, calls.c.id)
+    ):
+        giver, name = str(exchange), groups.ids_and_attempts(exchange)[0][0]
         if (before := nodes.get(name)) is None:
-            nodes[name] = Node(name, started_at, gives or (), takes or (), giver)
+            nodes[name] = Node(name, started_at, created or (), returned or (), giver)
         else:
-            # A call that was tried again asks the same again; what counts of its tries is what was answered.
-            nodes[name] = before._replace(gives=(*before.gives, *(gives or ())), giver=giver)
-    return Threads(nodes.values())
+            # The attempts of a call have the same request; of their answers, the last one counts.
+            nodes[name] = before._replace(created_ids=(*before.created_ids, *(created or ())), answer_exchange=giver)
+    return CallGraph(nodes.values())
 
 
-async def _between(
-    connection: AsyncConnection, project: str, run: str, folded: Folds, rounds: Sequence[ToolRound]
+async def _load_tool_calls_between(
+    connection: AsyncConnection, project: str, run: str, groups: RetryGroups, rounds: Sequence[ToolRound]
 ) -> list[tuple[ToolRound, Sequence[str]]]:
-    """The calls of tools between each asking and its telling; without the rounds in which there are none, or too many."""
+    """Load the calls of tools between the asker and the follower of each round; omit rounds with none or too many."""
     if not rounds:
         return []
-    begin = min(one.asked.started_at for one in rounds)
-    end = max(one.told.started_at for one in rounds)
+    begin = min(one.asker.started_at for one in rounds)
+    end = max(one.follower.started_at for one in rounds)
     query = select(calls.c.id, calls.c.started_at).where(
         calls.c.project == project,
         calls.c.run == run,
         calls.c.kind.in_(("tool", "retrieval")),
         calls.c.started_at.between(begin, end),
-        ~among(folded.later),
+        ~is_among(groups.later_exchanges),
     )
     rows = (await connection.execute(query.order_by(calls.c.started_at, calls.c.id))).all()
     names, times = [str(row[0]) for row in rows], [row[1] for row in rows]
     places = (
-        (one, bisect_right(times, one.asked.started_at), bisect_left(times, one.told.started_at)) for one in rounds
+        (one, bisect_right(times, one.asker.started_at), bisect_left(times, one.follower.started_at)) for one in rounds
     )
-    return [(one, names[start:stop]) for one, start, stop in places if 0 < stop - start <= MOST]
+    return [(one, names[start:stop]) for one, start, stop in places if 0 < stop - start <= MOST_BETWEEN]
 
 
-def _executed(one: ToolRound, asker: Call, candidates: Sequence[ToolExecution]) -> dict[tuple[str, str], str]:
+def _round_executions(one: ToolRound, asker: Call, candidates: Sequence[ToolExecution]) -> dict[tuple[str, str], str]:
     tools: list[ToolCall] = [tool for tool in asker.tool_calls if tool.id in one.ids]
-    return {(one.asked.id, tool): call for tool, call in executed(tools, candidates).items()}
+    return {(one.asker.id, tool): call for tool, call in match_executions(tools, candidates).items()}

@@ -1,6 +1,6 @@
-"""What a list shows of a call: a summary, or the requested fields.
+"""Select the members of a call for a list: a summary, or the requested fields.
 
-A summary has all members of a call but those that are as large as its bodies. Its text and its tools' arguments are cut.
+A summary has all members of a call except those that are as large as its bodies. Its text and tool arguments are shortened.
 """
 
 from collections.abc import Mapping
@@ -9,17 +9,17 @@ from typing import Any, Final
 from calls.codec.json import dumps
 from calls.model import Usage
 from store.database.rows import digest_text
-from store.large.summary import SMALL, TEXT, parsed, read_summary
+from store.large.summary import MAX_TEXT_LENGTH, MAX_VALUE_SIZE, parse_value, read_summary
 from store.query.rest_shapes import CallPlace, Shape, dollars, milliseconds, path_of, rfc3339
 
 type Fields = frozenset[str] | None
-"""The members that were asked for; none for all of them."""
+"""The requested members; None for all of them."""
 
 BODIES: Final = frozenset(("request", "answer", "tool_results"))
 """Members that are as large as the exchange's bodies: no summary has them."""
 
 CUT: Final = frozenset(("text", "tool_calls", "params", "warnings"))
-"""Members that a summary has, up to a bounded size."""
+"""Members that a summary has up to a limited size."""
 
 MEMBERS: Final = frozenset(
     (
@@ -30,22 +30,22 @@ MEMBERS: Final = frozenset(
         *("branch", "follows", "executes"),
     )
 )
-"""What can be asked for of a call."""
+"""The members of a call that can be requested."""
 
 SUMMARY: Final[Fields] = MEMBERS - BODIES | {"summary"}
-"""What a list shows where nothing else is asked for. `summary` is no member: it says that the others are cut."""
+"""What a list shows by default. `summary` is not a member, but says that others are shortened."""
 
 _NEEDED: Final = frozenset(("id", "run", "tool_calls"))
-"""What the links between calls are made from."""
+"""The members from which the links between calls are made."""
 
 
 def is_summary(fields: Fields) -> bool:
-    """Whether a summary is all that is asked for."""
+    """Whether a summary is requested."""
     return fields is not None and "summary" in fields
 
 
-def cut(shape: Shape, fields: Fields) -> Shape:
-    """The call without what is not asked for, but with what its links are made from."""
+def cut_shape(shape: Shape, fields: Fields) -> Shape:
+    """Remove the members that are not requested, except those from which links are made; shorten those of a summary."""
     if fields is None:
         return shape
     kept = {name: value for name, value in shape.items() if name in fields or name in _NEEDED}
@@ -56,59 +56,59 @@ def cut(shape: Shape, fields: Fields) -> Shape:
     return kept
 
 
-def selected(shape: Shape, fields: Fields) -> Shape:
-    """The call with the fields that were asked for, and its id."""
+def select_fields(shape: Shape, fields: Fields) -> Shape:
+    """Return the call with the requested fields and its id."""
     return shape if fields is None else {name: shape[name] for name in shape if name in fields or name == "id"}
 
 
 def summary_shape(place: CallPlace, rows: Mapping[str, Any], heads: Mapping[str, Any]) -> Shape:
-    """A call of large exchanges, of which nothing is opened: its columns, and the summary that was stored."""
+    """Return the shape of a call with large exchanges from its columns and stored summary, without loading its bodies."""
     first, last = place.exchanges[0], place.exchanges[-1]
-    asked, answered = rows[first], rows[last]
-    here, there = heads[first], heads[last]
+    first_row, last_row = rows[first], rows[last]
+    first_head, last_head = heads[first], heads[last]
     summaries = [read_summary(form) for name in (last, first) if (form := rows[name]["summary"]) is not None]
-    said = summaries[0]
-    begun = here["started_at"]
+    summary = summaries[0]
+    begun = first_head["started_at"]
     return {
-        "id": str(asked["id"]),
-        "run": asked["run"],
+        "id": str(first_row["id"]),
+        "run": first_row["run"],
         "step": place.step,
         "exchanges": list(place.exchanges),
-        "actor": said.actor,
-        **{name: asked[name] for name in ("kind", "provider", "dialect", "operation", "host")},
-        "method": here["method"],
-        "path": path_of(here["url"]),
-        "status": answered["status"],
-        "model_requested": asked["model_requested"],
-        "model_returned": answered["model_returned"],
-        "system_fingerprint": answered["fingerprint"],
-        "params": parsed(said.params) or {},
+        "actor": summary.actor,
+        **{name: first_row[name] for name in ("kind", "provider", "dialect", "operation", "host")},
+        "method": first_head["method"],
+        "path": path_of(first_head["url"]),
+        "status": last_row["status"],
+        "model_requested": first_row["model_requested"],
+        "model_returned": last_row["model_returned"],
+        "system_fingerprint": last_row["fingerprint"],
+        "params": parse_value(summary.params) or {},
         "request": None,
         "answer": None,
-        "text": said.text,
+        "text": summary.text,
         "tool_calls": [
-            {"id": tool.id, "name": tool.name, "arguments": parsed(tool.arguments)}
+            {"id": tool.id, "name": tool.name, "arguments": parse_value(tool.arguments)}
             | {"executed_by": None, "answered_by": None}
-            for tool in said.tool_calls
+            for tool in summary.tool_calls
         ],
         "tool_results": [],
-        "finish_reason": answered["finish_reason"],
-        "usage": {name: answered[name] for name in Usage.__slots__},
-        "cost_usd": dollars(answered["cost_usd"]),
-        "prices": answered["prices"],
-        "streamed": answered["streamed"],
-        "complete": answered["complete"],
-        "outcome": answered["outcome"],
-        "key": digest_text(asked["key"]),
+        "finish_reason": last_row["finish_reason"],
+        "usage": {name: last_row[name] for name in Usage.__slots__},
+        "cost_usd": dollars(last_row["cost_usd"]),
+        "prices": last_row["prices"],
+        "streamed": last_row["streamed"],
+        "complete": last_row["complete"],
+        "outcome": last_row["outcome"],
+        "key": digest_text(first_row["key"]),
         "nth": place.nth,
-        "profile": asked["profile"],
-        "warnings": said.warnings,
-        "started_at": rfc3339(asked["started_at"]),
-        "first_byte_ms": _after(begun, there, there["first_byte_at"]),
-        # A response whose first byte nobody timed was imported: nobody timed its end either.
+        "profile": first_row["profile"],
+        "warnings": summary.warnings,
+        "started_at": rfc3339(first_row["started_at"]),
+        "first_byte_ms": _milliseconds_after(begun, last_head, last_head["first_byte_at"]),
+        # A response without the time of its first byte was imported, and has no time of its end either.
         "duration_ms": None
-        if there["first_byte_at"] is None and answered["status"] is not None
-        else _after(begun, there, there["ended_at"]),
+        if last_head["first_byte_at"] is None and last_row["status"] is not None
+        else _milliseconds_after(begun, last_head, last_head["ended_at"]),
         "attempts": place.attempts,
         "branch": None,
         "follows": None,
@@ -116,13 +116,13 @@ def summary_shape(place: CallPlace, rows: Mapping[str, Any], heads: Mapping[str,
     }
 
 
-def _after(begun: int, head: Mapping[str, Any], at: int | None) -> float | None:
+def _milliseconds_after(begun: int, head: Mapping[str, Any], at: int | None) -> float | None:
     return None if at is None else milliseconds(head["started_at"] - begun + at)
 
 
 def _cut_text(text: str | None) -> str | None:
-    return None if text is None else text[:TEXT]
+    return None if text is None else text[:MAX_TEXT_LENGTH]
 
 
 def _if_short(value: Any) -> Any:
-    return value if len(dumps(value)) <= SMALL else None
+    return value if len(dumps(value)) <= MAX_VALUE_SIZE else None

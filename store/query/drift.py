@@ -1,8 +1,8 @@
 """Find changes of the model behind a name in ordinary runs, without replays or canaries.
 
-Three things are told. `changes`: under the same name another model, or another fingerprint, began to answer. `variants`:
-who answered when, all of them. `answers`: the very same request was asked again, and was answered alike or otherwise:
-where a provider tells of no change and the share of other answers leaps, it changed all the same.
+The result has three parts. `items`: changes, where another model or fingerprint began to answer to the same name.
+`variants`: all models and fingerprints that answered, and when. `answers`: how often an identical request was repeated and
+answered differently: if that share rises at once, the model changed even if the provider reports no change.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from itertools import batched, groupby
 from operator import attrgetter
 from typing import Any, Final
 
-from calls.comparison.answer_fingerprint import meaning_digest
+from calls.comparison.answer_fingerprint import answer_digest
 from calls.keys.profile import Profiles
 from calls.model import Call, Exchange
 from store.database.connection import Database
@@ -22,22 +22,22 @@ from store.query.rest_shapes import Shape, rfc3339
 EXAMPLES: Final = 3
 
 COMPARED: Final = 1000
-"""Pairs of other answers, the newest, that are compared under the profiles in force; older ones count as they were stored."""
+"""Pairs of different answers, the newest, that are compared under the profiles in force. Older pairs count as different."""
 
 READ_AT_ONCE: Final = 20
-"""Pairs whose evidence is in memory at a time."""
+"""Pairs whose exchanges are in memory at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftQuestion:
-    """What of all calls is looked at."""
+    """Which calls and changes to report."""
 
     since: int | None = None
-    """Nanoseconds since the Unix epoch: what changed before is left out. What was before it is known all the same."""
+    """Nanoseconds since the Unix epoch: earlier changes are omitted, but earlier calls are still compared with."""
 
     until: int | None = None
     model: str | None = None
-    """As it was asked for, or as it answered."""
+    """The model as it was requested, or as the answer names it."""
 
     provider: str | None = None
 
@@ -54,14 +54,14 @@ class Variant:
     first_at: int
     last_at: int
     first: Sequence[str]
-    """Ids of its first calls, and of its…"""
+    """Ids of its first calls, in the order of time."""
 
     last: Sequence[str]
-    """…last ones, each in the order of time."""
+    """Ids of its last calls, in the order of time."""
 
     @property
     def name(self) -> tuple[str, str]:
-        """What was asked for, and of whom."""
+        """The provider and the requested model."""
         return self.provider, self.model_requested or ""
 
 
@@ -73,14 +73,14 @@ class Change:
     now: Variant
 
     @property
-    def replaced(self) -> bool:
-        """Whether the old one has not answered since; else the two answer by turns."""
+    def is_replacement(self) -> bool:
+        """Whether the old variant has not answered since; else the two alternate."""
         return self.was.last_at < self.now.first_at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerComparison:
-    """Compares answers without what the profiles in force say to ignore, as a diff does."""
+    """Compares answers without the parts that the profiles in force ignore, as a diff does."""
 
     recorded: ExchangeQueries
     derive: Callable[[Exchange], Call]
@@ -88,51 +88,51 @@ class AnswerComparison:
 
     @property
     def is_needed(self) -> bool:
-        """Whether any profile says to ignore something."""
-        return any(self.profiles.ignored(profile.name) for profile in self.profiles.profiles)
+        """Whether any profile ignores something."""
+        return any(self.profiles.ignored_answer_fields(profile.name) for profile in self.profiles.profiles)
 
-    async def equal(self, pairs: Iterable[tuple[str, str]]) -> list[str]:
-        """The later ones of those pairs of calls whose answers differ in nothing that counts."""
-        return [later for batch in batched(pairs, READ_AT_ONCE) for later in await self._equal(batch)]
+    async def equal_answers(self, pairs: Iterable[tuple[str, str]]) -> list[str]:
+        """Return the later call of each pair whose answers are equal apart from ignored parts."""
+        return [later for batch in batched(pairs, READ_AT_ONCE) for later in await self._equal_answers(batch)]
 
-    async def _equal(self, pairs: Sequence[tuple[str, str]]) -> list[str]:
-        wanted = await self.recorded.not_large({name for pair in pairs for name in pair})
-        evidence = await self.recorded.evidence(wanted)
-        said = await asyncio.to_thread(lambda: {name: self._said(each) for name, each in evidence.items()})
-        return [later for earlier, later in pairs if later in said and said[later] == said.get(earlier)]
+    async def _equal_answers(self, pairs: Sequence[tuple[str, str]]) -> list[str]:
+        names = await self.recorded.without_large({name for pair in pairs for name in pair})
+        evidence = await self.recorded.exchanges_by_id(names)
+        meanings = await asyncio.to_thread(lambda: {name: self._meaning(each) for name, each in evidence.items()})
+        return [later for earlier, later in pairs if later in meanings and meanings[later] == meanings.get(earlier)]
 
-    def _said(self, exchange: Exchange) -> str:
+    def _meaning(self, exchange: Exchange) -> str:
         call = self.derive(exchange)
-        return meaning_digest(exchange, call, self.profiles.ignored(call.profile))
+        return answer_digest(exchange, call, self.profiles.ignored_answer_fields(call.profile))
 
 
-async def drift(
-    database: Database, asked: DriftQuestion, project: str = "default", *, ignoring: AnswerComparison | None = None
+async def find_model_changes(
+    database: Database, question: DriftQuestion, project: str = "default", *, comparison: AnswerComparison | None = None
 ) -> Shape:
-    """All that calls tell of changed models, the newest change first."""
-    wanted = (project, asked.provider, asked.model, asked.until)
+    """Return the changes of models, newest first, the variants, and how often requests were repeated."""
+    conditions = (project, question.provider, question.model, question.until)
     equal: list[str] = []
-    if ignoring is not None and ignoring.is_needed:
-        async with database.raw() as connection:
-            pairs = await connection.fetch(ANSWERED_OTHERWISE, *wanted, asked.since)
-        equal = await ignoring.equal((str(row["was_id"]), str(row["id"])) for row in pairs)
-    async with database.raw() as connection, connection.transaction():
-        # A hundred thousand calls are sorted in memory, and not on the disk.
+    if comparison is not None and comparison.is_needed:
+        async with database.connection() as connection:
+            pairs = await connection.fetch(ANSWERED_OTHERWISE, *conditions, question.since)
+        equal = await comparison.equal_answers((str(row["was_id"]), str(row["id"])) for row in pairs)
+    async with database.connection() as connection, connection.transaction():
+        # Enough to sort a hundred thousand calls in memory rather than on disk.
         await connection.execute("SET LOCAL work_mem = '64MB'")
-        variants = [_variant(row) for row in await connection.fetch(VARIANTS, *wanted)]
-        again = await connection.fetch(ASKED_AGAIN, *wanted, asked.since, equal)
-    found = [change for change in changes(variants) if change.now.first_at >= (asked.since or 0)]
+        variants = [_variant(row) for row in await connection.fetch(VARIANTS, *conditions)]
+        again = await connection.fetch(ASKED_AGAIN, *conditions, question.since, equal)
+    found = [change for change in variant_changes(variants) if change.now.first_at >= (question.since or 0)]
     found.sort(key=lambda change: change.now.first_at, reverse=True)
     return {
         "items": [_change_shape(change, again) for change in found],
         "next": None,
-        "variants": [_variant_shape(variant) for variant in variants if variant.last_at >= (asked.since or 0)],
-        "answers": [_answers_shape(row) for row in again if _same(row)],
+        "variants": [_variant_shape(variant) for variant in variants if variant.last_at >= (question.since or 0)],
+        "answers": [_answers_shape(row) for row in again if _is_same_variant(row)],
     }
 
 
-def changes(variants: Iterable[Variant]) -> Iterator[Change]:
-    """Each variant but the first of its name, beside the one that had answered last when it began."""
+def variant_changes(variants: Iterable[Variant]) -> Iterator[Change]:
+    """Yield each variant except the first of its name, with the one that had answered last when it began."""
     for _, named in groupby(sorted(variants, key=attrgetter("name", "first_at")), key=attrgetter("name")):
         earlier: list[Variant] = []
         for variant in named:
@@ -142,7 +142,7 @@ def changes(variants: Iterable[Variant]) -> Iterator[Change]:
 
 
 def _latest(earlier: Sequence[Variant], now: Variant) -> Variant:
-    """Of the same model rather than of another one: then it is the fingerprint that changed."""
+    """Return the variant that answered last before `now` began; one of the same model is preferred."""
     return max(
         earlier,
         key=lambda one: (one.model_returned == now.model_returned, min(one.last_at, now.first_at), one.first_at),
@@ -167,7 +167,7 @@ def _variant(row: Mapping[str, Any]) -> Variant:
 def _change_shape(change: Change, again: Iterable[Mapping[str, Any]]) -> Shape:
     was, now = change.was, change.now
     kind = "fingerprint" if was.model_returned == now.model_returned else "model"
-    rows = [row for row in again if _of(row, "was_", was) and _of(row, "", now)]
+    rows = [row for row in again if _is_variant(row, "was_", was) and _is_variant(row, "", now)]
     return {
         "provider": now.provider,
         "model_requested": now.model_requested,
@@ -176,16 +176,16 @@ def _change_shape(change: Change, again: Iterable[Mapping[str, Any]]) -> Shape:
         "to": {"model_returned": now.model_returned, "system_fingerprint": now.fingerprint},
         "first_at": rfc3339(now.first_at),
         "last_before_at": rfc3339(was.last_at),
-        "replaced": change.replaced,
+        "replaced": change.is_replacement,
         "calls_before": was.calls,
         "calls_after": now.calls,
         "examples": {"before": list(was.last)[::-1], "after": list(now.first)},
-        "same_requests": _again(rows),
+        "same_requests": _repeat_counts(rows),
     }
 
 
-def _again(rows: Sequence[Mapping[str, Any]]) -> Shape:
-    """How often the same request was asked of both, and answered otherwise."""
+def _repeat_counts(rows: Sequence[Mapping[str, Any]]) -> Shape:
+    """Count how often both answered the same request, and how often differently."""
     example = next(([str(row["example"]), str(row["example_now"])] for row in rows if row["example"]), None)
     return {
         "asked_again": sum(row["again"] for row in rows),
@@ -194,13 +194,13 @@ def _again(rows: Sequence[Mapping[str, Any]]) -> Shape:
     }
 
 
-def _of(row: Mapping[str, Any], which: str, variant: Variant) -> bool:
+def _is_variant(row: Mapping[str, Any], which: str, variant: Variant) -> bool:
     named = (row["provider"], row["model_requested"], row[f"{which}model_returned"], row[f"{which}fingerprint"])
     return named == (variant.provider, variant.model_requested, variant.model_returned, variant.fingerprint)
 
 
-def _same(row: Mapping[str, Any]) -> bool:
-    """Whether both times the same model answered, by its own word."""
+def _is_same_variant(row: Mapping[str, Any]) -> bool:
+    """Whether the same model answered both times, according to the answers."""
     return (row["was_model_returned"], row["was_fingerprint"]) == (row["model_returned"], row["fingerprint"])
 
 
@@ -223,37 +223,37 @@ def _answers_shape(row: Mapping[str, Any]) -> Shape:
         "model_requested": row["model_requested"],
         "model_returned": row["model_returned"],
         "system_fingerprint": row["fingerprint"],
-        **_again([row]),
+        **_repeat_counts([row]),
         "first_at": rfc3339(row["first_at"]) if row["first_at"] is not None else None,
     }
 
 
-_WANTED: Final = """
+_CONDITIONS: Final = """
     project = $1 AND kind = 'model' AND status < 300 AND model_returned IS NOT NULL
     AND ($2::text IS NULL OR provider = $2) AND ($3::text IS NULL OR $3 IN (model_requested, model_returned))
     AND ($4::bigint IS NULL OR started_at < $4)
 """
 
-# One list of ids for both ends of it: the index gives them in this order, and another one would have to be sorted.
+# One array of ids serves for the first and the last: the index returns this order, and another one would need a sort.
 VARIANTS: Final = f"""
 SELECT provider, model_requested, model_returned, fingerprint, calls, first_at, last_at,
     ids[:{EXAMPLES}] AS first, ids[greatest(1, calls - {EXAMPLES - 1}):] AS last
 FROM (
     SELECT provider, model_requested, model_returned, fingerprint, count(*)::int AS calls,
         min(started_at) AS first_at, max(started_at) AS last_at, array_agg(id ORDER BY started_at, id) AS ids
-    FROM calls WHERE {_WANTED}
+    FROM calls WHERE {_CONDITIONS}
     GROUP BY provider, model_requested, model_returned, fingerprint
 ) AS variants
 ORDER BY provider, model_requested, first_at, model_returned, fingerprint
-"""  # noqa: S608 - both are ours
+"""  # noqa: S608 - constants of this module
 
-# Each call beside the one before it that asked the very same: also of the same provider and model, for they are in the key.
+# Each call with the previous call of the same key, hence of the same provider and model, which are part of the key.
 _SEEN: Final = f"""
 WITH seen AS (
     SELECT provider, model_requested, model_returned, fingerprint, answer, started_at, id,
         lag(id) OVER earlier AS was_id, lag(answer) OVER earlier AS was_answer,
         lag(model_returned) OVER earlier AS was_model_returned, lag(fingerprint) OVER earlier AS was_fingerprint
-    FROM calls WHERE {_WANTED} AND complete AND answer IS NOT NULL
+    FROM calls WHERE {_CONDITIONS} AND complete AND answer IS NOT NULL
     WINDOW earlier AS (PARTITION BY key ORDER BY started_at, id)
 )
 """  # noqa: S608 - likewise

@@ -1,7 +1,7 @@
-"""Read exchanges as they crossed the wire, and the calls that they meant.
+"""Read exchanges as they crossed the wire, and the calls that are derived from them.
 
-The big parts of a call (request, answer, text, tools) are not stored a second time beside the evidence: they are derived
-again from it, which costs a millisecond, needs no column, and tells what the newest rules say.
+The large parts of a call (request, answer, text, tools) are not stored beside the exchanges: deriving them again takes a
+millisecond, needs no column, and follows the newest rules.
 """
 
 import asyncio
@@ -17,58 +17,58 @@ from sqlalchemy import ColumnElement, RowMapping, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from calls.model import Call, Exchange
-from store.call_graph.retry_query import Folds, among, folds
-from store.database.blobs import RAW, Corrupt, parts_of, unpack, unpacked_size
+from store.call_graph.retry_query import RetryGroups, is_among, load_retry_groups
+from store.database.blobs import RAW, CorruptData, referenced_parts, unpack, unpacked_size
 from store.database.connection import Database
-from store.database.rows import exchange_of, response_of
+from store.database.rows import read_exchange, read_response
 from store.database.tables import calls
 from store.ingest.partitions import day_of
 from store.large.summary import read_summary
-from store.large.weight import weight_of
+from store.large.weight import body_weight
 from store.query import mcp_late_calls as late
-from store.query.answer_search import could_say, said
-from store.query.call_graph import Links, linked, links_of
-from store.query.call_summaries import Fields, cut, is_summary, selected, summary_shape
-from store.query.filters import Cursor, Filters, of_calls, page
-from store.query.rest_shapes import AnswerShape, CallPlace, Shape, call_shape, exchange_shape
-from store.query.runs import Page, following
+from store.query.answer_search import can_contain, searchable_text
+from store.query.call_graph import PageLinks, add_links, load_page_links
+from store.query.call_summaries import Fields, cut_shape, is_summary, select_fields, summary_shape
+from store.query.filters import Cursor, Filters, call_conditions, page_query
+from store.query.rest_shapes import CallExchange, CallPlace, Shape, call_shape, exchange_shape
+from store.query.runs import Page, next_cursor
 
-PAGES = (20, 200)
-"""Exchanges that are read at a time: at first, and at most where they are small."""
+PAGE_LENGTHS = (20, 200)
+"""Exchanges that are read at a time: in the first page, and at most, where they are small."""
 
 PAGE_SIZE = 8 << 20
-"""Bytes of a page, packed or unpacked, but for its first exchange."""
+"""Bytes of a page, packed or unpacked; only its first exchange may exceed it."""
 
-SLICE = 10
-"""Calls of a page that are derived at a time: none of their bodies is held longer than that."""
+SLICE_LENGTH = 10
+"""Calls of a page that are derived at a time, after which their bodies are released."""
 
 READ_FOR_LINKS = 16 << 20
-"""What the bodies weigh (`store.large.weight`) that are held to tell which call did what; beyond, it stays unknown."""
+"""Weight (`store.large.weight`) of the bodies that are held to match calls with tool calls. Beyond it, executions stay unknown."""
 
 HELD_RUN = 16 << 20
-"""Bytes of bodies of a run that may be held as a whole."""
+"""Bytes of all bodies of a run up to which they may be held together."""
 
 HELD_ROWS = 16 << 20
-"""Bytes of a run, as it is stored, that may be held as a whole."""
+"""Bytes of all rows of a run up to which they may be held together."""
 
-NEWEST = 10_000
-"""How many calls are searched for words, counted from where a page begins."""
+SEARCHED_CALLS = 10_000
+"""The number of calls that are searched for words, from the beginning of a page."""
 
-LISTENED = 20
-"""How many answers are held at a time."""
+SEARCHED_AT_ONCE = 20
+"""The number of answers that a search holds at a time."""
 
 type _Part = tuple[str, Any, bytes]
 """Run, day and hash."""
 
 
 class TooLarge(Exception):
-    """Something was asked for that takes more memory than this process may have: a helper process can answer it."""
+    """The result takes more memory than this process may use; a helper process can return it."""
 
 
 class ExchangeQueries:
-    """The exchanges and calls of a project. `derive` is `calls.derive.derive` under the current profiles.
+    """The exchanges and calls of a project. `derive` is `calls.derive.derive_call` under the current profiles.
 
-    Where it does not read large exchanges (`store.large`), all that would have to open one raises `TooLarge`.
+    Without `reads_large`, every method that would load a large exchange (`store.large`) raises `TooLarge`.
     """
 
     def __init__(
@@ -85,44 +85,44 @@ class ExchangeQueries:
         self._reads_large = reads_large
 
     async def exchange(self, id: str) -> Exchange | None:  # noqa: A002 - what it is
-        """The evidence. Raises `Corrupt`."""
+        """Load an exchange. Raises `CorruptData`."""
         return next(iter((await self._by_id([id])).values()), None)
 
-    async def evidence(self, ids: Iterable[str]) -> dict[str, Exchange]:
-        """Those of these exchanges that are here, by their ids. Raises `Corrupt`."""
+    async def exchanges_by_id(self, ids: Iterable[str]) -> dict[str, Exchange]:
+        """Load exchanges, by their ids; unknown ids are omitted. Raises `CorruptData`."""
         return await self._by_id(ids)
 
-    async def not_large(self, ids: Iterable[str]) -> list[str]:
-        """These ids without those of large exchanges."""
-        wanted = list(ids)
-        async with self._database.raw() as connection:
-            large = await self._large_among(connection, [one for text in wanted if (one := _uuid(text))])
-        return [name for name in wanted if name not in large]
+    async def without_large(self, ids: Iterable[str]) -> list[str]:
+        """Remove the ids of large exchanges."""
+        names = list(ids)
+        async with self._database.connection() as connection:
+            large = await self._large_among(connection, [one for text in names if (one := _parse_uuid(text))])
+        return [name for name in names if name not in large]
 
     async def check_run(self, run: str, *, is_held: bool = False) -> None:
-        """Raise `TooLarge` where the run has a large exchange, or where all of it is to be held and is too much for that."""
+        """Raise `TooLarge` if the run has a large exchange or, with `is_held`, is too large to be held as a whole."""
         if self._reads_large:
             return
-        async with self._database.raw() as connection:
+        async with self._database.connection() as connection:
             if await connection.fetchval(HAS_LARGE, self._project, run):
                 raise TooLarge
             if is_held and await self._is_heavy(connection, run):
                 raise TooLarge
 
     async def _is_heavy(self, connection: asyncpg.Connection, run: str) -> bool:
-        """Whether its bodies are too much to be held together."""
+        """Whether its bodies are too large to be held together."""
         size = 0
         async with connection.transaction(readonly=True):
             async for row in connection.cursor(FORMS, self._project, run):
-                size += row["head"] + _told_size(row["request"], row["packed"])
-                size += _told_size(row["response"] or RAW, row["packed"])
+                size += row["head"] + _form_size(row["request"], row["packed"])
+                size += _form_size(row["response"] or RAW, row["packed"])
                 if size > HELD_RUN:
                     return True
         return False
 
-    async def check_rows(self, run: str) -> int:
-        """How many of its rows may be held at a time. Raises `TooLarge` where that is not for this process to say."""
-        async with self._database.raw() as connection:
+    async def row_batch_size(self, run: str) -> int:
+        """Return how many of the run's rows may be held at a time. Raises `TooLarge` if only a helper process may read them."""
+        async with self._database.connection() as connection:
             if await connection.fetchval(HAS_LARGE, self._project, run):
                 size, batch = HELD_ROWS + 1, 1
             else:
@@ -134,139 +134,139 @@ class ExchangeQueries:
         return batch
 
     async def check_search(self, filters: Filters) -> None:
-        """Raise `TooLarge` where words are searched for, and there is a large exchange that may hold them."""
+        """Raise `TooLarge` if the filters search for words and there is a large exchange that may contain them."""
         if filters.q and not self._reads_large:
-            async with self._database.raw() as connection:
+            async with self._database.connection() as connection:
                 if await connection.fetchval(ANY_LARGE, self._project):
                     raise TooLarge
 
     async def exchange_shape(self, id: str) -> Shape | None:  # noqa: A002
-        """An exchange as the contract shows it."""
+        """Return an exchange as the API shows it."""
         if (found := await self.exchange(id)) is None:
             return None
-        async with self._database.raw() as connection:
+        async with self._database.connection() as connection:
             steps = await connection.fetch(STEPS, self._project, [found.run], [found.id])
         return exchange_shape(found, steps[0]["step"]) if steps else None
 
     async def exchanges(self, run: str) -> AsyncIterator[Exchange]:
-        """All exchanges of a run, in step order. Raises `Corrupt`."""
+        """Yield all exchanges of a run, in step order. Raises `CorruptData`."""
         await self.check_run(run)
         parts: dict[_Part, bytes] = {}
         after: tuple[int, uuid.UUID] = (-1, uuid.UUID(int=0))
-        size, most = PAGES
+        size, most = PAGE_LENGTHS
         while True:
-            async with self._still() as connection:
+            async with self._snapshot() as connection:
                 found = await connection.fetch(RUN_EXCHANGES, self._project, run, *after, size, PAGE_SIZE)
                 is_last = not found or found[0]["fetched"] < size
                 rows = _first_page(found)
                 is_last = is_last and (not found or len(rows) == found[0]["fetched"])
                 del found
-                # What a page needs, most of the next one needs as well.
+                # Most parts that a page needs, the next page needs as well.
                 parts = await self._parts(connection, rows, parts)
             if rows:
                 after = (rows[-1]["started_at"], rows[-1]["id"])
             size = min(2 * len(rows), most)
             while rows:
-                yield _restored(rows.pop(0), parts)
+                yield _restore_exchange(rows.pop(0), parts)
             if is_last:
                 return
 
-    async def ids(self, run: str) -> set[str]:
-        """The ids of all exchanges of a run."""
-        async with self._database.raw() as connection:
+    async def exchange_ids(self, run: str) -> set[str]:
+        """Return the ids of all exchanges of a run."""
+        async with self._database.connection() as connection:
             return {str(row["id"]) for row in await connection.fetch(RUN_IDS, self._project, run)}
 
     async def call(self, id: str) -> Shape | None:  # noqa: A002
-        """One call, by the id of one of its exchanges."""
-        if (wanted := _uuid(id)) is None:
+        """Return the call to which an exchange belongs."""
+        if (exchange_id := _parse_uuid(id)) is None:
             return None
         async with self._database.transaction() as connection:
-            found = await self._rows(connection, [wanted])
-            folded = await folds(connection, self._project, [row["run"] for row in found])
+            found = await self._rows(connection, [exchange_id])
+            groups = await load_retry_groups(connection, self._project, [row["run"] for row in found])
             if not found:
                 return None
-            links = await links_of(connection, self._project, found[0]["run"], folded, found)
-        return next(iter(await self._linked(await self._shapes(found, folded, None), links)), None)
+            links = await load_page_links(connection, self._project, found[0]["run"], groups, found)
+        return next(iter(await self._add_links(await self._shapes(found, groups, None), links)), None)
 
     async def calls(self, filters: Filters, limit: int = 50, cursor: str | None = None, fields: Fields = None) -> Page:
-        """Calls of all runs, newest first, that have an exchange which fits, with these fields. Raises `BadCursor`."""
-        conditions = list(of_calls(filters))
+        """Return a page of the calls of all runs with a matching exchange, newest first. Raises `BadCursor`."""
+        conditions = list(call_conditions(filters))
         rows: list[RowMapping] = []
-        folded = Folds()
+        groups = RetryGroups()
         async with self._database.transaction() as connection:
             while True:
                 lacking = limit - len(rows)
-                found = await self._listed(connection, conditions, lacking, cursor, newest_first=True)
-                folded |= await folds(connection, self._project, [row["run"] for row in found])
-                shown = await self._shown(connection, conditions, found[:lacking], folded)
-                # A call of several exchanges is as complete as the last of them, whichever it was found by.
-                rows += [row for row in shown if filters.incomplete in (None, not folded.complete(row))]
-                cursor = following(found, lacking)
+                found = await self._page_rows(connection, conditions, lacking, cursor, newest_first=True)
+                groups |= await load_retry_groups(connection, self._project, [row["run"] for row in found])
+                shown = await self._representative_rows(connection, conditions, found[:lacking], groups)
+                # Whether a call is complete depends on its last exchange, and not on the one that matched.
+                rows += [row for row in shown if filters.incomplete in (None, not groups.is_complete(row))]
+                cursor = next_cursor(found, lacking)
                 if cursor is None or len(rows) == limit:
                     break
-        return Page([selected(shape, fields) for shape in await self._shapes(rows, folded, fields)], cursor)
+        return Page([select_fields(shape, fields) for shape in await self._shapes(rows, groups, fields)], cursor)
 
-    async def _shown(
+    async def _representative_rows(
         self,
         connection: AsyncConnection,
         conditions: Iterable[ColumnElement[bool]],
         rows: Sequence[RowMapping],
-        folded: Folds,
+        groups: RetryGroups,
     ) -> list[RowMapping]:
-        """Those that stand for their calls: a call is shown at the first of its exchanges that fits."""
-        before = {row["id"]: folded.before(row["id"]) for row in rows}
+        """Return one row for each call: a call is listed at the first of its exchanges that matches."""
+        before = {row["id"]: groups.earlier_exchanges(row["id"]) for row in rows}
         earlier = [name for names in before.values() for name in names]
         if not earlier:
             return list(rows)
-        fitting = select(calls.c.id).where(calls.c.project == self._project, among(earlier), *conditions)
+        fitting = select(calls.c.id).where(calls.c.project == self._project, is_among(earlier), *conditions)
         fit = set((await connection.execute(fitting)).scalars())
         return [row for row in rows if fit.isdisjoint(before[row["id"]])]
 
-    async def heard(self, filters: Filters, cursor: str | None = None) -> Filters:
-        """The same filters; where they look for words, with the newest calls (from the cursor on) whose answers hold them.
+    async def resolve_search(self, filters: Filters, cursor: str | None = None) -> Filters:
+        """Search for the words of the filters: add the newest calls, from the cursor on, whose answers contain them.
 
         Raises `BadCursor`.
         """
         if not filters.q:
             return filters
         begin = Cursor.parse(cursor) if cursor else None
-        fit = of_calls(replace(filters, q=None, incomplete=None))
+        fit = call_conditions(replace(filters, q=None, incomplete=None))
         query = select(calls.c.id).where(calls.c.project == self._project, *fit)
         async with self._database.transaction() as connection:
-            newest = page(query, calls, begin, NEWEST, newest_first=True)
+            newest = page_query(query, calls, begin, SEARCHED_CALLS, newest_first=True)
             names: Sequence[uuid.UUID] = (await connection.execute(newest)).scalars().all()
         found: list[uuid.UUID] = []
-        wanted = filters.q.casefold()
-        async with self._database.raw() as connection:
-            for batch in batched(names, 1 if self._reads_large else LISTENED):
+        words = filters.q.casefold()
+        async with self._database.connection() as connection:
+            for batch in batched(names, 1 if self._reads_large else SEARCHED_AT_ONCE):
                 rows = await connection.fetch(ANSWERS, self._project, batch)
                 parts = await self._parts(connection, rows, {})
-                # Beside the loop: others ask meanwhile.
-                found += await asyncio.to_thread(_saying, wanted, rows, parts)
-        return replace(filters, heard=tuple(found))
+                # In a thread, so that the event loop serves other requests meanwhile.
+                found += await asyncio.to_thread(_calls_containing, words, rows, parts)
+        return replace(filters, matching_calls=tuple(found))
 
     async def run_calls(self, run: str, limit: int = 50, cursor: str | None = None, fields: Fields = None) -> Page:
-        """The calls of a run, in step order, with these fields. Raises `BadCursor`."""
+        """Return a page of the calls of a run, in step order. Raises `BadCursor`."""
         async with self._database.transaction() as connection:
-            folded = await folds(connection, self._project, [run])
-            conditions = (calls.c.run == run, ~among(folded.later))
-            found = await self._listed(connection, conditions, limit, cursor, newest_first=False)
-            links = await links_of(connection, self._project, run, folded, found[:limit])
-        shapes = await self._linked(await self._shapes(found[:limit], folded, fields), links)
-        return Page([selected(shape, fields) for shape in shapes], following(found, limit))
+            groups = await load_retry_groups(connection, self._project, [run])
+            conditions = (calls.c.run == run, ~is_among(groups.later_exchanges))
+            found = await self._page_rows(connection, conditions, limit, cursor, newest_first=False)
+            links = await load_page_links(connection, self._project, run, groups, found[:limit])
+        shapes = await self._add_links(await self._shapes(found[:limit], groups, fields), links)
+        return Page([select_fields(shape, fields) for shape in shapes], next_cursor(found, limit))
 
-    async def _linked(self, shapes: Sequence[Shape], links: Links) -> list[Shape]:
-        """Calls of one run with their links to others of it."""
-        links = links.judged(await self._read_for_links(links.wanted))
-        around = [uuid.UUID(name) for shape in shapes for name in links.around(shape["id"])]
+    async def _add_links(self, shapes: Sequence[Shape], links: PageLinks) -> list[Shape]:
+        """Add the links to other calls to the calls of one run."""
+        links = links.with_executions(await self._read_for_links(links.calls_to_read))
+        around = [uuid.UUID(name) for shape in shapes for name in links.linked_calls(shape["id"])]
         steps: dict[str, int] = {}
         if around:
-            async with self._database.raw() as connection:
+            async with self._database.connection() as connection:
                 rows = await connection.fetch(STEPS, self._project, list({shape["run"] for shape in shapes}), around)
             steps = {str(row["id"]): row["step"] for row in rows}
-        return [linked(shape, links, steps) for shape in shapes]
+        return [add_links(shape, links, steps) for shape in shapes]
 
-    async def _listed(
+    async def _page_rows(
         self,
         connection: AsyncConnection,
         conditions: Iterable[ColumnElement[bool]],
@@ -277,19 +277,19 @@ class ExchangeQueries:
     ) -> Sequence[RowMapping]:
         begin = Cursor.parse(cursor) if cursor else None
         query = select(calls).where(calls.c.project == self._project, *conditions)
-        listed = page(query, calls, begin, limit, newest_first=newest_first)
+        listed = page_query(query, calls, begin, limit, newest_first=newest_first)
         found: Sequence[RowMapping] = (await connection.execute(listed)).mappings().all()
         return found
 
     async def _rows(self, connection: AsyncConnection, ids: Iterable[uuid.UUID]) -> Sequence[RowMapping]:
-        wanted = select(calls).where(calls.c.project == self._project, among(ids))
-        return (await connection.execute(wanted)).mappings().all()
+        query = select(calls).where(calls.c.project == self._project, is_among(ids))
+        return (await connection.execute(query)).mappings().all()
 
-    async def _read_for_links(self, wanted: Iterable[str]) -> dict[str, tuple[Exchange, Call]]:
-        """These exchanges and their calls, as far as they may be held at once."""
+    async def _read_for_links(self, exchange_ids: Iterable[str]) -> dict[str, tuple[Exchange, Call]]:
+        """Load exchanges and their calls, as many as may be held at once."""
         read: dict[str, tuple[Exchange, Call]] = {}
         held = 0
-        for names in batched(await self.not_large(wanted), SLICE):
+        for names in batched(await self.without_large(exchange_ids), SLICE_LENGTH):
             evidence = await self._by_id(names)
             held += sum(_weight(one) for one in evidence.values())
             if held > READ_FOR_LINKS:
@@ -299,23 +299,23 @@ class ExchangeQueries:
             )
         return read
 
-    async def _shapes(self, rows: Sequence[RowMapping], folded: Folds, fields: Fields) -> list[Shape]:
-        """The calls that these exchanges belong to, each at the place of its exchange here."""
+    async def _shapes(self, rows: Sequence[RowMapping], groups: RetryGroups, fields: Fields) -> list[Shape]:
+        """Return the calls to which these exchanges belong, in the order of the rows."""
         if not rows:
             return []
-        wholes = [folded.whole(row["id"]) for row in rows]
+        wholes = [groups.ids_and_attempts(row["id"]) for row in rows]
         firsts = [uuid.UUID(ids[0]) for ids, _ in wholes]
         ends = {uuid.UUID(name) for ids, _ in wholes for name in (ids[0], ids[-1])}
         names = list({row["run"] for row in rows})
-        async with self._database.raw() as connection:
+        async with self._database.connection() as connection:
             steps = await connection.fetch(STEPS, self._project, names, firsts)
-            nths = await connection.fetch(NTHS, self._project, names, firsts, folded.later)
+            nths = await connection.fetch(NTHS, self._project, names, firsts, groups.later_exchanges)
             heads = {str(row["id"]): row for row in await connection.fetch(HEADS, self._project, list(ends))}
         async with self._database.transaction() as connection:
             held = await self._rows(connection, ends - {row["id"] for row in rows})
         step, nth = ({str(row["id"]): row[1] for row in found} for found in (steps, nths))
         by_id = {str(row["id"]): row for row in (*rows, *held)}
-        # Their run may have been deleted between two of these questions.
+        # Their run may have been deleted between two of these queries.
         begun, there = step.keys() & nth.keys(), by_id.keys() & heads.keys()
         places = [
             CallPlace(step=step[ids[0]], nth=nth[ids[0]], exchanges=ids, attempts=attempts)
@@ -323,40 +323,40 @@ class ExchangeQueries:
             if ids[0] in begun and there.issuperset((ids[0], ids[-1]))
         ]
         shapes: list[Shape] = []
-        for some in batched(places, SLICE):
-            shapes += await self._slice(some, by_id, heads, fields)
+        for some in batched(places, SLICE_LENGTH):
+            shapes += await self._slice_shapes(some, by_id, heads, fields)
         return shapes
 
-    async def _slice(
+    async def _slice_shapes(
         self,
         places: Sequence[CallPlace],
         rows: Mapping[str, RowMapping],
         heads: Mapping[str, asyncpg.Record],
         fields: Fields,
     ) -> list[Shape]:
-        """The shapes of some calls; what is not asked for is left out of them, so that it need not be held."""
-        summed = {place for place in places if _is_summed(place, rows, heads, can_open=self._reads_large)}
+        """Return the shapes of some calls, without the members that are not requested, so that these are not held."""
+        summed = {place for place in places if _is_shown_from_summary(place, rows, heads, can_open=self._reads_large)}
         if summed and not is_summary(fields) and not all(_is_underived(place, rows) for place in summed):
             raise TooLarge
         opened = [place for place in places if place not in summed]
         evidence = await self._by_id({name for place in opened for name in (place.exchanges[0], place.exchanges[-1])})
         opened = [place for place in opened if evidence.keys() >= {place.exchanges[0], place.exchanges[-1]}]
-        # Beside the loop: a page of long conversations takes a while to derive.
+        # In a thread: deriving a page of long conversations takes a while.
         derived = await asyncio.to_thread(lambda: [self._shape(place, rows, evidence) for place in opened])
         by_place = dict(zip(opened, await self._with_late_answers(derived, evidence), strict=True))
         by_place |= {place: summary_shape(place, rows, heads) for place in summed}
-        return [cut(by_place[place], fields) for place in places if place in by_place]
+        return [cut_shape(by_place[place], fields) for place in places if place in by_place]
 
     async def _with_late_answers(self, shapes: list[Shape], evidence: Mapping[str, Exchange]) -> list[Shape]:
-        """The same, with answers that came on other exchanges."""
-        if not (waiting := late.waiting(shapes)):
+        """Add answers that arrived on other exchanges."""
+        if not (waiting := late.unanswered_calls(shapes)):
             return shapes
-        async with self._database.raw() as connection:
-            names = await late.streams(connection, self._project, [evidence[call] for call in waiting])
-        found = await self._by_id(await self.not_large(names) if not self._reads_large else names)
+        async with self._database.connection() as connection:
+            names = await late.candidate_streams(connection, self._project, [evidence[call] for call in waiting])
+        found = await self._by_id(await self.without_large(names) if not self._reads_large else names)
         return await asyncio.to_thread(
             lambda: [
-                late.brought(shape, evidence[shape["id"]], waiting[shape["id"]], found)
+                late.add_late_answer(shape, evidence[shape["id"]], waiting[shape["id"]], found)
                 if shape["id"] in waiting
                 else shape
                 for shape in shapes
@@ -365,83 +365,83 @@ class ExchangeQueries:
 
     def _shape(self, place: CallPlace, rows: Mapping[str, RowMapping], evidence: Mapping[str, Exchange]) -> Shape:
         names = dict.fromkeys((place.exchanges[0], place.exchanges[-1]))
-        told = [AnswerShape(row=rows[n], exchange=evidence[n], call=self._derive(evidence[n])) for n in names]
-        return call_shape(place, told[0], told[-1])
+        exchanges = [CallExchange(row=rows[n], exchange=evidence[n], call=self._derive(evidence[n])) for n in names]
+        return call_shape(place, exchanges[0], exchanges[-1])
 
     async def _by_id(self, ids: Iterable[str]) -> dict[str, Exchange]:
-        wanted = [one for text in ids if (one := _uuid(text))]
-        if not wanted:
+        uuids = [one for text in ids if (one := _parse_uuid(text))]
+        if not uuids:
             return {}
-        async with self._still() as connection:
-            if not self._reads_large and await self._large_among(connection, wanted):
+        async with self._snapshot() as connection:
+            if not self._reads_large and await self._large_among(connection, uuids):
                 raise TooLarge
-            rows = await connection.fetch(EXCHANGES, self._project, wanted)
+            rows = await connection.fetch(EXCHANGES, self._project, uuids)
             parts = await self._parts(connection, rows, {})
-        return {str(row["id"]): _restored(row, parts) for row in rows}
+        return {str(row["id"]): _restore_exchange(row, parts) for row in rows}
 
     async def _large_among(self, connection: asyncpg.Connection, ids: Sequence[uuid.UUID]) -> set[str]:
         return {str(row["id"]) for row in await connection.fetch(LARGE_AMONG, self._project, ids)}
 
     @asynccontextmanager
-    async def _still(self) -> AsyncIterator[asyncpg.Connection]:
-        """The store as it is at one moment: a run that is deleted meanwhile would look as if its bodies were lost."""
+    async def _snapshot(self) -> AsyncIterator[asyncpg.Connection]:
+        """Open a snapshot of the database: a run that is deleted meanwhile would look as if its bodies were lost."""
         async with (
-            self._database.raw() as connection,
+            self._database.connection() as connection,
             connection.transaction(isolation="repeatable_read", readonly=True),
         ):
             yield connection
 
     async def _parts(
-        self, connection: asyncpg.Connection, rows: Sequence[asyncpg.Record], had: Mapping[_Part, bytes]
+        self, connection: asyncpg.Connection, rows: Sequence[asyncpg.Record], loaded_parts: Mapping[_Part, bytes]
     ) -> dict[_Part, bytes]:
-        """The bytes of all parts that the rows' forms name."""
-        wanted = {(*_scope(row), part) for row in rows for part in _named(row)}
-        forms = await self._forms(connection, wanted - had.keys())
-        primers = {(run, day, primer) for (run, day, _), form in forms.items() for primer in parts_of(form)}
-        forms |= await self._forms(connection, primers - forms.keys() - had.keys())
-        found = {part: had[part] for part in (wanted | primers) & had.keys()}
-        found |= {part: unpack(form) for part, form in forms.items() if not parts_of(form)}
+        """Return the bytes of all parts to which the rows refer."""
+        needed = {(*_scope(row), part) for row in rows for part in _named_parts(row)}
+        forms = await self._forms(connection, needed - loaded_parts.keys())
+        primers = {(run, day, primer) for (run, day, _), form in forms.items() for primer in referenced_parts(form)}
+        forms |= await self._forms(connection, primers - forms.keys() - loaded_parts.keys())
+        found = {part: loaded_parts[part] for part in (needed | primers) & loaded_parts.keys()}
+        found |= {part: unpack(form) for part, form in forms.items() if not referenced_parts(form)}
         for (run, day, part), form in forms.items():
-            if leaning := parts_of(form):
-                # It says what is gone, where it is.
+            if leaning := referenced_parts(form):
+                # If a primer is missing, `unpack` raises with its name.
                 own = {primer: found[run, day, primer] for primer in leaning if (run, day, primer) in found}
                 found[run, day, part] = unpack(form, own)
         return found
 
-    async def _forms(self, connection: asyncpg.Connection, wanted: Collection[_Part]) -> dict[_Part, bytes]:
-        """These parts as they are stored."""
-        if not wanted:
+    async def _forms(self, connection: asyncpg.Connection, parts: Collection[_Part]) -> dict[_Part, bytes]:
+        """Return these parts as they are stored."""
+        if not parts:
             return {}
-        fetched = await connection.fetch(PARTS, self._project, *map(list, zip(*wanted, strict=True)))
+        fetched = await connection.fetch(PARTS, self._project, *map(list, zip(*parts, strict=True)))
         return {(row["run"], row["day"], row["hash"]): row["body"] for row in fetched}
 
 
-def _named(row: asyncpg.Record) -> frozenset[bytes]:
-    """The parts that a row's forms name."""
+def _named_parts(row: asyncpg.Record) -> frozenset[bytes]:
+    """Return the hashes of the parts to which a row refers."""
     forms = (row[name] for name in ("head", "response_body", "request_body") if row.get(name))
-    return frozenset(part for form in forms for part in parts_of(form))
+    return frozenset(part for form in forms for part in referenced_parts(form))
 
 
-def _own(row: asyncpg.Record, parts: Mapping[_Part, bytes]) -> dict[bytes, bytes]:
+def _row_parts(row: asyncpg.Record, parts: Mapping[_Part, bytes]) -> dict[bytes, bytes]:
     scope = _scope(row)
-    return {part: parts[*scope, part] for part in _named(row) if (*scope, part) in parts}
+    return {part: parts[*scope, part] for part in _named_parts(row) if (*scope, part) in parts}
 
 
-def _saying(words: str, rows: Iterable[asyncpg.Record], parts: Mapping[_Part, bytes]) -> list[uuid.UUID]:
-    """The calls whose answers hold these words."""
+def _calls_containing(words: str, rows: Iterable[asyncpg.Record], parts: Mapping[_Part, bytes]) -> list[uuid.UUID]:
+    """Return the calls whose answers contain these words."""
     found = []
     for row in rows:
         try:
-            response = response_of(row, _own(row, parts))
-        except Corrupt:
-            continue  # whoever opens it is told
-        if could_say(words, response) and words in said(row["dialect"], response):
+            response = read_response(row, _row_parts(row, parts))
+        except CorruptData:
+            continue  # reported when the call itself is loaded
+        if can_contain(words, response) and words in searchable_text(row["dialect"], response):
             found.append(row["id"])
     return found
 
 
 def _first_page(rows: Sequence[asyncpg.Record]) -> list[asyncpg.Record]:
-    """The first of these rows, as many as may be unpacked together; at least one."""
+    """Return the first rows, as many as may be unpacked together, and at least one."""
     size = 0
     for count, row in enumerate(rows):
         size += unpacked_size(row["request_body"]) + unpacked_size(row["response_body"] or RAW)
@@ -450,19 +450,21 @@ def _first_page(rows: Sequence[asyncpg.Record]) -> list[asyncpg.Record]:
     return list(rows)
 
 
-def _told_size(beginning: bytes, packed: int) -> int:
-    """How long a form is unpacked, by its beginning; one that stands as it is, is no longer than it is packed."""
+def _form_size(beginning: bytes, packed: int) -> int:
+    """Return the unpacked size of a stored form, by its beginning; an uncompressed one is at most as long as it is stored."""
     return packed if beginning[:1] == RAW and len(beginning) > 1 else unpacked_size(beginning)
 
 
 def _weight(exchange: Exchange) -> int:
-    return weight_of(exchange.request.body.data) + (weight_of(exchange.response.body.data) if exchange.response else 0)
+    return body_weight(exchange.request.body.data) + (
+        body_weight(exchange.response.body.data) if exchange.response else 0
+    )
 
 
-def _is_summed(
+def _is_shown_from_summary(
     place: CallPlace, rows: Mapping[str, RowMapping], heads: Mapping[str, asyncpg.Record], *, can_open: bool
 ) -> bool:
-    """Whether a call is shown from summaries: it is large, and cannot be opened here or could not be derived."""
+    """Whether a call is shown from summaries: it is large, and may not be loaded here or could not be derived."""
     names = (place.exchanges[0], place.exchanges[-1])
     return any(heads[name]["large"] for name in names) and (not can_open or _is_underived(place, rows))
 
@@ -472,16 +474,16 @@ def _is_underived(place: CallPlace, rows: Mapping[str, RowMapping]) -> bool:
     return any(form is not None and not read_summary(form).is_derived for form in forms)
 
 
-def _restored(row: asyncpg.Record, parts: Mapping[_Part, bytes]) -> Exchange:
-    return exchange_of(row, _own(row, parts))
+def _restore_exchange(row: asyncpg.Record, parts: Mapping[_Part, bytes]) -> Exchange:
+    return read_exchange(row, _row_parts(row, parts))
 
 
 def _scope(row: asyncpg.Record) -> tuple[str, Any]:
     return row["run"], day_of(str(row["id"]))
 
 
-def _uuid(text: str) -> uuid.UUID | None:
-    """An id of ours; None for text that cannot be one."""
+def _parse_uuid(text: str) -> uuid.UUID | None:
+    """Parse an id; None for text that is not a UUID."""
     try:
         return uuid.UUID(text)
     except ValueError:
@@ -493,7 +495,7 @@ SELECT exchanges.id, exchanges.run, exchanges.status, exchanges.head, exchanges.
     exchanges.response_digest, calls.dialect
 FROM exchanges JOIN calls USING (project, id)
 WHERE project = $1 AND id = ANY ($2::uuid[]) AND response_body IS NOT NULL
-    AND calls.dialect <> 'generic' AND calls.operation <> 'embeddings'  -- neither says anything
+    AND calls.dialect <> 'generic' AND calls.operation <> 'embeddings'  -- neither has text
 """
 
 LARGE_AMONG = "SELECT id FROM exchanges WHERE project = $1 AND id = ANY ($2::uuid[]) AND large"
@@ -502,7 +504,7 @@ HAS_LARGE = "SELECT EXISTS (SELECT FROM exchanges WHERE project = $1 AND run = $
 
 ANY_LARGE = "SELECT EXISTS (SELECT FROM exchanges WHERE project = $1 AND large)"
 
-# What begins each form says how long it is unpacked; a composed one says it of its slices, and is short.
+# The beginning of each form has its unpacked size; a composed form has those of its slices, and is short.
 FORMS = """
 SELECT substring(response_body FOR 64) AS response, octet_length(head) AS head, CASE
     WHEN octet_length(request_body) > 64 AND get_byte(request_body, 0) <> 2 THEN substring(request_body FOR 64)
@@ -527,7 +529,7 @@ EXCHANGES = "SELECT * FROM exchanges WHERE project = $1 AND id = ANY ($2::uuid[]
 
 RUN_IDS = "SELECT id FROM exchanges WHERE project = $1 AND run = $2"
 
-# As many of the next ones as $6 bytes may hold, and the first whatever it is. To tell how long a value is does not read it.
+# As many of the next ones as fit into $6 bytes, and at least one. `octet_length` does not read the value.
 RUN_EXCHANGES = """
 SELECT * FROM (
     SELECT *, count(*) OVER () AS fetched, row_number() OVER steps AS place, sum(
@@ -548,7 +550,7 @@ FROM unnest($2::text[], $3::date[], $4::bytea[]) AS wanted (run, day, hash)
 JOIN parts ON parts.project = $1 AND parts.run = wanted.run AND parts.day = wanted.day AND parts.hash = wanted.hash
 """
 
-# A place in a run is counted, not stored: until a run is settled an earlier exchange may still come in.
+# Steps are computed, not stored: an earlier exchange may still arrive.
 STEPS = """
 SELECT id, step FROM (
     SELECT id, row_number() OVER (PARTITION BY run ORDER BY started_at, id) AS step

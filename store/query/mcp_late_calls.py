@@ -1,4 +1,4 @@
-"""Add answers that came on another exchange to the calls that asked (`calls.mcp_late_answers`)."""
+"""Add MCP answers that arrived on another exchange to their calls (`calls.mcp_late_answers`)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,57 +6,57 @@ from typing import Any
 import asyncpg
 
 from calls.dialects.protocols import mcp
-from calls.mcp_late_answers import Late, answered, awaited
+from calls.mcp_late_answers import LateAnswer, find_late_answer, unanswered_id
 from calls.model import Exchange, Json
-from store.ingest.insert_rows import host_of
+from store.ingest.insert_rows import request_host
 from store.query.rest_shapes import Shape, milliseconds
 
 MOST = 32
-"""Streams of one page that are searched."""
+"""The number of streams that are searched for the answers of one page."""
 
 PATIENCE = 10 * 60 * 1_000_000_000
-"""Nanoseconds after a request in which a client begins to ask for what followed."""
+"""Nanoseconds after a request in which the client may open the stream with its answer."""
 
 
-def waiting(shapes: Sequence[Shape]) -> dict[str, Json]:
-    """The calls that lack an answer which may have come elsewhere, and the ids that they asked under."""
+def unanswered_calls(shapes: Sequence[Shape]) -> dict[str, Json]:
+    """Return the calls whose answers may have arrived elsewhere, each with its JSON-RPC id."""
     found = {
-        shape["id"]: awaited(shape["request"], shape["answer"], shape["status"])
+        shape["id"]: unanswered_id(shape["request"], shape["answer"], shape["status"])
         for shape in shapes
-        if shape["dialect"] == mcp.NAME and shape["method"] == "POST"
+        if shape["dialect"] == mcp.DIALECT.name and shape["method"] == "POST"
     }
-    return {call: asked for call, asked in found.items() if asked is not None}
+    return {call: ids for call, ids in found.items() if ids is not None}
 
 
-async def streams(connection: asyncpg.Connection, project: str, asked: Sequence[Exchange]) -> list[str]:
-    """The exchanges that may have brought the answers to these."""
-    runs, hosts = list({one.run for one in asked}), list({host_of(one.request.url) for one in asked})
-    first, last = min(one.started_at for one in asked), max(one.started_at for one in asked)
+async def candidate_streams(connection: asyncpg.Connection, project: str, exchanges: Sequence[Exchange]) -> list[str]:
+    """Return the ids of the exchanges that may have the answers to these requests."""
+    runs, hosts = list({one.run for one in exchanges}), list({request_host(one.request.url) for one in exchanges})
+    first, last = min(one.started_at for one in exchanges), max(one.started_at for one in exchanges)
     rows: Sequence[Any] = await connection.fetch(STREAMS, project, runs, hosts, first, last + PATIENCE, MOST)
     return [str(row["id"]) for row in rows]
 
 
-def brought(shape: Shape, asked: Exchange, id: Json, found: Mapping[str, Exchange]) -> Shape:  # noqa: A002 # what it is
-    """The call with the answer that one of the streams brought, or as it is."""
+def add_late_answer(shape: Shape, exchange: Exchange, id: Json, found: Mapping[str, Exchange]) -> Shape:  # noqa: A002 # what it is
+    """Add the answer that one of the streams has to the call, if any has it."""
     for name, stream in found.items():
-        if stream.run == asked.run and (late := answered(asked, id, stream)):
-            return shape | _told(shape, asked, name, stream, late)
+        if stream.run == exchange.run and (late := find_late_answer(exchange, id, stream)):
+            return shape | _late_members(shape, exchange, name, stream, late)
     return shape
 
 
-def _told(shape: Shape, asked: Exchange, name: str, stream: Exchange, late: Late) -> Shape:
+def _late_members(shape: Shape, exchange: Exchange, name: str, stream: Exchange, late: LateAnswer) -> Shape:
     answer: dict[str, Json] = dict(late.message)
-    told = mcp.told(answer)
+    summary = mcp.summarize_answer(answer)
     at = stream.ended_at if late.at is None else late.at
-    took = None if at is None else stream.started_at + at - asked.started_at
+    duration = None if at is None else stream.started_at + at - exchange.started_at
     return {
         "exchanges": [*shape["exchanges"], name],
         "answer": answer,
-        "text": told.text,
-        "tool_results": [*shape["tool_results"], *told.results],
+        "text": summary.text,
+        "tool_results": [*shape["tool_results"], *summary.results],
         "streamed": True,
         "complete": True,
-        "duration_ms": milliseconds(took),
+        "duration_ms": milliseconds(duration),
     }
 
 

@@ -1,7 +1,7 @@
-"""Key the stored calls of a run again under the rules in force, and report which keys join or separate.
+"""Compute the keys of a run's stored calls again under the profiles in force, and report which keys join or separate.
 
-All keys are made first, then written in one transaction: a run has its old keys or its new ones, whenever we die. What is
-written twice is the same. Whoever leaves while it is done leaves the run as it was.
+All keys are computed first, then written in one transaction: after a crash, a run has either its old keys or its new ones.
+Repeating it changes nothing. If the client disconnects meanwhile, the run does not change.
 """
 
 import asyncio
@@ -13,26 +13,26 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from calls.keys.key import KeyResult, keyed
+from calls.keys.key import KeyResult, make_key
 from calls.keys.profile import Profiles
 from calls.model import Exchange
 from store.database.connection import Database
-from store.database.rows import body_digest, clean, digest_bytes, digest_text
-from store.ingest.insert_rows import LONGEST_NAME
+from store.database.rows import body_digest, digest_bytes, digest_text, storable_text
+from store.ingest.insert_rows import MAX_NAME_LENGTH
 from store.query.exchanges import ExchangeQueries
 
 BATCH: Final = 100
-"""Calls that are keyed between two signs of life."""
+"""Calls that are keyed between two progress reports."""
 
-WRITTEN: Final = 1000
-"""Rows that one statement changes."""
+WRITE_BATCH: Final = 1000
+"""Rows that one statement updates."""
 
-LISTED: Final = 50
-"""Meetings and partings that are told in full; the others are counted."""
+MOST_LISTED: Final = 50
+"""Joined and separated keys that are reported in full; the others are only counted."""
 
 
-class _Derived(NamedTuple):
-    """What of a call's row hangs on its key, or was found with it."""
+class _DerivedRow(NamedTuple):
+    """The columns of a call that depend on its key, or are determined with it."""
 
     key: bytes
     profile: str
@@ -43,39 +43,39 @@ class _Derived(NamedTuple):
     polls: str | None
 
 
-class _Known(NamedTuple):
-    """One call: where it stands, its row as it was and as it is, and what it answered."""
+class _KeyedCall(NamedTuple):
+    """One call: its step, its columns before and after, and its answer (status and digest of the body)."""
 
     step: int
     id: uuid.UUID
-    was: _Derived
-    now: _Derived
+    was: _DerivedRow
+    now: _DerivedRow
     answer: tuple[int | None, bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedKeys:
-    """Calls that had keys of their own and have one key now."""
+    """Calls that had different keys and now have the same one, with different answers."""
 
     key: str
     steps: tuple[int, ...]
     answers: int
-    """How many different answers they had: more than one, or they would do no harm."""
+    """The number of different answers. Calls with the same answer may share a key and are not reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeparatedKeys:
-    """Calls that had one key and have several now."""
+    """Calls that had the same key and now have different ones."""
 
     key: str
-    """The one that they had."""
+    """The key that they had."""
     steps: tuple[tuple[int, ...], ...]
-    """By the key that they have now."""
+    """The steps, grouped by the new key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RekeyResult:
-    """What became of a run."""
+    """The changes of one run."""
 
     run: str
     calls: int
@@ -85,7 +85,7 @@ class RekeyResult:
 
 
 class Rekeyer:
-    """Keys runs again. `recorded` gives their evidence."""
+    """Computes the keys of runs again."""
 
     def __init__(
         self, database: Database, recorded: ExchangeQueries, profiles: Profiles, project: str = "default"
@@ -95,57 +95,57 @@ class Rekeyer:
         self._profiles = profiles
         self._project = project
 
-    async def run(self, run: str, *, dry: bool) -> AsyncGenerator[int | RekeyResult]:
-        """One run: how many of its exchanges are keyed, again and again, and at last what became of it. Raises `Corrupt`."""
-        known: list[_Known] = []
+    async def rekey_run(self, rekey_run: str, *, dry: bool) -> AsyncGenerator[int | RekeyResult]:
+        """Rekey a run; yield the number of exchanges done so far, repeatedly, and at the end the result. Raises `CorruptData`."""
+        keyed_calls: list[_KeyedCall] = []
         step = 0
-        async for batch in _batched(self._recorded.exchanges(run)):
-            known += await self._keyed(batch, step)
+        async for batch in _batch_exchanges(self._recorded.exchanges(rekey_run)):
+            keyed_calls += await self._key_batch(batch, step)
             step += len(batch)
             yield step
         if not dry:
-            # Closed with us, so that a transaction does not outlive whoever asked for it.
-            async with aclosing(self._write(run, [one for one in known if one.now != one.was])) as writing:
+            # Closed together with this generator, so that the transaction ends when the client disconnects.
+            async with aclosing(self._write(rekey_run, [one for one in keyed_calls if one.now != one.was])) as writing:
                 async for _ in writing:
                     yield step
         yield RekeyResult(
-            run=run,
-            calls=len(known),
-            changed=sum(one.now.key != one.was.key for one in known),
-            collide=tuple(_met(known)),
-            part=tuple(_parted(known)),
+            run=rekey_run,
+            calls=len(keyed_calls),
+            changed=sum(one.now.key != one.was.key for one in keyed_calls),
+            collide=tuple(_joined_keys(keyed_calls)),
+            part=tuple(_separated_keys(keyed_calls)),
         )
 
-    async def _keyed(self, batch: Sequence[Exchange], before: int) -> list[_Known]:
-        made = await asyncio.to_thread(lambda: [_derived(keyed(one.request, self._profiles)) for one in batch])
-        async with self._database.raw() as connection:
+    async def _key_batch(self, batch: Sequence[Exchange], before: int) -> list[_KeyedCall]:
+        made = await asyncio.to_thread(lambda: [_derived_row(make_key(one.request, self._profiles)) for one in batch])
+        async with self._database.connection() as connection:
             rows = await connection.fetch(STORED, self._project, [one.id for one in batch])
-        stored = {str(row["id"]): _Derived(*row[1:]) for row in rows}
+        stored = {str(row["id"]): _DerivedRow(*row[1:]) for row in rows}
         return [
-            _Known(step, uuid.UUID(one.id), stored[one.id], now, _answer(one))
+            _KeyedCall(step, uuid.UUID(one.id), stored[one.id], now, _answer(one))
             for step, (one, now) in enumerate(zip(batch, made, strict=True), before + 1)
-            # What no call could be derived from has no key.
+            # An exchange from which no call could be derived has no key.
             if one.id in stored
         ]
 
-    async def _write(self, run: str, changed: Sequence[_Known]) -> AsyncGenerator[None]:
-        async with self._database.raw() as connection, connection.transaction():
-            # First of all, because ingest does so too: it locks the run.
-            await connection.execute(SEALED, self._project, run, self._profiles.digest)
-            for batch in itertools.batched(changed, WRITTEN):
+    async def _write(self, run: str, changed: Sequence[_KeyedCall]) -> AsyncGenerator[None]:
+        async with self._database.connection() as connection, connection.transaction():
+            # First, as in ingest, because it locks the run.
+            await connection.execute(SET_PROFILE, self._project, run, self._profiles.digest)
+            for batch in itertools.batched(changed, WRITE_BATCH):
                 columns = zip(*((one.id, *one.now) for one in batch), strict=True)
                 await connection.execute(UPDATE, self._project, run, *map(list, columns))
                 yield
 
 
 async def stored_keys(database: Database, run: str, project: str = "default") -> dict[str, tuple[str, str]]:
-    """The keys of a run as they are stored, with the names of their profiles, by the ids of the exchanges."""
-    async with database.raw() as connection:
+    """Return the stored keys of a run and the names of their profiles, by exchange id."""
+    async with database.connection() as connection:
         rows = await connection.fetch(KEYS, project, run)
     return {str(row["id"]): (digest_text(row["key"]), row["profile"]) for row in rows}
 
 
-async def _batched(exchanges: AsyncIterator[Exchange]) -> AsyncIterator[list[Exchange]]:
+async def _batch_exchanges(exchanges: AsyncIterator[Exchange]) -> AsyncIterator[list[Exchange]]:
     batch: list[Exchange] = []
     async for one in exchanges:
         batch.append(one)
@@ -156,8 +156,8 @@ async def _batched(exchanges: AsyncIterator[Exchange]) -> AsyncIterator[list[Exc
         yield batch
 
 
-def _derived(key: KeyResult) -> _Derived:
-    return _Derived(
+def _derived_row(key: KeyResult) -> _DerivedRow:
+    return _DerivedRow(
         key=digest_bytes(key.key),
         profile=_name(key.profile),
         kind=key.kind,
@@ -169,7 +169,7 @@ def _derived(key: KeyResult) -> _Derived:
 
 
 def _name(text: str) -> str:
-    return clean(text, LONGEST_NAME)
+    return storable_text(text, MAX_NAME_LENGTH)
 
 
 def _answer(exchange: Exchange) -> tuple[int | None, bytes]:
@@ -177,26 +177,26 @@ def _answer(exchange: Exchange) -> tuple[int | None, bytes]:
     return (None, b"") if response is None else (response.status, body_digest(response.body.data))
 
 
-def _met(known: Iterable[_Known]) -> Iterator[JoinedKeys]:
-    """Those whose answers are not the same: which of them a request is given would now hang on the order."""
-    for key, group in _grouped(known, lambda one: one.now.key).items():
+def _joined_keys(keyed_calls: Iterable[_KeyedCall]) -> Iterator[JoinedKeys]:
+    """Yield joined keys with different answers: which of these a request receives now depends on the order."""
+    for key, group in _group_by(keyed_calls, lambda one: one.now.key).items():
         answers = {one.answer for one in group}
         if len({one.was.key for one in group}) > 1 and len(answers) > 1:
             yield JoinedKeys(key=digest_text(key), steps=tuple(one.step for one in group), answers=len(answers))
 
 
-def _parted(known: Iterable[_Known]) -> Iterator[SeparatedKeys]:
-    for key, group in _grouped(known, lambda one: one.was.key).items():
-        parts = _grouped(group, lambda one: one.now.key)
+def _separated_keys(keyed_calls: Iterable[_KeyedCall]) -> Iterator[SeparatedKeys]:
+    for key, group in _group_by(keyed_calls, lambda one: one.was.key).items():
+        parts = _group_by(group, lambda one: one.now.key)
         if len(parts) > 1:
             yield SeparatedKeys(
                 key=digest_text(key), steps=tuple(tuple(one.step for one in part) for part in parts.values())
             )
 
 
-def _grouped(known: Iterable[_Known], by: Callable[[_Known], bytes]) -> dict[bytes, list[_Known]]:
-    groups: defaultdict[bytes, list[_Known]] = defaultdict(list)
-    for one in known:
+def _group_by(keyed_calls: Iterable[_KeyedCall], by: Callable[[_KeyedCall], bytes]) -> dict[bytes, list[_KeyedCall]]:
+    groups: defaultdict[bytes, list[_KeyedCall]] = defaultdict(list)
+    for one in keyed_calls:
         groups[by(one)].append(one)
     return groups
 
@@ -208,7 +208,7 @@ WHERE project = $1 AND id = ANY ($2::uuid[])
 
 KEYS = "SELECT id, key, profile FROM calls WHERE project = $1 AND run = $2"
 
-SEALED = "UPDATE runs SET profile = $3 WHERE project = $1 AND id = $2"
+SET_PROFILE = "UPDATE runs SET profile = $3 WHERE project = $1 AND id = $2"
 
 UPDATE = """
 UPDATE calls SET

@@ -1,4 +1,4 @@
-"""Rows and values in the shapes of the REST API. Pure."""
+"""Convert rows and values into the shapes of the REST API. Pure."""
 
 import datetime as dt
 import re
@@ -9,16 +9,17 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from calls.model import Body, Call, Exchange, ToolCall, Usage
-from calls.retry_grouping import joined
+from calls.retry_grouping import merge_calls
 from store.attribution.certainty import level_name
 from store.database.rows import body_digest, digest_text
 
 IDLE = 30 * 60 * 1_000_000_000
-"""A run that showed no sign of life for so many nanoseconds has ended; a later request opens it again."""
+"""Nanoseconds of inactivity after which a run counts as ended; a later request reopens it."""
 
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", re.ASCII)
 
 type Shape = dict[str, Any]
+"""A JSON object as an answer of the REST API has it."""
 
 NO_STATS: Mapping[str, Any] = {
     "calls": 0,
@@ -34,14 +35,14 @@ NO_STATS: Mapping[str, Any] = {
 
 
 def rfc3339(ns: int) -> str:
-    """Wall time as RFC 3339 UTC with microseconds."""
+    """Format wall time as RFC 3339 UTC with microseconds."""
     seconds, rest = divmod(ns, 1_000_000_000)
     whole = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=seconds, microseconds=rest // 1000)
     return f"{whole:%Y-%m-%dT%H:%M:%S.%f}Z"
 
 
 def ns_of(text: object) -> int | None:
-    """The wall time that `rfc3339` wrote; None for anything else."""
+    """Parse the text that `rfc3339` returned; None for anything else."""
     if not isinstance(text, str) or not _RFC3339.fullmatch(text):
         return None
     try:
@@ -52,17 +53,17 @@ def ns_of(text: object) -> int | None:
 
 
 def milliseconds(ns: int | None) -> float | None:
-    """A duration, as a number of milliseconds."""
+    """Convert a duration to milliseconds."""
     return None if ns is None else ns / 1_000_000
 
 
 def dollars(amount: Decimal | None) -> float | None:
-    """An amount as JSON has it."""
+    """Convert an amount to a JSON number."""
     return None if amount is None else float(amount)
 
 
 def run_shape(row: Mapping[Any, Any], stats: Mapping[str, Any], now: int) -> Shape:
-    """A run, with what was counted about it (`runs.counted`)."""
+    """Return the shape of a run with its statistics (`runs.load_run_stats`)."""
     ended = row["ended_at"]
     if ended is None and row["active_at"] + IDLE <= now:
         ended = row["active_at"]
@@ -82,21 +83,21 @@ def run_shape(row: Mapping[Any, Any], stats: Mapping[str, Any], now: int) -> Sha
         "forked_at": row["forked_at"],
         "models": stats["models"],
         "tokens": {name: stats.get(name) for name in Usage.__slots__},
-        # A sum that lacks a part is none; what is known of it stands beside.
+        # The sum is null if the cost of a call is unknown; `known_cost_usd` is the sum of the others.
         "cost_usd": None if stats["unpriced"] else dollars(stats["known_cost_usd"]),
         "known_cost_usd": dollars(stats["known_cost_usd"]),
         "unpriced": stats["unpriced"],
         "profile": row["profile"],
         "attribution": level_name(stats["attribution"]),
-        # Nobody said so of what was not started by us, and so nothing kept it from the network.
+        # A run that no Playhead command started has no value: nothing isolated it.
         "isolation": row["isolation"] or "none",
         "head": None,
     }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerShape:
-    """One exchange of a call: its row, its evidence, and the call that is derived from it again."""
+class CallExchange:
+    """One exchange of a call: its row in `calls`, the exchange, and the call derived from it."""
 
     row: Mapping[Any, Any]
     exchange: Exchange
@@ -105,7 +106,7 @@ class AnswerShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallPlace:
-    """Where a call stands in its run."""
+    """The place of a call in its run, its exchanges and attempts."""
 
     step: int
     nth: int
@@ -113,26 +114,26 @@ class CallPlace:
     attempts: int
 
 
-def call_shape(place: CallPlace, first: AnswerShape, last: AnswerShape) -> Shape:
-    """A call: asked as in its first exchange, answered as in its last. Mostly they are one."""
-    call = first.call if first is last else joined([first.call, last.call])
-    asked, answered = first.row, last.row
+def call_shape(place: CallPlace, first: CallExchange, last: CallExchange) -> Shape:
+    """Return the shape of a call: the request of its first exchange and the answer of its last, which are mostly the same."""
+    call = first.call if first is last else merge_calls([first.call, last.call])
+    first_row, last_row = first.row, last.row
     return {
-        "id": str(asked["id"]),
-        "run": asked["run"],
+        "id": str(first_row["id"]),
+        "run": first_row["run"],
         "step": place.step,
         "exchanges": list(place.exchanges),
         "actor": first.exchange.actor,
-        "kind": asked["kind"],
-        "provider": asked["provider"],
-        "dialect": asked["dialect"],
-        "operation": asked["operation"],
-        "host": asked["host"],
+        "kind": first_row["kind"],
+        "provider": first_row["provider"],
+        "dialect": first_row["dialect"],
+        "operation": first_row["operation"],
+        "host": first_row["host"],
         "method": first.exchange.request.method,
         "path": path_of(first.exchange.request.url),
-        "status": answered["status"],
-        "model_requested": asked["model_requested"],
-        "model_returned": answered["model_returned"],
+        "status": last_row["status"],
+        "model_requested": first_row["model_requested"],
+        "model_returned": last_row["model_returned"],
         "system_fingerprint": call.system_fingerprint,
         "params": call.params,
         "request": call.request,
@@ -140,22 +141,22 @@ def call_shape(place: CallPlace, first: AnswerShape, last: AnswerShape) -> Shape
         "text": call.text,
         "tool_calls": [_tool_shape(tool) for tool in call.tool_calls],
         "tool_results": list(call.tool_results),
-        "finish_reason": answered["finish_reason"],
-        "usage": {name: answered[name] for name in Usage.__slots__},
-        "cost_usd": dollars(answered["cost_usd"]),
-        "prices": answered["prices"],
-        "streamed": answered["streamed"],
-        "complete": answered["complete"],
-        "outcome": answered["outcome"],
-        "key": digest_text(asked["key"]),
+        "finish_reason": last_row["finish_reason"],
+        "usage": {name: last_row[name] for name in Usage.__slots__},
+        "cost_usd": dollars(last_row["cost_usd"]),
+        "prices": last_row["prices"],
+        "streamed": last_row["streamed"],
+        "complete": last_row["complete"],
+        "outcome": last_row["outcome"],
+        "key": digest_text(first_row["key"]),
         "nth": place.nth,
-        "profile": asked["profile"],
+        "profile": first_row["profile"],
         "warnings": list(call.warnings),
-        "started_at": rfc3339(asked["started_at"]),
-        "first_byte_ms": milliseconds(_since(first.exchange, last.exchange, last.exchange.first_byte_at)),
-        "duration_ms": milliseconds(_since(first.exchange, last.exchange, _end(last.exchange))),
+        "started_at": rfc3339(first_row["started_at"]),
+        "first_byte_ms": milliseconds(_since_first(first.exchange, last.exchange, last.exchange.first_byte_at)),
+        "duration_ms": milliseconds(_since_first(first.exchange, last.exchange, _end_time(last.exchange))),
         "attempts": place.attempts,
-        # What ties it to the run's other calls is told where a run is looked at (`linked`).
+        # The links to the run's other calls are added later (`call_graph.add_links`).
         "branch": None,
         "follows": None,
         "executes": None,
@@ -163,17 +164,17 @@ def call_shape(place: CallPlace, first: AnswerShape, last: AnswerShape) -> Shape
 
 
 def _tool_shape(tool: ToolCall) -> Shape:
-    told = {"id": tool.id, "name": tool.name, "arguments": tool.arguments}
-    return {**told, "executed_by": None, "answered_by": None}
+    members = {"id": tool.id, "name": tool.name, "arguments": tool.arguments}
+    return {**members, "executed_by": None, "answered_by": None}
 
 
-def _since(first: Exchange, last: Exchange, at: int | None) -> int | None:
-    """A time of the last exchange, counted from the beginning of the first: what the caller waited."""
+def _since_first(first: Exchange, last: Exchange, at: int | None) -> int | None:
+    """Convert a time of the last exchange into one since the beginning of the first: how long the caller waited."""
     return None if at is None else last.started_at - first.started_at + at
 
 
 def exchange_shape(exchange: Exchange, step: int) -> Shape:
-    """An exchange, without its bytes."""
+    """Return the shape of an exchange, without its bodies."""
     request, response = exchange.request, exchange.response
     answered = response.body if response else None
     return {
@@ -199,23 +200,23 @@ def exchange_shape(exchange: Exchange, step: int) -> Shape:
         "chunks": len(answered.chunks) if answered else 0,
         "outcome": exchange.outcome,
         "error": exchange.error,
-        "truncated": exchange.truncated,
+        "truncated": exchange.is_truncated,
         "reencoded": request.body.reencoded or bool(answered and answered.reencoded),
         "redactions": exchange.redactions,
         "run_evidence": [list(pair) for pair in exchange.run_evidence],
         "started_at": rfc3339(exchange.started_at),
         "first_byte_at": _after(exchange, exchange.first_byte_at),
-        "ended_at": _after(exchange, _end(exchange)),
+        "ended_at": _after(exchange, _end_time(exchange)),
     }
 
 
-def _end(exchange: Exchange) -> int | None:
-    """When it ended. A response whose first byte nobody timed was imported: nobody timed its end either."""
+def _end_time(exchange: Exchange) -> int | None:
+    """Return when it ended; None for an import without times, which lacks that of the first byte."""
     return None if exchange.response is not None and exchange.first_byte_at is None else exchange.ended_at
 
 
 def chunk_shapes(exchange: Exchange) -> list[Shape]:
-    """The chunks of both bodies, the request's first."""
+    """Return the shapes of the chunks of both bodies, those of the request first."""
     sides = [("request", exchange.request.body)]
     if exchange.response:
         sides.append(("response", exchange.response.body))
@@ -223,7 +224,7 @@ def chunk_shapes(exchange: Exchange) -> list[Shape]:
 
 
 def path_of(url: str) -> str | None:
-    """The path of a URL; None where it is none."""
+    """Return the path of a URL; None where the URL is invalid."""
     try:
         return urlsplit(url).path or "/"
     except ValueError:

@@ -1,44 +1,44 @@
-"""Send a run's rows to a replay on this machine (`store.bundle.rows_bundle`)."""
+"""Export a run's rows for a replay on this machine (`store.bundle.rows_bundle`)."""
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from calls.events import Gap
-from store.bundle.bundle import COUNTED
-from store.bundle.rows_bundle import COLUMNS, MAGIC, Parts, Rows, RowsHead, Tail, framed
+from store.bundle.bundle import NOT_EXPORTED
+from store.bundle.rows_bundle import COLUMNS, MAGIC, Parts, Rows, RowsHead, Tail, encode_frame
 from store.database.connection import Database
 from store.database.schema_version import SCHEMA
 from store.query.rekey import stored_keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Packer:
-    """Reads the rows of runs."""
+class RowsExporter:
+    """Exports the rows of runs."""
 
     database: Database
     project: str = "default"
     batch: int = 1000
     """Rows that are read together."""
 
-    async def packed(self, run: Mapping[str, Any], profiles: str, gaps: list[Gap]) -> AsyncIterator[bytes]:
-        """One run, piece by piece."""
-        told = {name: value for name, value in run.items() if name not in COUNTED}
-        yield MAGIC + framed(RowsHead(SCHEMA, told, profiles))
+    async def export(self, run: Mapping[str, Any], profiles: str, gaps: list[Gap]) -> AsyncIterator[bytes]:
+        """Yield a run as a rows bundle, frame by frame."""
+        exported = {name: value for name, value in run.items() if name not in NOT_EXPORTED}
+        yield MAGIC + encode_frame(RowsHead(SCHEMA, exported, profiles))
         keys = await stored_keys(self.database, run["id"], self.project)
         count = 0
         async for found in self._batches(ROWS, run["id"]):
             rows = [(str(row["id"]), *row[1:], *keys.get(str(row["id"]), (None, None))) for row in found]
             count += len(rows)
-            yield framed(Rows(rows))
-        # Rows before parts: what a row names was stored with it.
+            yield encode_frame(Rows(rows))
+        # Rows before parts: the parts to which a row refers are stored with it.
         async for found in self._batches(PARTS, run["id"]):
-            yield framed(Parts([(row["hash"], row["body"]) for row in found]))
-        yield framed(Tail(count, gaps))
+            yield encode_frame(Parts([(row["hash"], row["body"]) for row in found]))
+        yield encode_frame(Tail(count, gaps))
 
     async def _batches(self, query: str, run: str) -> AsyncIterator[list[Any]]:
         async with (
-            self.database.raw() as connection,
+            self.database.connection() as connection,
             connection.transaction(isolation="repeatable_read", readonly=True),
         ):
             cursor = await connection.cursor(query, self.project, run)
@@ -48,6 +48,6 @@ class Packer:
 
 ROWS = f"""
 SELECT {", ".join(COLUMNS)} FROM exchanges WHERE project = $1 AND run = $2 ORDER BY started_at, id
-"""  # noqa: S608 - names of ours
+"""  # noqa: S608 - constants
 
 PARTS = "SELECT DISTINCT ON (hash) hash, body FROM parts WHERE project = $1 AND run = $2 ORDER BY hash, day"

@@ -29,23 +29,23 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from calls.events import Gap
 from calls.model import Usage
 from store.attribution.certainty import GUESSED
-from store.call_graph.retry_query import Folds, among, folds
+from store.call_graph.retry_query import RetryGroups, is_among, load_retry_groups
 from store.database.blobs import unpack
 from store.database.connection import Database
-from store.database.rows import clean
+from store.database.rows import storable_text
 from store.database.tables import calls, exchanges, gaps, parts, processes, replays, runs
-from store.query.filters import Cursor, Filters, cut, of_runs, page, unkept
+from store.query.filters import Cursor, Filters, is_cut_answer, is_unkept_exchange, page_query, run_conditions
 from store.query.rest_shapes import NO_STATS, Shape, ns_of, run_shape
 
 ISOLATIONS = ("none", "watched", "captive")
-"""From the least to the most."""
+"""The levels of isolation, from the weakest to the strongest."""
 
 LONGEST_LABEL = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some items of a list, and where the next ones begin."""
+    """One page of a list, and the cursor of the next one."""
 
     items: list[Shape]
     next: str | None
@@ -61,20 +61,22 @@ class Runs:
     async def get(self, run: str, now: int) -> Shape | None:
         """One run, or None."""
         async with self._database.transaction() as connection:
-            found = (await connection.execute(self._one(run))).mappings().first()
+            found = (await connection.execute(self._run_query(run))).mappings().first()
             if found is None:
                 return None
-            return run_shape(found, (await counted(connection, self._project, [run]))[run], now)
+            return run_shape(found, (await load_run_stats(connection, self._project, [run]))[run], now)
 
     async def page(self, filters: Filters, now: int, limit: int = 50, cursor: str | None = None) -> Page:
         """Runs, newest first. Raises `BadCursor`."""
         begin = Cursor.parse(cursor) if cursor else None
-        query = select(runs).where(runs.c.project == self._project, *of_runs(filters))
+        query = select(runs).where(runs.c.project == self._project, *run_conditions(filters))
         async with self._database.transaction() as connection:
-            found = (await connection.execute(page(query, runs, begin, limit, newest_first=True))).mappings().all()
-            stats = await counted(connection, self._project, [row["id"] for row in found[:limit]])
+            found = (
+                (await connection.execute(page_query(query, runs, begin, limit, newest_first=True))).mappings().all()
+            )
+            stats = await load_run_stats(connection, self._project, [row["id"] for row in found[:limit]])
         items = [run_shape(row, stats[row["id"]], now) for row in found[:limit]]
-        return Page(items, following(found, limit))
+        return Page(items, next_cursor(found, limit))
 
     async def put(
         self,
@@ -86,7 +88,7 @@ class Runs:
         parent: str | None = None,
         forked_at: int | None = None,
     ) -> None:
-        """Make a run, or open it again; what is given is added to what it has."""
+        """Create or reopen a run; what is given is added to what it has."""
         fresh = {"project": self._project, "id": run, "incarnation": uuid.uuid4(), "name": _name(name)}
         fresh |= {"parent": parent, "forked_at": forked_at}
         times = {"started_at": now, "newest_at": now, "active_at": now}
@@ -113,138 +115,145 @@ class Runs:
         ended_at: int | None = None,
         isolation: str | None = None,
     ) -> bool:
-        """Change what is given; a label of None is taken away. Whether there is such a run."""
+        """Change what is given; a label of None is removed. Return whether there is such a run."""
         changes: dict[str, Any] = {"name": runs.c.name if name is None else _name(name)}
         if labels:
             gone = [label for label, value in labels.items() if value is None]
-            changes["labels"] = _without(gone).concat(_labels({k: v for k, v in labels.items() if v is not None}))
+            changes["labels"] = _without_labels(gone).concat(
+                _labels({k: v for k, v in labels.items() if v is not None})
+            )
         if pinned is not None:
             changes["pinned"] = pinned
         if ended_at is not None:
             changes["ended_at"] = ended_at
         if isolation is not None:
-            changes["isolation"] = _weaker(isolation)
+            changes["isolation"] = _weaker_isolation(isolation)
         async with self._database.transaction() as connection:
-            changed = await connection.execute(update(runs).where(*self._is(run)).values(changes))
+            changed = await connection.execute(update(runs).where(*self._run_condition(run)).values(changes))
             return _count(changed) > 0
 
-    async def adopt(self, run: str, told: Mapping[str, Any], end: int, latest: int) -> None:
-        """Take what a bundle says of its run and no exchange in it says: when it began and ended, what it was forked from.
-        Where it says nothing, or a time after `latest`, it ended with its last exchange, at `end`."""
-        times = (ns_of(told.get(name)) for name in ("started_at", "ended_at"))
+    async def adopt(self, run: str, head: Mapping[str, Any], end: int, latest: int) -> None:
+        """Take over what only the head of a bundle says about its run: when it began and ended, and its parent.
+
+        Without an end, or with one after `latest`, the run ended with its last exchange, at `end`.
+        """
+        times = (ns_of(head.get(name)) for name in ("started_at", "ended_at"))
         began, ended = (ns if ns is not None and 0 <= ns <= latest else None for ns in times)
-        is_open = "ended_at" in told and told["ended_at"] is None
-        parent, step = told.get("parent"), told.get("forked_at")
+        is_open = "ended_at" in head and head["ended_at"] is None
+        parent, step = head.get("parent"), head.get("forked_at")
         changes = {
             "started_at": runs.c.started_at if began is None else func.least(runs.c.started_at, began),
             "active_at": func.greatest(runs.c.newest_at, end),
             "ended_at": None if is_open else end if ended is None else ended,
-            "parent": clean(parent, LONGEST_LABEL) if isinstance(parent, str) else None,
+            "parent": storable_text(parent, LONGEST_LABEL) if isinstance(parent, str) else None,
             "forked_at": step if type(step) is int and 0 <= step < 1 << 31 else None,
-            "isolation": told.get("isolation") if told.get("isolation") in ISOLATIONS else None,
+            "isolation": head.get("isolation") if head.get("isolation") in ISOLATIONS else None,
         }
         async with self._database.transaction() as connection:
-            await connection.execute(update(runs).where(*self._is(run)).values(changes))
+            await connection.execute(update(runs).where(*self._run_condition(run)).values(changes))
 
     async def delete(self, run: str) -> bool:
-        """Delete a run with all that was recorded of it. Whether there was one."""
+        """Delete a run with everything that was recorded in it. Return whether there was one."""
         async with self._database.transaction() as connection:
-            # First, because it is what ingest locks: what comes later comes to a new run (`known`).
-            gone = await connection.execute(delete(runs).where(*self._is(run)))
+            # First, because ingest locks this row: what it stores later goes into a new run.
+            gone = await connection.execute(delete(runs).where(*self._run_condition(run)))
             for table in (exchanges, calls, parts, gaps):
                 await connection.execute(delete(table).where(table.c.project == self._project, table.c.run == run))
             return _count(gone) > 0
 
     async def gaps(self, run: str) -> list[Gap]:
-        """What passed and is not among the run's exchanges, oldest first."""
+        """Return the gaps of a run, oldest first."""
         query = select(gaps).where(gaps.c.project == self._project, gaps.c.run == run)
         async with self._database.transaction() as connection:
             found = (await connection.execute(query.order_by(gaps.c.happened_at, gaps.c.id))).mappings().all()
         return [Gap(row["run"], row["happened_at"], row["reason"], row["exchange"], row["count"]) for row in found]
 
     async def replay(self, replay: str) -> bytes | None:
-        """The newest report of a replay, as the JSON that was told."""
+        """Return the newest report of a replay, as JSON."""
         query = select(replays.c.report).where(replays.c.project == self._project, replays.c.id == replay)
         async with self._database.transaction() as connection:
             report = await connection.scalar(query)
         return None if report is None else unpack(report)
 
-    def _one(self, run: str) -> Select[Any]:
-        return select(runs).where(*self._is(run))
+    def _run_query(self, run: str) -> Select[Any]:
+        return select(runs).where(*self._run_condition(run))
 
-    def _is(self, run: str) -> tuple[Any, Any]:
+    def _run_condition(self, run: str) -> tuple[Any, Any]:
         return (runs.c.project == self._project, runs.c.id == run)
 
 
-async def counted(connection: AsyncConnection, project: str, names: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
-    """What is counted about runs: by name, with zeros where there is nothing."""
+async def load_run_stats(
+    connection: AsyncConnection, project: str, names: Sequence[str]
+) -> Mapping[str, Mapping[str, Any]]:
+    """Load the statistics of runs, by name; zeros where there is nothing."""
     stats: defaultdict[str, dict[str, Any]] = defaultdict(lambda: dict(NO_STATS))
-    folded = await folds(connection, project, names)
-    for query in (_of_exchanges(), _of_calls(folded), _of_gaps(), _of_processes()):
+    groups = await load_retry_groups(connection, project, names)
+    for query in (_exchange_stats(), _call_stats(groups), _gap_stats(), _process_stats()):
         for row in (await connection.execute(query, {"project": project, "names": list(names)})).mappings():
             stats[row["run"]].update(row)
     return stats
 
 
-def following(found: Sequence[RowMapping], limit: int) -> str | None:
-    """The cursor after a page of which one row more than `limit` was asked for."""
+def next_cursor(found: Sequence[RowMapping], limit: int) -> str | None:
+    """Return the cursor after a page, for which one row more than `limit` was requested; None for the last page."""
     if len(found) <= limit:
         return None
     last = found[limit - 1]
     return str(Cursor(last["started_at"], str(last["id"])))
 
 
-def _of_exchanges() -> Select[Any]:
+def _exchange_stats() -> Select[Any]:
     attribution = func.max(exchanges.c.attribution).label("attribution")
-    return _by_run(
-        exchanges, (func.count().label("exchanges"), func.count().filter(unkept()).label("unkept"), attribution)
+    return _stats_by_run(
+        exchanges,
+        (func.count().label("exchanges"), func.count().filter(is_unkept_exchange()).label("unkept"), attribution),
     )
 
 
-def _of_processes() -> Select[Any]:
-    """What is left in the run of a process that worked on several things at once is there by a guess."""
-    return _by_run(processes, (func.max(GUESSED).label("attribution"),)).where(processes.c.unclear)
+def _process_stats() -> Select[Any]:
+    """Calls that remain in the run of a process which worked on several tasks at once are attributed by a guess."""
+    return _stats_by_run(processes, (func.max(GUESSED).label("attribution"),)).where(processes.c.is_unclear)
 
 
-def _of_calls(folded: Folds) -> Select[Any]:
+def _call_stats(groups: RetryGroups) -> Select[Any]:
     model = func.coalesce(calls.c.model_requested, calls.c.model_returned)
     models = func.array_remove(func.array_agg(func.distinct(model)), None).label("models")
-    number = func.count().filter(~among(folded.later))
-    # A look at what was done before tells the same usage again, which is counted once.
-    once = ~among(folded.strays)
+    number = func.count().filter(~is_among(groups.later_exchanges))
+    # A repeated poll has the usage of the answer before, which counts once.
+    once = ~is_among(groups.repeated_polls)
     sums = [func.sum(calls.c[name]).filter(once).cast(calls.c[name].type).label(name) for name in Usage.__slots__]
     cost = func.sum(calls.c.cost_usd).filter(once).label("known_cost_usd")
-    unpriced = func.count().filter(_may_have_cost(), once, calls.c.cost_usd.is_(None)).label("unpriced")
-    broken = func.count().filter(cut()).label("cut")
-    return _by_run(calls, (number.label("calls"), models, *sums, cost, unpriced, broken))
+    unpriced = func.count().filter(can_have_cost(), once, calls.c.cost_usd.is_(None)).label("unpriced")
+    broken = func.count().filter(is_cut_answer()).label("cut")
+    return _stats_by_run(calls, (number.label("calls"), models, *sums, cost, unpriced, broken))
 
 
-def _may_have_cost() -> ColumnElement[bool]:
-    """A model that answered, as far as one can tell: who is refused, or only told to ask again, pays nothing."""
+def can_have_cost() -> ColumnElement[bool]:
+    """Condition: a call of a model that may cost something, because it was neither refused nor asked to poll."""
     refused = and_(calls.c.status.is_not(None), calls.c.status >= 300)
     return and_(calls.c.kind == "model", calls.c.pending.is_(None), not_(func.coalesce(refused, False)))
 
 
-def _of_gaps() -> Select[Any]:
-    return _by_run(gaps, (func.sum(gaps.c.count).label("gaps"),))
+def _gap_stats() -> Select[Any]:
+    return _stats_by_run(gaps, (func.sum(gaps.c.count).label("gaps"),))
 
 
-def _by_run(table: Any, columns: Iterable[Any]) -> Select[Any]:
+def _stats_by_run(table: Any, columns: Iterable[Any]) -> Select[Any]:
     names = bindparam("names", type_=ARRAY(Text))
-    wanted = (table.c.project == bindparam("project"), table.c.run == func.any(names))
-    return select(table.c.run, *columns).where(*wanted).group_by(table.c.run)
+    conditions = (table.c.project == bindparam("project"), table.c.run == func.any(names))
+    return select(table.c.run, *columns).where(*conditions).group_by(table.c.run)
 
 
-def _without(labels: Sequence[str]) -> Any:
+def _without_labels(labels: Sequence[str]) -> Any:
     return runs.c.labels.op("-", return_type=JSONB())(cast(list(labels), ARRAY(Text)))
 
 
 def _labels(labels: Mapping[str, str]) -> dict[str, str]:
-    return {clean(name, LONGEST_LABEL): clean(value, LONGEST_LABEL) for name, value in labels.items()}
+    return {storable_text(name, LONGEST_LABEL): storable_text(value, LONGEST_LABEL) for name, value in labels.items()}
 
 
 def _name(name: str | None) -> str | None:
-    return None if name is None else clean(name, LONGEST_LABEL)
+    return None if name is None else storable_text(name, LONGEST_LABEL)
 
 
 def _count(result: Any) -> int:
@@ -252,7 +261,7 @@ def _count(result: Any) -> int:
     return result.rowcount
 
 
-def _weaker(isolation: str) -> ColumnElement[str]:
-    """What a run keeps that is continued: it is as isolated as the least of its parts."""
+def _weaker_isolation(isolation: str) -> ColumnElement[str]:
+    """Return the weaker of the run's isolation and this one: a run is only as isolated as its weakest part."""
     weaker = ISOLATIONS[: ISOLATIONS.index(isolation)]
     return case((runs.c.isolation.in_(weaker), runs.c.isolation), else_=isolation)

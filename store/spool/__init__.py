@@ -2,34 +2,46 @@
 
 What is lost if a process or the host fails:
 
-- the writing process (kill -9): what was appended and not yet written, at most 20 ms of pieces that nobody waited for;
-- the host: what was written and not yet synced, at most one more 20 ms group; with `durability="fsync"`, `reached` waits
-  for the sync, and nothing that it was asked about is lost;
-- the reading process: nothing. It commits, then moves its cursor (sync, rename, sync of the directory), and only then
-  deletes what is behind it; after a crash it reads some again.
+- the writing process (kill -9): records appended and not yet written, at most the last 20 ms, and only records that
+  nothing waited for;
+- the host: records written and not yet synced, at most one more group of 20 ms; with `durability="fsync"`,
+  `wait_until_durable` waits for the sync, so no record that it returned for is lost;
+- the reading process: nothing. It commits to the database, then moves its cursor (sync, rename, sync of the directory), and
+  only then deletes the segments before it; after a crash it reads some records again.
 
-    DIR/lock            held (flock) by the writer for as long as it lives
+    DIR/lock            locked (flock) by the writer for as long as it runs
     DIR/00000001.seg    segments: see `segment`
-    DIR/cursor          how far the reader has come
-    DIR/damaged/        bytes that could not be read, as they were found
-    DIR/news            which reports of replays are not yet written: see store/report_sequence.py
+    DIR/progress        how many records the writer has written: see `progress`
+    DIR/cursor          the position that the reader has committed
+    DIR/damaged/        copies of bytes that could not be read
+    DIR/news            how many changes of replay reports are not yet written: see store/report_sequence.py
 
-writer      append records, and write them on a thread
-syncer      sync files on another thread
-output      the segment that is being written
+writer      append records in memory and write them to disk in groups
+syncer      sync segments and their directory
+output      write frames to the current segment
 segment     the format of a segment
 progress    how many records were written
-waiters     those who wait for their records
-reader      read records, and find a way around damage
-cursor      how far the reader has come
+waiters     futures that wait for records to be written or synced
+reader      read records and skip damage
+cursor      the position that the reader has committed
 place       the directory of a spool
 disk        the system calls of a spool
-errors      why a record cannot be kept
+errors      why a record cannot be written
 """
 
 from store.spool.errors import SpoolBroken, SpoolError, SpoolFull, SpoolTaken
-from store.spool.reader import Damage, Reader, Stats
+from store.spool.reader import Damage, Reader, SpoolStats
 from store.spool.segment import Position
 from store.spool.writer import Spool
 
-__all__ = ["Damage", "Position", "Reader", "Spool", "SpoolBroken", "SpoolError", "SpoolFull", "SpoolTaken", "Stats"]
+__all__ = [
+    "Damage",
+    "Position",
+    "Reader",
+    "Spool",
+    "SpoolBroken",
+    "SpoolError",
+    "SpoolFull",
+    "SpoolStats",
+    "SpoolTaken",
+]

@@ -1,4 +1,4 @@
-"""Remember how far the reader of a spool has come, in a file that is always whole."""
+"""Store the position that the reader of a spool has committed, in a file that is replaced atomically."""
 
 import json
 import os
@@ -10,21 +10,21 @@ from store.spool.segment import Position
 _NAME = "cursor"
 
 
-def load(directory: Path) -> Position | None:
-    """Where the reader was; None when it was nowhere, or nobody can tell. Then it begins again: nothing is lost by it."""
+def load_cursor(directory: Path) -> Position | None:
+    """Load the committed position. None if the file is missing or unreadable: reading starts again, and nothing is lost."""
     try:
-        told = json.loads((directory / _NAME).read_bytes())
-        return Position(int(told["segment"]), int(told["offset"]), int(told.get("records", 0)))
+        fields = json.loads((directory / _NAME).read_bytes())
+        return Position(int(fields["segment"]), int(fields["offset"]), int(fields.get("records", 0)))
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def store(directory: Path, position: Position) -> None:
-    """Have it on disk, before anything behind it is deleted. Raises OSError."""
-    aside = directory / f"{_NAME}.new"
-    with aside.open("wb") as file:
+def store_cursor(directory: Path, position: Position) -> None:
+    """Write the position and sync it. Call this before deleting any segment before it. Raises OSError."""
+    new_file = directory / f"{_NAME}.new"
+    with new_file.open("wb") as file:
         file.write(json.dumps(position._asdict()).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
-    aside.rename(directory / _NAME)
+    new_file.rename(directory / _NAME)
     sync_directory(directory)

@@ -1,17 +1,17 @@
-"""Why a record cannot be kept."""
+"""Errors of writing to a spool."""
 
 
 class SpoolError(RuntimeError):
-    """Something cannot be kept, for a reason outside of us."""
+    """A record cannot be written, for a reason outside this program."""
 
 
 class SpoolFull(SpoolError):
-    """There is no more room for it, on disk or in memory."""
+    """There is no more room, on disk or in memory."""
 
 
 class SpoolBroken(SpoolError):
-    """The disk refuses."""
+    """The disk refuses to write or sync."""
 
 
 class SpoolTaken(SpoolError):
-    """Another process writes this spool."""
+    """Another process writes to this spool."""

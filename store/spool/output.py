@@ -1,23 +1,23 @@
-"""The segment that is being written: frames go in whole, or not at all."""
+"""Write frames to the current segment of a spool: each frame completely or not at all."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from store.spool.disk import Disk
 from store.spool.progress import Progress
-from store.spool.segment import OVERHEAD, framed, head_line, path_of
+from store.spool.segment import OVERHEAD, encode_frames, head_line, segment_path
 
 
 class WriteFailed(OSError):
-    """The disk did not take all; `done` payloads are in the file as whole frames, and nothing behind them."""
+    """The disk did not take all bytes; the file ends with the frame of the last of `frames_written` payloads."""
 
-    def __init__(self, done: int, why: str) -> None:
-        super().__init__(why)
-        self.done = done
+    def __init__(self, frames_written: int, reason: str) -> None:
+        super().__init__(reason)
+        self.frames_written = frames_written
 
 
 class Output:
-    """One segment after another. Handles that are done with are left in `retired`, for whoever syncs and closes them."""
+    """Writes one segment after another. Handles of finished segments are left in `retired_handles` to be synced and closed."""
 
     def __init__(
         self, directory: Path, disk: Disk, progress: Progress, *, number: int, salt: int, now: Callable[[], int]
@@ -30,46 +30,46 @@ class Output:
         self._now = now
         self.handle: int | None = None
         self.size = 0
-        self._head = 0
-        """How long the present segment's first line is."""
-        self.begun = 0
-        """How many segments were begun: each time their directory has a new name to be synced."""
-        self.retired: list[int] = []
+        self._head_size = 0
+        """Bytes of the first line of the current segment."""
+        self.segment_count = 0
+        """How many segments were created; each is a new directory entry to be synced."""
+        self.retired_handles: list[int] = []
 
-    def begin(self) -> None:
-        """A new segment. Raises WriteFailed."""
-        self.retire()
-        path = path_of(self._directory, self._number)
+    def begin_segment(self) -> None:
+        """Create the next segment. Raises WriteFailed."""
+        self.retire_segment()
+        path = segment_path(self._directory, self._number)
         try:
             handle = self._disk.create(path)
         except OSError as error:
-            raise WriteFailed(0, f"{path} cannot be made: {error.strerror}") from error
-        # The number is used up, whatever happens next: no two segments ever share one.
+            raise WriteFailed(0, f"{path} cannot be created: {error.strerror}") from error
+        # Counted before anything can fail, so that no two segments ever share a number.
         self._number += 1
-        self.begun += 1
+        self.segment_count += 1
         self.handle, self.size = handle, 0
         self._write_head()
 
-    def retire(self) -> None:
-        """Never write to the present segment again."""
+    def retire_segment(self) -> None:
+        """Finish the current segment; it is never written again."""
         if self.handle is not None:
-            self.retired.append(self.handle)
+            self.retired_handles.append(self.handle)
             self.handle, self.size = None, 0
 
     def write(self, payloads: Sequence[bytes]) -> int:
-        """Append them all; return how many bytes that took. Raises WriteFailed."""
+        """Append the payloads as frames; return their size in bytes. Raises WriteFailed."""
         if self.handle is None:
-            self.begin()
+            self.begin_segment()
         elif self.size == 0:
             self._write_head()
-        data = framed(payloads, self._salt)
+        data = encode_frames(payloads, self._salt)
         self._write(data, payloads)
         self._progress.add(len(payloads))
         return len(data)
 
     def _write_head(self) -> None:
         head = head_line(self._number - 1, self._salt, self._now(), self._progress.records + 1)
-        self._head = len(head)
+        self._head_size = len(head)
         self._write(head, [])
 
     def _write(self, data: bytes, payloads: Sequence[bytes]) -> None:
@@ -79,38 +79,38 @@ class Output:
             while rest:
                 count = self._disk.write(self.handle, rest)
                 if count == 0:
-                    raise OSError(0, "it took nothing")
+                    raise OSError(0, "no bytes were written")
                 rest = rest[count:]
         except OSError as error:
-            done, whole = _whole(payloads, len(data) - len(rest))
-            self._cut(self.size + whole)
+            done, whole = _whole_frames(payloads, len(data) - len(rest))
+            self._truncate(self.size + whole)
             self._progress.add(done)
-            raise WriteFailed(done, f"the disk refused: {error.strerror}") from error
+            raise WriteFailed(done, f"writing failed: {error.strerror}") from error
         self.size += len(data)
 
-    def _cut(self, size: int) -> None:
-        """Leave no half a frame, and go on in another segment, so that the reader can delete this one.
+    def _truncate(self, size: int) -> None:
+        """Cut off an incomplete frame and finish the segment, so that the reader can delete it.
 
-        Where even cutting fails, the reader passes over what is left. A segment that holds nothing yet is kept: a full
-        disk is tried again and again, and a new one each time would fill it with names.
+        If truncating fails too, the reader skips the incomplete frame. A segment without frames is kept and used again:
+        writing to a full disk is retried often, and each retry would otherwise create another file.
         """
         assert self.handle is not None
         try:
             self._disk.truncate(self.handle, size)
         except OSError:
-            self.retire()
+            self.retire_segment()
         else:
             self.size = size
-            if size > self._head:
-                self.retire()
+            if size > self._head_size:
+                self.retire_segment()
 
 
-def _whole(payloads: Sequence[bytes], written: int) -> tuple[int, int]:
-    """How many frames fit into what was written, and how many bytes they have."""
-    done, size = 0, 0
+def _whole_frames(payloads: Sequence[bytes], written: int) -> tuple[int, int]:
+    """The number of frames that were written completely, and their size."""
+    count, size = 0, 0
     for payload in payloads:
         if size + OVERHEAD + len(payload) > written:
             break
         size += OVERHEAD + len(payload)
-        done += 1
-    return done, size
+        count += 1
+    return count, size

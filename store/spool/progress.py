@@ -1,9 +1,9 @@
-"""How many records a writer has written, in a mapped file beside its segments, so that the reader notices missing ones.
+"""Count the records that a writer has written, in a mapped file, so that the reader notices missing ones.
 
-A segment that was deleted or cut leaves no trace in the segments behind it. The writer therefore counts records: each
-segment's first line says the number of its first record, and this file the number of the last one. The file is mapped:
-counting is a store into memory and needs no disk. It is not synced; after a power cut it may say more or less than is on
-the disk, and only more is reported.
+A segment that was deleted or cut leaves no trace in the segments after it. The writer therefore counts records: each
+segment's first line has the number of its first record, and this file the number of the last one. The file is mapped, so
+counting is a write to memory and needs no disk. It is not synced: after a power failure the count may be higher or lower
+than the number of records on disk, and only a higher count is reported.
 """
 
 import mmap
@@ -19,14 +19,14 @@ _COUNTER: Final = Struct("@Q")
 
 
 class Progress:
-    """The writer's side. Numbers go on where an earlier writer of the same directory ended."""
+    """The writer's count. It continues from the last count of an earlier writer of the same directory."""
 
     def __init__(self, directory: Path) -> None:
         """Raises OSError."""
         handle = os.open(directory / NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if os.fstat(handle).st_size != _COUNTER.size:
-                # Written, not only sized: a store into a hole of a full disk would be a SIGBUS.
+                # Written, not only extended: on a full disk, a write to a mapped hole raises SIGBUS.
                 os.ftruncate(handle, 0)
                 os.write(handle, bytes(_COUNTER.size))
             self._map = mmap.mmap(handle, _COUNTER.size)
@@ -40,7 +40,7 @@ class Progress:
         return self._counter[0]
 
     def add(self, records: int) -> None:
-        """Count records that were written. To be called after the write, so that a counted record is in its file."""
+        """Count records after they were written, so that every counted record is in its file."""
         self._counter[0] += records
 
     def close(self) -> None:
@@ -50,7 +50,7 @@ class Progress:
 
 
 def records_written(directory: Path) -> int:
-    """The number of the last record that the writer has written; 0 where nobody has counted. Raises OSError."""
+    """The number of the last record that the writer has written; 0 without a count. Raises OSError."""
     try:
         data = (directory / NAME).read_bytes()
     except FileNotFoundError:

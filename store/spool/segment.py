@@ -1,8 +1,8 @@
-"""The form of a segment: a line that says what it is, then frames, each with a checksum.
+"""Encode and decode segments: a first line that describes the segment, then frames, each with a checksum.
 
-A frame is a mark, the payload's length and its CRC-32, and the payload. The mark lets a reader find its way behind damage
-with one search. The checksum starts from a number that is drawn for each writer and stands in the first line: so bytes
-that an agent or a server sent can never be read as a frame, whatever they are, even where damage makes us search.
+A frame is a mark, the payload's length and its CRC-32, and the payload. The mark lets a reader find the next frame after
+damage with one search. The checksum starts from a random number (the salt) that each writer draws and stores in the first
+line, so bytes sent by an agent or a server are never mistaken for a frame, even when the reader searches after damage.
 """
 
 import json
@@ -18,13 +18,13 @@ from typing import Final, Literal, NamedTuple
 from calls.model import UnknownFormat
 
 FORMAT: Final = 2
-READABLE: Final = (1, FORMAT)
-"""In 1 a payload was one record; since 2 it may be several (`calls/events.py`)."""
+READABLE_FORMATS: Final = (1, FORMAT)
+"""In format 1 a payload was one record; since format 2 it may be several (`calls/events.py`)."""
 
 MAGIC: Final = b"playhead-spool "
 MARK: Final = b"\xf5PH\xf6"
-LARGEST: Final = 256 << 20
-"""A payload is never longer; a length that says so is damage."""
+MAX_PAYLOAD: Final = 256 << 20
+"""Bytes of a payload at most; a greater length is damage."""
 
 _FRAME: Final = Struct(">4sII")
 OVERHEAD: Final = _FRAME.size
@@ -33,10 +33,10 @@ _NAME: Final = re.compile(r"(\d{8,})\.seg")
 
 
 class Position(NamedTuple):
-    """A place in a spool: a segment's number, an offset in it, and how many records lie before it.
+    """A position in a spool: a segment's number, an offset in it, and how many records precede it.
 
-    Positions compare by their place. One that was made from a file's size alone has no count, and is not greater than the
-    same place with a count.
+    Positions compare by segment and offset first. A position made from a file's size has no count, and is not greater than
+    the same position with a count.
     """
 
     segment: int
@@ -51,39 +51,39 @@ class SegmentHead:
     salt: int
     created: int
     size: int
-    """How long the line is."""
+    """Bytes of the line."""
 
-    first: int = 0
-    """The number of the first record in it; 0 where an older Playhead wrote it."""
+    first_record: int = 0
+    """The number of the segment's first record; 0 if an older Playhead wrote the segment."""
 
 
-def head_line(number: int, salt: int, created: int, first: int) -> bytes:
-    """The first line of a segment whose first record has the number `first`."""
-    head = {"format": FORMAT, "segment": number, "salt": salt, "created": created, "first": first}
+def head_line(number: int, salt: int, created: int, first_record: int) -> bytes:
+    """The first line of a segment whose first record has this number."""
+    head = {"format": FORMAT, "segment": number, "salt": salt, "created": created, "first": first_record}
     return MAGIC + json.dumps(head).encode() + b"\n"
 
 
 def read_head(data: bytes) -> SegmentHead | None:
-    """The first line, or None when there is none to be had. Raises UnknownFormat for one of a newer Playhead."""
+    """Parse the first line; None if it is missing or damaged. Raises UnknownFormat if a newer Playhead wrote it."""
     line, newline, _ = data[:_HEAD_LIMIT].partition(b"\n")
     if not newline or not line.startswith(MAGIC):
         return None
     try:
-        told = json.loads(line[len(MAGIC) :])
-        known = told["format"] in READABLE
-        first = int(told.get("first", 0))
-        head = SegmentHead(int(told["salt"]), int(told["created"]), len(line) + 1, first) if known else None
+        fields = json.loads(line[len(MAGIC) :])
+        is_readable = fields["format"] in READABLE_FORMATS
+        first = int(fields.get("first", 0))
+        head = SegmentHead(int(fields["salt"]), int(fields["created"]), len(line) + 1, first) if is_readable else None
     except (ValueError, KeyError, TypeError):
         return None
     if head is None:
         raise UnknownFormat(
-            f"a spool segment has format {told['format']!r}; this Playhead reads up to {FORMAT}: update it"
+            f"a spool segment has format {fields['format']!r} and this Playhead reads formats up to {FORMAT}: update Playhead"
         )
     return head
 
 
-def framed(payloads: Iterable[bytes], salt: int) -> bytes:
-    """The payloads as frames."""
+def encode_frames(payloads: Iterable[bytes], salt: int) -> bytes:
+    """Encode each payload as a frame."""
     parts: list[bytes] = []
     for payload in payloads:
         parts += (_FRAME.pack(MARK, len(payload), zlib.crc32(payload, salt)), payload)
@@ -94,12 +94,12 @@ type Fault = Literal["short", "bad"]
 
 
 def frame_at(data: bytes, at: int, salt: int) -> tuple[int, int] | Fault:
-    """Where the payload of the frame at an offset starts and stops; "short" when the data ends before it does."""
+    """The start and stop of the payload of the frame at an offset; "short" if the data ends before the frame does."""
     start = at + OVERHEAD
     if start > len(data):
         return "short" if MARK.startswith(data[at : at + len(MARK)]) or data.startswith(MARK, at) else "bad"
     mark, size, checksum = _FRAME.unpack_from(data, at)
-    if mark != MARK or not 0 < size <= LARGEST:
+    if mark != MARK or not 0 < size <= MAX_PAYLOAD:
         return "bad"
     stop: int = start + size
     if stop > len(data):
@@ -107,20 +107,20 @@ def frame_at(data: bytes, at: int, salt: int) -> tuple[int, int] | Fault:
     return (start, stop) if zlib.crc32(memoryview(data)[start:stop], salt) == checksum else "bad"
 
 
-def wanted(data: bytes, at: int) -> int:
-    """How many bytes from an offset on the frame there says it takes; 0 where that is not to be seen."""
+def frame_size(data: bytes, at: int) -> int:
+    """The size that the frame at an offset declares; 0 if the data ends before the frame's length."""
     if at + OVERHEAD > len(data):
         return 0
     return OVERHEAD + int(_FRAME.unpack_from(data, at)[1])
 
 
-def path_of(directory: Path, number: int) -> Path:
-    """Where a segment lies."""
+def segment_path(directory: Path, number: int) -> Path:
+    """The path of a segment."""
     return directory / f"{number:08}.seg"
 
 
-def numbers(directory: Path) -> list[int]:
-    """The segments there are, in their order. Raises OSError where that cannot be seen: no segments would mean all is read."""
+def segment_numbers(directory: Path) -> list[int]:
+    """The numbers of the existing segments, in order. Raises OSError if the directory cannot be listed."""
     try:
         entries = os.listdir(directory)
     except FileNotFoundError:

@@ -1,6 +1,6 @@
-"""Sync segments and the names of them, and remember which files cannot be trusted any more.
+"""Sync segments and their directory, and remember which files must not be written any more.
 
-After a failed sync nobody knows what of the file is on the disk, and a second sync would report success (the kernel
+After a failed sync it is unknown which bytes of the file are on disk, and a second sync would report success (the kernel
 reports a write-back error once, fsync(2)). Such a file is poisoned: it is never written again.
 """
 
@@ -14,56 +14,56 @@ log = logging.getLogger(__name__)
 
 
 class Syncer:
-    """For the syncing thread of one spool. `poisoned` may be read from any thread."""
+    """Used by the syncing thread of one spool. `poisoned_handles` may be read from any thread."""
 
     def __init__(self, directory: Path, disk: Disk) -> None:
         """Raises OSError."""
-        self.poisoned: set[int] = set()
+        self.poisoned_handles: set[int] = set()
         """Handles of files that must not be written any more."""
 
         self._spool = directory
         self._disk = disk
         self._directory = disk.open_directory(directory)
 
-    def sync(self, handles: Sequence[int], *, names: bool) -> str | None:
-        """Sync the files, and their names where there are new ones; return what went wrong."""
+    def sync(self, handles: Sequence[int], *, directory: bool) -> str | None:
+        """Sync the files, and the directory if it has new entries; return what went wrong."""
         fault = None
         for handle in handles:
             try:
-                if handle not in self.poisoned:
+                if handle not in self.poisoned_handles:
                     self._disk.sync(handle)
             except OSError as error:
-                self.poisoned.add(handle)
+                self.poisoned_handles.add(handle)
                 fault = f"the spool {self._spool} could not be synced: {error.strerror}"
         try:
-            if names:
-                self.sync_names()
+            if directory:
+                self.sync_directory()
         except OSError as error:
-            self.poisoned.update(handles)
-            fault = f"the names in the spool {self._spool} could not be synced: {error.strerror}"
+            self.poisoned_handles.update(handles)
+            fault = f"the directory of the spool {self._spool} could not be synced: {error.strerror}"
         return fault
 
-    def sync_names(self) -> None:
+    def sync_directory(self) -> None:
         """Sync the directory. Raises OSError."""
-        self._disk.sync_names(self._directory)
+        self._disk.sync_directory(self._directory)
 
-    def check(self, handle: int, size: int) -> None:
-        """Poison a file that somebody has deleted or cut: what is written to it from now on would be lost as well."""
+    def check_file(self, handle: int, size: int) -> None:
+        """Poison a file that was deleted or cut: anything written to it from now on would be lost as well."""
         try:
             if not self._disk.is_intact(handle, size):
-                self.poisoned.add(handle)
+                self.poisoned_handles.add(handle)
         except OSError:
-            pass  # the next write or sync says what is wrong
+            pass  # the next write or sync reports what is wrong
 
     def close(self, handle: int) -> None:
-        """Close a file that is done with."""
-        self.poisoned.discard(handle)
+        """Close a finished segment."""
+        self.poisoned_handles.discard(handle)
         try:
             self._disk.close(handle)
         except OSError as error:
-            # The handle is gone all the same (close(2)), and what was written is known by its sync.
-            log.warning("a file of the spool %s was closed with an error: %s", self._spool, error.strerror)
+            # The handle is closed anyway (close(2)), and its sync has already reported whether the content is on disk.
+            log.warning("closing a file of the spool %s failed: %s", self._spool, error.strerror)
 
-    def end(self) -> None:
-        """Close the directory."""
+    def close_directory(self) -> None:
+        """Close the handle of the directory."""
         self.close(self._directory)

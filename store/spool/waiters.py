@@ -1,4 +1,4 @@
-"""Those who wait for their records, looked after by one call into their loop however many they are."""
+"""Wake the tasks that wait for records, with one call into their event loop for all of them."""
 
 import asyncio
 import threading
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from store.spool.errors import SpoolBroken
 
 type Verdict = SpoolBroken | bool
-"""Whether a record is where it has to be, or why it never will be."""
+"""Whether a record is as durable as configured, or why it never will be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,43 +18,43 @@ class _Waiter:
 
 
 class Waiters:
-    """One event loop's. `verdict` is asked under the lock."""
+    """The waiting tasks of one event loop. `verdict` is called under the lock."""
 
     def __init__(self, lock: threading.Lock, verdict: Callable[[int], Verdict]) -> None:
         self._lock = lock
         self._verdict = verdict
         self._waiters: list[_Waiter] = []
-        self._called = False
+        self._is_scheduled = False
 
     def add(self, sequence: int) -> asyncio.Future[None]:
-        """Wait for a record; to be called under the lock, from the loop's thread."""
+        """Return a future for a record. Call this under the lock, from the loop's thread."""
         future = asyncio.get_running_loop().create_future()
         self._waiters.append(_Waiter(sequence, future))
         return future
 
-    def tell(self) -> None:
-        """Something has changed: have those looked after for whom it has. From any thread."""
-        # Without the lock: who begins to wait after the state has changed has seen the change.
+    def notify(self) -> None:
+        """Resolve the futures whose verdict has changed. Call this from any thread after a change of state."""
+        # Without the lock: a task that starts to wait after the change has seen it.
         if not self._waiters:
             return
         with self._lock:
-            if self._called or not any(self._verdict(waiter.sequence) for waiter in self._waiters):
+            if self._is_scheduled or not any(self._verdict(waiter.sequence) for waiter in self._waiters):
                 return
-            self._called = True
+            self._is_scheduled = True
             loop = self._waiters[0].future.get_loop()
         try:
-            loop.call_soon_threadsafe(self._told)
+            loop.call_soon_threadsafe(self._resolve)
         except RuntimeError:
-            pass  # the loop is closed: nobody waits any more
+            pass  # the loop is closed, so no task waits any more
 
-    def _told(self) -> None:
+    def _resolve(self) -> None:
         with self._lock:
-            self._called = False
-            found = [(waiter, self._verdict(waiter.sequence)) for waiter in self._waiters]
-            self._waiters = [waiter for waiter, verdict in found if not verdict]
-        for waiter, verdict in found:
+            self._is_scheduled = False
+            verdicts = [(waiter, self._verdict(waiter.sequence)) for waiter in self._waiters]
+            self._waiters = [waiter for waiter, verdict in verdicts if not verdict]
+        for waiter, verdict in verdicts:
             if not verdict or waiter.future.done():
-                continue  # not yet, or whoever waited was cancelled
+                continue  # still waiting, or cancelled
             if isinstance(verdict, SpoolBroken):
                 waiter.future.set_exception(verdict)
             else:

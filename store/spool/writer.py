@@ -1,11 +1,11 @@
-"""The worker's end of a spool: append in memory, written by one thread, synced by another, in groups.
+"""Append records to a spool: in memory first, then written by one thread and synced by another, in groups.
 
-`append` never blocks and never touches the disk. All there is goes out in one `write(2)`, at the latest 20 ms after the
-first of it came, or at once where somebody asks for `reached`: by the event loop itself where that is sure to be quick (a
-little, into the page cache, and the disk was quick the last time), else by the writing thread. Syncing is a thread of its
-own, because a sync takes milliseconds, and whoever waits only for the write must not wait for it; it is called once for
-each 20 ms. Threads are woken as seldom as can be: each waking makes the event loop fight for the interpreter, which costs
-more than all the rest of a record.
+`append` never blocks and never touches the disk. All queued records are written with one `write(2)`, at most 20 ms after
+the first was appended, or at once when a task calls `wait_until_durable`. The event loop writes them itself if that is
+certain to be quick (few bytes, into the page cache, and the last write was quick), otherwise the writing thread does. A
+separate thread syncs, once every 20 ms, because a sync takes milliseconds and tasks that wait only for the write must not
+wait for it. Threads are woken as rarely as possible: each wake-up makes the event loop compete for the interpreter, which
+costs more than everything else done for a record.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ from typing import Final, Literal
 from store.spool.disk import Disk
 from store.spool.errors import SpoolBroken, SpoolFull
 from store.spool.output import Output, WriteFailed
-from store.spool.place import claimed, unused
+from store.spool.place import claim_spool, next_segment_number
 from store.spool.progress import Progress
-from store.spool.segment import LARGEST, OVERHEAD
+from store.spool.segment import MAX_PAYLOAD, OVERHEAD
 from store.spool.syncer import Syncer
 from store.spool.waiters import Verdict, Waiters
 
@@ -31,24 +31,25 @@ log = logging.getLogger(__name__)
 
 type Durability = Literal["process", "fsync"]
 
-GROUP: Final = 0.02
-"""Seconds between two groups, written or synced, while nobody waits for one."""
+GROUP_INTERVAL: Final = 0.02
+"""Seconds between two groups that are written or synced, while no task waits for one."""
 
-LITTLE: Final = 256 << 10
-"""Bytes that the event loop's thread may write by itself."""
+MAX_INLINE_WRITE: Final = 256 << 10
+"""Bytes that the event loop's thread may write itself."""
 
-SLOW: Final = 0.005
-"""Seconds that such a write may take. A disk that needs longer is left to the thread, for CALM times as long: so it
-takes at most a twentieth of the event loop's time, and a machine that was only busy for a moment is soon forgiven."""
+SLOW_WRITE: Final = 0.005
+"""Seconds from which a write of the event loop's thread counts as slow."""
 
-CALM: Final = 20.0
+SLOW_WRITE_BACKOFF: Final = 20.0
+"""After a slow write, only the writing thread writes, for this many times as long as the write took. So slow writes take at
+most a twentieth of the event loop's time, and a machine that was busy for a moment recovers soon."""
 
-RETRY: Final = 0.25
-"""Seconds between two attempts on a disk that refuses, and between two looks at what the reader has deleted."""
+RETRY_INTERVAL: Final = 0.25
+"""Seconds between two attempts to write to a disk that refuses."""
 
 
 class Spool:
-    """One writer's spool. `append` and `reached` are for one event loop's thread; records are numbered from 1."""
+    """The spool of one writer. Call its methods from one event loop's thread. Records are numbered from 1."""
 
     def __init__(
         self,
@@ -64,139 +65,143 @@ class Spool:
         self.directory = directory
         self._durability = durability
         self._disk = disk or Disk()
-        self._claim = claimed(directory)
-        self._progress, self._syncer = self._opened()
-        self._used = self._disk.used(directory)
-        # The other half of a small disk is for the reader: it needs room to get rid of anything.
-        self._max_bytes = min(max_bytes, self._used + self._disk.space(directory) // 2)
+        self._claim = claim_spool(directory)
+        self._progress, self._syncer = self._open_files()
+        self._used_bytes = self._disk.used_bytes(directory)
+        # Half of a small disk is left to the reader, which needs room to delete anything.
+        self._max_bytes = min(max_bytes, self._used_bytes + self._disk.free_bytes(directory) // 2)
         self._max_memory = max_memory
-        # A full spool empties segment by segment: many small ones let it breathe.
+        # A full spool empties one segment at a time, so small segments free room sooner.
         self._segment_bytes = min(segment_bytes, max(self._max_bytes // 8, 4096))
-        number, salt = unused(directory), secrets.randbits(32)
+        number, salt = next_segment_number(directory), secrets.randbits(32)
         self._output = Output(directory, self._disk, self._progress, number=number, salt=salt, now=now)
 
         self._lock = threading.Lock()
-        self._pen = threading.Lock()
-        """Held from taking records to having written them, so that they reach the file in their order."""
+        self._write_lock = threading.Lock()
+        """Held from taking records off the queue until they are written, so that they are written in order."""
+
         self._slow_until = 0.0
         self._to_write = threading.Condition(self._lock)
         self._to_sync = threading.Condition(self._lock)
         self._queue: list[bytes] = []
-        self._in_hand: list[bytes] = []
-        """What the writing thread has taken from the queue and not written yet."""
-        self._queued = 0
-        self._appended = self._written = self._synced = 0
-        self._urgent = self._look = self._dirty = self._due = False
-        self._works: list[Callable[[], None]] = []
-        self._timed = False
-        """Whether a group is begun, at whose end all is written and synced."""
-        self._closing = self._written_out = False
-        self._named = 0
-        self._trouble: str | None = None
-        self._failed = (0, 0, "")
-        self._waiters = Waiters(self._lock, self._verdict)
-        self.faults = 0
-        """How often a sync has failed; each time, what was written just before may not outlive the host."""
-        self.fault = ""
-        """What it was, the last time."""
+        self._batch: list[bytes] = []
+        """Records that the writing thread has taken off the queue and not written yet."""
 
-        self._open_first()
+        self._queued_bytes = 0
+        self._appended = self._written = self._synced = 0
+        self._is_write_due = self._is_recount_due = self._has_unsynced = self._is_sync_due = False
+        self._group_work: list[Callable[[], None]] = []
+        self._is_group_open = False
+        """Whether a group has begun, at whose end all records are written and synced."""
+
+        self._is_closing = self._is_written_out = False
+        self._synced_segments = 0
+        self._trouble: str | None = None
+        self._failed_range = (0, 0, "")
+        self._waiters = Waiters(self._lock, self._verdict)
+        self.fault_count = 0
+        """How often a sync has failed. Each time, records written just before may be lost if the host fails."""
+
+        self.last_fault = ""
+        """Why the last sync failed."""
+
+        self._begin_first_segment()
         self._threads = [
-            threading.Thread(target=self._run_again, args=(work,), name=name, daemon=True)
+            threading.Thread(target=self._run_restarting, args=(work,), name=name, daemon=True)
             for name, work in (("spool-write", self._write_forever), ("spool-sync", self._sync_forever))
         ]
         for thread in self._threads:
             thread.start()
 
-    # -- what the worker calls
+    # -- the methods that a worker calls
 
     @property
-    def appended(self) -> int:
-        """The number of the last record that was taken."""
+    def appended_count(self) -> int:
+        """The number of the last record that was appended."""
         return self._appended
 
     @property
-    def written(self) -> int:
-        """The number of the last record that a killed process would not lose."""
+    def written_count(self) -> int:
+        """The number of the last record that was written, and is not lost if the process is killed."""
         return self._written
 
     @property
     def trouble(self) -> str | None:
-        """Why nothing can be kept just now; None when all is well."""
+        """Why nothing can be written at present; None if writing works."""
         return self._trouble
 
     @property
-    def waiting(self) -> int:
-        """Bytes that were taken and are still to be written."""
-        return self._queued
+    def queued_bytes(self) -> int:
+        """Bytes that were appended and are not written yet."""
+        return self._queued_bytes
 
-    def append(self, payload: bytes, *, begins: bool = False) -> int:
-        """Take a record, and give its number. Raises SpoolFull and SpoolBroken.
+    def append(self, payload: bytes, *, starts_exchange: bool = False) -> int:
+        """Append a record and return its number. Raises SpoolFull and SpoolBroken.
 
-        One that begins something is taken only while an eighth is left, for the rest of what has begun.
+        The last eighth of the spool is reserved for exchanges that have begun: there, a record that starts one is refused.
         """
         size = OVERHEAD + len(payload)
-        room = self._max_bytes - (self._max_bytes // 8 if begins else 0)
+        room = self._max_bytes - (self._max_bytes // 8 if starts_exchange else 0)
         with self._lock:
-            if self._trouble is not None or self._closing:
+            if self._trouble is not None or self._is_closing:
                 raise SpoolBroken(self._trouble or f"the spool {self.directory} is closed")
-            if self._used + size > room or self._queued + size > self._max_memory:
-                raise self._full()
-            if not 0 < len(payload) <= LARGEST:
-                raise ValueError(f"a record has 1 to {LARGEST} bytes, not {len(payload)}")
+            if self._used_bytes + size > room or self._queued_bytes + size > self._max_memory:
+                raise self._full_error()
+            if not 0 < len(payload) <= MAX_PAYLOAD:
+                raise ValueError(f"a record must have 1 to {MAX_PAYLOAD} bytes, and this one has {len(payload)}")
             self._queue.append(payload)
-            self._queued += size
-            self._used += size
+            self._queued_bytes += size
+            self._used_bytes += size
             self._appended += 1
-        if not self._timed:
+        if not self._is_group_open:
             self._begin_group()
         return self._appended
 
-    def soon(self, work: Callable[[], None]) -> None:
-        """Have this done before the present group ends: what it appends is of that group."""
-        self._works.append(work)
-        if not self._timed:
+    def call_soon(self, work: Callable[[], None]) -> None:
+        """Call `work` before the current group ends; records that it appends belong to that group."""
+        self._group_work.append(work)
+        if not self._is_group_open:
             self._begin_group()
 
     def _begin_group(self) -> None:
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            # Who appends without a loop has the threads do it all.
-            self._work()
-            self._call(self._to_write)
+            # Without an event loop, the threads write and sync everything.
+            self._run_group_work()
+            self._wake(self._to_write)
         else:
-            self._timed = True
-            loop.call_later(GROUP, self._end_group)
+            self._is_group_open = True
+            loop.call_later(GROUP_INTERVAL, self._end_group)
 
     def _end_group(self) -> None:
-        """Write what nobody has waited for, and have all of it synced."""
+        """Write the records that no task has waited for, and request a sync."""
         try:
-            self._work()
+            self._run_group_work()
         finally:
-            self._timed = False
+            self._is_group_open = False
         if self._written < self._appended and not self.write_now(self._appended):
-            self._call(self._to_write)
-        if self._dirty:
-            self._call(self._to_sync)
+            self._wake(self._to_write)
+        if self._has_unsynced:
+            self._wake(self._to_sync)
 
-    def _work(self) -> None:
-        works, self._works = self._works, []
+    def _run_group_work(self) -> None:
+        works, self._group_work = self._group_work, []
         for work in works:
             work()
 
-    def _call(self, thread: threading.Condition) -> None:
+    def _wake(self, thread: threading.Condition) -> None:
         with self._lock:
             if thread is self._to_write:
-                self._urgent = True
+                self._is_write_due = True
             else:
-                self._due = True
+                self._is_sync_due = True
             thread.notify()
 
-    async def reached(self, sequence: int, since: int | None = None) -> None:
-        """Return once the record is written, or on disk with durability "fsync". Raises SpoolBroken.
+    async def wait_until_durable(self, sequence: int, since: int | None = None) -> None:
+        """Wait until the record is written, or synced with durability "fsync". Raises SpoolBroken.
 
-        With `since` it is asked about all records from that one on: a sync in the midst of them may have failed.
+        With `since`, also raise if a sync of any record from that one on has failed.
         """
         if self.write_now(sequence):
             return
@@ -208,62 +213,66 @@ class Spool:
                 return
             future = self._waiters.add(sequence)
             if sequence > self._written:
-                self._urgent = True
+                self._is_write_due = True
                 self._to_write.notify()
             elif self._durability == "fsync":
-                self._due = True
+                self._is_sync_due = True
                 self._to_sync.notify()
         await future
         if isinstance(verdict := self._verdict(sequence, since), SpoolBroken):
             raise verdict
 
     def write_now(self, sequence: int) -> bool:
-        """Have a record written here and now; False where it cannot be done at once, or where the disk is waited for."""
+        """Write up to this record on the calling thread; False if that is not quick, or with durability "fsync"."""
         if self._durability == "fsync":
             return False
         if sequence <= self._written:
-            return not self._failed[0] < sequence <= self._failed[1]
-        if self._queued > LITTLE or time.monotonic() < self._slow_until or not self._pen.acquire(blocking=False):
+            return not self._failed_range[0] < sequence <= self._failed_range[1]
+        if (
+            self._queued_bytes > MAX_INLINE_WRITE
+            or time.monotonic() < self._slow_until
+            or not self._write_lock.acquire(blocking=False)
+        ):
             return False
         try:
-            ready = self._trouble is None and not self._closing
+            ready = self._trouble is None and not self._is_closing
             return ready and self._write_quickly() and sequence <= self._written
         finally:
-            self._pen.release()
+            self._write_lock.release()
 
     def _write_quickly(self) -> bool:
-        """One write(2) into the present segment. What it does not take is left for the thread, in its place."""
-        handle, size = self._output.handle, self._output.size + self._queued
-        if handle is None or handle in self._syncer.poisoned or size > self._segment_bytes:
+        """Write the queue to the current segment. Records that are not written stay at the front of the queue."""
+        handle, size = self._output.handle, self._output.size + self._queued_bytes
+        if handle is None or handle in self._syncer.poisoned_handles or size > self._segment_bytes:
             return False
         with self._lock:
             batch, self._queue = self._queue, []
-        began = time.monotonic()
+        started_at = time.monotonic()
         try:
             self._output.write(batch)
         except WriteFailed as failure:
-            self._advance(batch[: failure.done])
+            self._advance(batch[: failure.frames_written])
             with self._lock:
-                self._queue[:0] = batch[failure.done :]
+                self._queue[:0] = batch[failure.frames_written :]
             return False
         self._advance(batch)
-        if (ended := time.monotonic()) - began > SLOW:
-            self._slow_until = ended + CALM * (ended - began)
+        if (ended_at := time.monotonic()) - started_at > SLOW_WRITE:
+            self._slow_until = ended_at + SLOW_WRITE_BACKOFF * (ended_at - started_at)
         return True
 
     def close(self) -> int:
-        """Write and sync what is left, and let go of the spool; return how many records could not be kept."""
-        self._work()
+        """Write and sync the remaining records and release the spool; return how many could not be written."""
+        self._run_group_work()
         with self._lock:
-            self._closing = True
+            self._is_closing = True
             self._to_write.notify()
             self._to_sync.notify()
         for thread in self._threads:
             thread.join()
-        self._output.retire()
-        for handle in self._output.retired:
+        self._output.retire_segment()
+        for handle in self._output.retired_handles:
             self._syncer.close(handle)
-        self._syncer.end()
+        self._syncer.close_directory()
         self._progress.close()
         os.close(self._claim)
         return self._appended - self._written
@@ -277,175 +286,175 @@ class Spool:
     # -- the state, under the lock
 
     def _verdict(self, sequence: int, since: int | None = None) -> Verdict:
-        """What is to be said to whoever waits for this, and for all from `since` on."""
-        low, high, reason = self._failed
+        """Whether this record, and all from `since` on, are as durable as configured; or the error if one is not."""
+        low, high, reason = self._failed_range
         if low < sequence and (since or sequence) <= high:
             return SpoolBroken(reason)
         if sequence <= (self._written if self._durability == "process" else self._synced):
             return True
         return self._trouble is not None and SpoolBroken(self._trouble)
 
-    def _full(self) -> SpoolFull:
-        if self._queued >= self._max_memory // 2:
-            return SpoolFull(f"the disk under {self.directory} is too slow: {self._queued} bytes wait to be written")
-        if not self._look:
-            self._look = True
+    def _full_error(self) -> SpoolFull:
+        if self._queued_bytes >= self._max_memory // 2:
+            return SpoolFull(f"the disk of {self.directory} is too slow: {self._queued_bytes} bytes wait to be written")
+        if not self._is_recount_due:
+            self._is_recount_due = True
             self._to_write.notify()
         return SpoolFull(
-            f"the spool {self.directory} is full ({self._used} of {self._max_bytes} bytes wait to be stored): "
-            "see why the store server does not empty it, or allow more"
+            f"the spool {self.directory} is full ({self._used_bytes} of {self._max_bytes} bytes wait to be stored): "
+            "check why the store server does not drain it, or raise spool_limit"
         )
 
-    def _run_again(self, work: Callable[[], None]) -> None:
-        """Run a thread's work, and begin it again where a mistake of ours ends it: without its threads a spool would
-        refuse every record for the rest of the worker's life."""
+    def _run_restarting(self, work: Callable[[], None]) -> None:
+        """Run a thread's work, and run it again if a bug ends it: a spool without its threads would refuse every record for
+        as long as the worker runs."""
         while True:
             try:
                 return work()
-            except Exception as mistake:  # the guard of a thread, whose end nobody would see
+            except Exception as bug:  # an error that ends a thread is reported nowhere else
                 log.exception("a thread of the spool %s failed; it is started again", self.directory)
                 with self._lock:
-                    self._queue[:0], self._in_hand = self._in_hand, []
-                    self.faults += 1
-                    self.fault = self._trouble = f"the spool {self.directory} failed: {mistake!r}"
-                    self._failed = (self._synced, self._written, self.fault)
-                self._waiters.tell()
-                if self._closing:
+                    self._queue[:0], self._batch = self._batch, []
+                    self.fault_count += 1
+                    self.last_fault = self._trouble = f"the spool {self.directory} failed: {bug!r}"
+                    self._failed_range = (self._synced, self._written, self.last_fault)
+                self._waiters.notify()
+                if self._is_closing:
                     return None
-                time.sleep(RETRY)
+                time.sleep(RETRY_INTERVAL)
                 with self._lock:
                     self._trouble = None
-                    # What is in the queue must not wait for another record.
-                    self._urgent = self._due = True
+                    # Records in the queue must not wait until another is appended.
+                    self._is_write_due = self._is_sync_due = True
 
     # -- the writing thread
 
-    def _opened(self) -> tuple[Progress, Syncer]:
+    def _open_files(self) -> tuple[Progress, Syncer]:
         try:
             return Progress(self.directory), Syncer(self.directory, self._disk)
         except OSError as error:
             os.close(self._claim)
             raise SpoolBroken(f"the spool {self.directory} cannot be written: {error}") from error
 
-    def _open_first(self) -> None:
+    def _begin_first_segment(self) -> None:
         try:
-            self._output.begin()
-            self._syncer.sync_names()
+            self._output.begin_segment()
+            self._syncer.sync_directory()
         except OSError as error:
-            self._syncer.end()
+            self._syncer.close_directory()
             os.close(self._claim)
             raise SpoolBroken(f"the spool {self.directory} cannot be written: {error}") from error
 
     def _write_forever(self) -> None:
-        while self._something():
-            with self._pen:
+        while self._wait_for_writing():
+            with self._write_lock:
                 with self._lock:
-                    self._in_hand, self._queue = self._queue, []
-                self._write()
-                if self._look:
-                    self._look_around()
-            self._call(self._to_sync)
+                    self._batch, self._queue = self._queue, []
+                self._write_batch()
+                if self._is_recount_due:
+                    self._recount_used()
+            self._wake(self._to_sync)
         with self._lock:
-            self._written_out = True
+            self._is_written_out = True
             self._to_sync.notify()
 
-    def _something(self) -> bool:
-        """Wait until there is something to do; False when nothing more will come."""
+    def _wait_for_writing(self) -> bool:
+        """Wait until something is to be written; False if the spool is closing and everything is written."""
         with self._lock:
-            while not (self._urgent or self._look or self._closing):
+            while not (self._is_write_due or self._is_recount_due or self._is_closing):
                 self._to_write.wait()
-            if self._look and not self._closing:
-                # Whoever is refused asks for another look, and that may be thousands a second.
-                self._to_write.wait(GROUP)
-            self._urgent = False
-            return not self._closing or bool(self._queue)
+            if self._is_recount_due and not self._is_closing:
+                # Each refused record requests a recount, and that may be thousands a second.
+                self._to_write.wait(GROUP_INTERVAL)
+            self._is_write_due = False
+            return not self._is_closing or bool(self._queue)
 
-    def _write(self) -> None:
-        """Write what is in hand. What is left of it when a mistake of ours ends this is in hand still."""
-        while batch := self._in_hand:
+    def _write_batch(self) -> None:
+        """Write the current batch. Records that are not written when an exception ends this stay in the batch."""
+        while batch := self._batch:
             try:
-                if self._output.size >= self._segment_bytes or self._output.handle in self._syncer.poisoned:
-                    self._output.begin()
-                part = batch[: _fitting(batch, self._segment_bytes - self._output.size)]
+                if self._output.size >= self._segment_bytes or self._output.handle in self._syncer.poisoned_handles:
+                    self._output.begin_segment()
+                part = batch[: _fitting_count(batch, self._segment_bytes - self._output.size)]
                 self._output.write(part)
             except WriteFailed as failure:
-                self._in_hand = batch[failure.done :]
-                self._advance(batch[: failure.done])
-                if not self._waited(f"the spool {self.directory} cannot be written: {failure}"):
+                self._batch = batch[failure.frames_written :]
+                self._advance(batch[: failure.frames_written])
+                if not self._wait_for_retry(f"the spool {self.directory} cannot be written: {failure}"):
                     return
             else:
-                self._in_hand = batch[len(part) :]
+                self._batch = batch[len(part) :]
                 self._advance(part)
 
     def _advance(self, batch: list[bytes]) -> None:
         with self._lock:
             self._written += len(batch)
-            self._queued -= sum(map(len, batch)) + OVERHEAD * len(batch)
+            self._queued_bytes -= sum(map(len, batch)) + OVERHEAD * len(batch)
             self._trouble = None if batch else self._trouble
-            self._dirty = True
-        self._waiters.tell()
+            self._has_unsynced = True
+        self._waiters.notify()
 
-    def _waited(self, reason: str) -> bool:
-        """Refuse everything for a while; False when there is no more time for another attempt."""
+    def _wait_for_retry(self, reason: str) -> bool:
+        """Report trouble and wait before the next attempt; False if the spool is closing."""
         with self._lock:
             self._trouble = reason
-        self._waiters.tell()
+        self._waiters.notify()
         with self._lock:
-            if self._closing:
+            if self._is_closing:
                 return False
-            self._to_write.wait(RETRY)
+            self._to_write.wait(RETRY_INTERVAL)
         return True
 
-    def _look_around(self) -> None:
-        """See what the reader has deleted. It cannot delete the segment that we write, so begin another one."""
+    def _recount_used(self) -> None:
+        """Measure the spool again. The reader cannot delete the current segment, so begin another if it is large."""
         with self._lock:
-            self._look = False
+            self._is_recount_due = False
         if self._output.size > self._segment_bytes // 8:
             try:
-                self._output.begin()
+                self._output.begin_segment()
             except WriteFailed:
-                pass  # the next write meets the same disk, and says so
+                pass  # the next write reports the same error
         try:
-            used = self._disk.used(self.directory)
+            used = self._disk.used_bytes(self.directory)
         except OSError:
-            return  # whoever is refused next asks for another look
+            return  # the next refused record requests a recount
         with self._lock:
-            self._used = used + self._queued
+            self._used_bytes = used + self._queued_bytes
 
     # -- the syncing thread
 
     def _sync_forever(self) -> None:
-        while self._awaited():
+        while self._wait_for_syncing():
             with self._lock:
-                retired, self._output.retired = self._output.retired, []
-                current, begun, target = self._output.handle, self._output.begun, self._written
+                retired, self._output.retired_handles = self._output.retired_handles, []
+                current, begun, target = self._output.handle, self._output.segment_count, self._written
                 size = self._output.size
-                self._dirty = self._due = False
+                self._has_unsynced = self._is_sync_due = False
             handles = [*retired, *([] if current is None else [current])]
-            fault = self._syncer.sync(handles, names=begun != self._named)
+            fault = self._syncer.sync(handles, directory=begun != self._synced_segments)
             for handle in retired:
                 self._syncer.close(handle)
             if current is not None:
-                self._syncer.check(current, size)
+                self._syncer.check_file(current, size)
             with self._lock:
                 if fault:
-                    self.faults, self.fault = self.faults + 1, fault
-                    self._failed = (self._synced, target, fault)
+                    self.fault_count, self.last_fault = self.fault_count + 1, fault
+                    self._failed_range = (self._synced, target, fault)
                 else:
-                    self._named = begun
+                    self._synced_segments = begun
                 self._synced = target
-            self._waiters.tell()
+            self._waiters.notify()
 
-    def _awaited(self) -> bool:
-        """Wait until something is to be synced; False when nothing ever will be."""
+    def _wait_for_syncing(self) -> bool:
+        """Wait until something is to be synced; False if everything is synced and the spool is closing."""
         with self._lock:
-            while not ((self._dirty and self._due) or self._written_out):
+            while not ((self._has_unsynced and self._is_sync_due) or self._is_written_out):
                 self._to_sync.wait()
-            return self._dirty or bool(self._output.retired)
+            return self._has_unsynced or bool(self._output.retired_handles)
 
 
-def _fitting(batch: list[bytes], room: int) -> int:
-    """How many records of a batch a segment has room for; one always, however large it is."""
+def _fitting_count(batch: list[bytes], room: int) -> int:
+    """How many records of a batch fit into a segment; at least one, however large."""
     count = 0
     while count < len(batch) and room > 0:
         room -= OVERHEAD + len(batch[count])

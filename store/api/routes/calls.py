@@ -5,52 +5,56 @@ from dataclasses import asdict
 
 from fastapi import APIRouter, Response
 
-from calls.keys.explain import explain
-from calls.keys.key import KeyResult, keyed
+from calls.keys.explain import explain_key
+from calls.keys.key import KeyResult, make_key
 from calls.model import Json as Value
-from store.api.answers import Json, page
-from store.api.deps import TheDesk
-from store.api.parameters import At, Limit, TheFields, TheFilters
-from store.api.problems import unknown
+from store.api.answers import JsonResponse, page_response
+from store.api.deps import TheDeps
+from store.api.parameters import Limit, PageCursor, TheFields, TheFilters
+from store.api.problems import not_found
 
 router = APIRouter(tags=["calls"])
 
 
 @router.get("/calls", summary="Calls of all runs, newest first")
-async def list_calls(desk: TheDesk, filters: TheFilters, fields: TheFields, cursor: At, limit: Limit = 50) -> Response:
-    """One page of summaries: without request, answer and results of tools, and with cut text. `fields` selects others."""
-    await desk.recorded.check_search(filters)
-    found = await desk.recorded.calls(await desk.recorded.heard(filters, cursor), limit, cursor, fields)
-    return page(found.items, found.next)
+async def list_calls(
+    deps: TheDeps, filters: TheFilters, fields: TheFields, cursor: PageCursor, limit: Limit = 50
+) -> Response:
+    """One page of summaries: without request, answer and tool results, and with shortened text. `fields` selects other members."""
+    await deps.exchange_queries.check_search(filters)
+    found = await deps.exchange_queries.calls(
+        await deps.exchange_queries.resolve_search(filters, cursor), limit, cursor, fields
+    )
+    return page_response(found.items, found.next)
 
 
 @router.get("/calls/{call}", summary="One call")
-async def get_call(desk: TheDesk, call: str) -> Response:
-    """Its request and answer are derived from the evidence as of now."""
-    found = await desk.recorded.call(call)
+async def get_call(deps: TheDeps, call: str) -> Response:
+    """Its request and answer are derived from the stored exchanges under the current profiles."""
+    found = await deps.exchange_queries.call(call)
     if found is None:
-        raise unknown("call", call)
-    return Json(found)
+        raise not_found("call", call)
+    return JsonResponse(found)
 
 
 @router.get("/calls/{call}/explain", summary="What went into a call's key, and what was left out, and why")
-async def explain_call(desk: TheDesk, call: str) -> Response:
-    """Under the profiles in force. `stored_key` differs where those have changed since it was recorded."""
-    if (found := await desk.recorded.call(call)) is None:
-        raise unknown("call", call)
-    # Of several tries the first: it is the one whose key the call has.
-    if (evidence := await desk.recorded.exchange(found["id"])) is None:
-        raise unknown("call", call)
-    key = await asyncio.to_thread(keyed, evidence.request, desk.profiles)
-    return Json({"call": found["id"], "stored_key": found["key"]} | _explained(key))
+async def explain_call(deps: TheDeps, call: str) -> Response:
+    """Under the profiles in force. `stored_key` differs where they have changed since the call was recorded."""
+    if (found := await deps.exchange_queries.call(call)) is None:
+        raise not_found("call", call)
+    # Of several attempts, the first: the call has its key.
+    if (evidence := await deps.exchange_queries.exchange(found["id"])) is None:
+        raise not_found("call", call)
+    key = await asyncio.to_thread(make_key, evidence.request, deps.profiles)
+    return JsonResponse({"call": found["id"], "stored_key": found["key"]} | _explanation(key))
 
 
-def _explained(key: KeyResult) -> dict[str, Value]:
-    """The table for people, and what it was made of."""
+def _explanation(key: KeyResult) -> dict[str, Value]:
+    """Return the table for people, and the data that it was made from."""
     return {
-        **explain(key).as_json(),
-        "selected": key.selected,
-        "left_out": [asdict(one) for one in key.left_out],
-        "renamed": [asdict(one) for one in key.renamed],
-        "folded": [asdict(one) for one in key.folded],
+        **explain_key(key).as_json(),
+        "selected": key.selected_fields,
+        "left_out": [asdict(one) for one in key.left_out_fields],
+        "renamed": [asdict(one) for one in key.renamed_ids],
+        "folded": [asdict(one) for one in key.normalized_fields],
     }

@@ -7,51 +7,51 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from calls.model import Exchange
-from store.api.answers import Json
-from store.api.deps import Deps, TheDesk
+from store.api.answers import JsonResponse
+from store.api.deps import Deps, TheDeps
 from store.api.parameters import RunId, WhenSettled
-from store.api.routes.runs import shape
-from store.diff.diff import LOOKED_AT, Diff, Side, side
-from store.diff.steps import Gist, StepReader, gist
+from store.api.routes.runs import require_run
+from store.diff.diff import MOST_EXAMINED, Diff, Side, make_side
+from store.diff.steps import Gist, StepReader, make_gist
 
 router = APIRouter(tags=["compare"])
 
-type LookedAt = Annotated[int, Query(ge=1, le=5000, description="how many pairs that differ are looked at closely")]
+type LookedAt = Annotated[int, Query(ge=1, le=5000, description="how many differing pairs to examine closely")]
 
-_TOGETHER = 10
+_BATCH = 10
 
 
-@router.get("/runs/{a}/diff/{b}", summary="Where two runs part, and why")
+@router.get("/runs/{a}/diff/{b}", summary="Where two runs differ, and why")
 async def get_diff(
-    desk: TheDesk, a: RunId, b: RunId, settled: WhenSettled, looked_at: LookedAt = LOOKED_AT
+    deps: TheDeps, a: RunId, b: RunId, settled: WhenSettled, looked_at: LookedAt = MOST_EXAMINED
 ) -> Response:
-    """The calls of both runs aligned, from the first that differs on (docs/compare.md)."""
+    """The calls of both runs, aligned, from the first that differs (docs/compare.md)."""
     for run in (a, b):
-        await desk.recorded.check_run(run)
-    reading = StepReader(profiles=desk.profiles, clean=desk.clean)
-    one, other = [await _side(desk, run, reading) for run in (a, b)]
+        await deps.exchange_queries.check_run(run)
+    reader = StepReader(profiles=deps.profiles, clean=deps.clean)
+    one, other = [await _load_side(deps, run, reader) for run in (a, b)]
     diff = await asyncio.to_thread(Diff, one, other, looked_at)
-    for places in diff.wants():
-        here, there = diff.evidence(places)
-        held = await desk.recorded.evidence(here), await desk.recorded.evidence(there)
-        await asyncio.to_thread(diff.look, places, held, reading)
-    return Json(await asyncio.to_thread(diff.shape) | settled.told)
+    for places in diff.batches_to_examine():
+        here, there = diff.exchange_ids(places)
+        held = await deps.exchange_queries.exchanges_by_id(here), await deps.exchange_queries.exchanges_by_id(there)
+        await asyncio.to_thread(diff.examine, places, held, reader)
+    return JsonResponse(await asyncio.to_thread(diff.shape) | settled.members)
 
 
-async def _side(desk: Deps, run: str, reading: StepReader) -> Side:
-    """One run, read some exchanges at a time: only their gists are held."""
-    await shape(desk, run)
+async def _load_side(deps: Deps, run: str, reader: StepReader) -> Side:
+    """Load one run, some exchanges at a time: only their gists stay in memory."""
+    await require_run(deps, run)
     gists: list[Gist] = []
     waiting: list[Exchange] = []
 
-    def digested(exchanges: Sequence[Exchange]) -> list[Gist]:
-        return [gist(exchange, reading) for exchange in exchanges]
+    def make_gists(exchanges: Sequence[Exchange]) -> list[Gist]:
+        return [make_gist(exchange, reader) for exchange in exchanges]
 
-    async for exchange in desk.recorded.exchanges(run):
+    async for exchange in deps.exchange_queries.exchanges(run):
         waiting.append(exchange)
-        if len(waiting) == _TOGETHER:
-            # Beside the loop: to key a page of long conversations takes a while.
-            gists += await asyncio.to_thread(digested, waiting)
+        if len(waiting) == _BATCH:
+            # In a thread: computing the keys of long conversations takes a while.
+            gists += await asyncio.to_thread(make_gists, waiting)
             waiting = []
-    gists += await asyncio.to_thread(digested, waiting)
-    return await asyncio.to_thread(side, run, gists)
+    gists += await asyncio.to_thread(make_gists, waiting)
+    return await asyncio.to_thread(make_side, run, gists)

@@ -1,16 +1,16 @@
 """`/v1/exchanges`: exchanges, down to their bytes.
 
-A stored body is somebody else's content and may be a web page with scripts. It is sent as opaque bytes to be saved, in a
-sandbox, and without its own type or coding in the headers that a client acts on: so every client, also one that undoes
-codings, receives the stored bytes exactly.
+A stored body is foreign content and may be a web page with scripts. It is sent as opaque bytes to be saved, in a sandbox,
+and without its content type or encoding in the headers that a client acts on, so that every client receives the stored
+bytes exactly, including one that decodes content encodings.
 """
 
 from fastapi import APIRouter, Response
 
 from calls.model import Body, Exchange, Headers, header
-from store.api.answers import Json, page
-from store.api.deps import Deps, TheDesk
-from store.api.problems import Problem, unknown
+from store.api.answers import JsonResponse, page_response
+from store.api.deps import Deps, TheDeps
+from store.api.problems import Problem, not_found
 from store.bundle.trace import digest
 from store.query.rest_shapes import chunk_shapes
 
@@ -18,54 +18,54 @@ router = APIRouter(tags=["exchanges"])
 
 
 @router.get("/exchanges/{exchange}", summary="One exchange, without its bodies")
-async def get_exchange(desk: TheDesk, exchange: str) -> Response:
+async def get_exchange(deps: TheDeps, exchange: str) -> Response:
     """Heads, sizes, digests and times."""
-    found = await desk.recorded.exchange_shape(exchange)
+    found = await deps.exchange_queries.exchange_shape(exchange)
     if found is None:
-        raise unknown("exchange", exchange)
-    return Json(found)
+        raise not_found("exchange", exchange)
+    return JsonResponse(found)
 
 
 @router.get("/exchanges/{exchange}/chunks", summary="The pieces of both bodies, as they arrived")
-async def get_chunks(desk: TheDesk, exchange: str) -> Response:
-    """The request's first."""
-    return page(chunk_shapes(await _evidence(desk, exchange)), None)
+async def get_chunks(deps: TheDeps, exchange: str) -> Response:
+    """Those of the request come first."""
+    return page_response(chunk_shapes(await _load_exchange(deps, exchange)), None)
 
 
 @router.get("/exchanges/{exchange}/request", summary="The request's body: the stored bytes exactly")
-async def get_request(desk: TheDesk, exchange: str) -> Response:
-    """Content-encoded as they came."""
-    request = (await _evidence(desk, exchange)).request
-    return _raw(request.body, request.headers, f"{exchange}.request")
+async def get_request(deps: TheDeps, exchange: str) -> Response:
+    """With the content encoding in which they arrived."""
+    request = (await _load_exchange(deps, exchange)).request
+    return _raw_response(request.body, request.headers, f"{exchange}.request")
 
 
 @router.get("/exchanges/{exchange}/response", summary="The response's body: the stored bytes exactly")
-async def get_response(desk: TheDesk, exchange: str) -> Response:
-    """Content-encoded as they came."""
-    response = (await _evidence(desk, exchange)).response
+async def get_response(deps: TheDeps, exchange: str) -> Response:
+    """With the content encoding in which they arrived."""
+    response = (await _load_exchange(deps, exchange)).response
     if response is None:
-        detail = f"exchange {exchange} has no response: none came before it ended; its `outcome` and `error` say why"
+        detail = f"exchange {exchange} has no response: it ended before one arrived; its `outcome` and `error` say why"
         raise Problem(404, "no_response", detail)
-    return _raw(response.body, response.headers, f"{exchange}.response")
+    return _raw_response(response.body, response.headers, f"{exchange}.response")
 
 
-async def _evidence(desk: Deps, exchange: str) -> Exchange:
-    found = await desk.recorded.exchange(exchange)
+async def _load_exchange(deps: Deps, exchange: str) -> Exchange:
+    found = await deps.exchange_queries.exchange(exchange)
     if found is None:
-        raise unknown("exchange", exchange)
+        raise not_found("exchange", exchange)
     return found
 
 
-def _raw(body: Body, headers: Headers, name: str) -> Response:
-    told = {
+def _raw_response(body: Body, headers: Headers, name: str) -> Response:
+    response_headers = {
         "content-disposition": f'attachment; filename="{name}"',
         "etag": f'"{digest(body.data)}"',
         "playhead-truncated": str(body.truncated).lower(),
         "playhead-reencoded": str(body.reencoded).lower(),
     }
-    for asked in ("content-type", "content-encoding"):
-        value = header(headers, asked)
-        # What could not stand in a header is not put into one.
+    for name_of_header in ("content-type", "content-encoding"):
+        value = header(headers, name_of_header)
+        # A value with control characters cannot be sent in a header.
         if value is not None and value.isprintable():
-            told[f"playhead-{asked}"] = value
-    return Response(body.data, media_type="application/octet-stream", headers=told)
+            response_headers[f"playhead-{name_of_header}"] = value
+    return Response(body.data, media_type="application/octet-stream", headers=response_headers)

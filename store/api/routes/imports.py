@@ -1,4 +1,4 @@
-"""`POST /v1/import`: store a bundle as a run. It may be sent twice; a different run of that name is never changed."""
+"""`POST /v1/import`: store a bundle as a run. Importing it again changes nothing; a different run of that name is never changed."""
 
 import asyncio
 import hashlib
@@ -15,80 +15,86 @@ from fastapi import APIRouter, Query, Request, Response
 
 from calls.events import Gap
 from calls.model import Exchange, UnknownFormat
-from store.api.answers import Json
-from store.api.deps import Deps, TheDesk
-from store.api.helper_answers import answer_file
-from store.api.parameters import RUN_ID
+from store.api.answers import JsonResponse
+from store.api.deps import Deps, TheDeps
+from store.api.helper_answers import answer_upload_in_helper
+from store.api.parameters import RUN_ID_PATTERN
 from store.api.problems import Problem
-from store.api.routes.runs import shape
+from store.api.routes.runs import require_run
 from store.api.spilled_answers import BODY
-from store.bundle.bundle import BadBundle, BundleHead, Entry, FiledRequests, NoRoom, parts
-from store.generations.fork_copies import UUID7, new_id
-from store.ingest.batch_writer import DerivedExchange, Ingest
-from store.large.summary import summary_if_large
-from store.prices import cost
+from store.bundle.bundle import BadBundle, BundleHead, BundleTooLarge, Entry, RequestFile, read_parts
+from store.generations.fork_copies import UUID7, copied_id
+from store.ingest.batch_writer import BatchWriter, DerivedExchange
+from store.large.summary import encode_summary_if_large
+from store.prices import call_cost
 
 router = APIRouter(tags=["runs"])
 
 LARGEST = 512 << 20
-UNPACKED = 2 << 30
-"""Bytes of all bodies: a line of a hundred may say that its body is that of another line, of millions."""
+LARGEST_UNPACKED = 2 << 30
+"""Bytes of all bodies together. They may exceed the file by far: a short line can refer to the large body of another line."""
 
-HERE = 512 << 10
-"""Bytes of a bundle that is read by the store server itself; a helper process reads larger ones."""
+IN_PROCESS_SIZE = 512 << 10
+"""Bytes of a bundle up to which the store server reads it itself; a helper process reads larger ones."""
 
-HERE_UNPACKED = 16 << 20
-"""Bytes of all bodies up to which the store server itself reads a bundle."""
+IN_PROCESS_UNPACKED = 16 << 20
+"""Bytes of all bodies together up to which the store server reads a bundle itself."""
 
 BATCH = 100
 BATCH_WEIGHT = 8 << 20
-"""Bytes of bodies that are stored together, but for the last one of a batch."""
+"""Bytes of bodies that are stored together; only the last body of a batch may exceed it."""
 
 DAY = 24 * 60 * 60 * 1000
-"""Milliseconds: how far the clock of another machine may be ahead."""
+"""Milliseconds by which the clock of another machine may be ahead."""
 
 
 @router.post("/import", summary="Import a bundle (the request's body)", status_code=201)
 async def post_import(
-    desk: TheDesk,
+    deps: TheDeps,
     request: Request,
-    name: Annotated[str | None, Query(alias="as", pattern=RUN_ID, description="the run's new id")] = None,
+    name: Annotated[str | None, Query(alias="as", pattern=RUN_ID_PATTERN, description="the run's new id")] = None,
 ) -> Response:
-    """201 where something of it was new here, 200 where all of it was here already."""
+    """201 where something was imported, 200 where everything was stored already."""
     request.scope[BODY] = None
-    with tempfile.NamedTemporaryFile(dir=desk.spilled, buffering=0) as content:
+    with tempfile.NamedTemporaryFile(dir=deps.spill_directory, buffering=0) as content:
         size = await _upload(request, content)
         file = Path(content.name)
-        if desk.helper is not None and size > HERE:
-            return await answer_file(request, file)
+        if deps.helper is not None and size > IN_PROCESS_SIZE:
+            return await answer_upload_in_helper(request, file)
         try:
-            bundle = await asyncio.to_thread(_listed, _Upload(desk, file), name)
-        except NoRoom:
-            if desk.helper is not None:
-                return await answer_file(request, file)
+            bundle = await asyncio.to_thread(_list_bundle, _Upload(deps, file), name)
+        except BundleTooLarge:
+            if deps.helper is not None:
+                return await answer_upload_in_helper(request, file)
             detail = (
-                f"a bundle whose bodies are more than {UNPACKED:,} bytes is not imported; replay it as the file it is"
+                f"the bodies of the bundle are larger than {LARGEST_UNPACKED:,} bytes, the limit of an import;"
+                " replay the file itself: playhead replay FILE -- COMMAND"
             )
             raise Problem(413, "too_large", detail) from None
-        return await _imported(desk, bundle)
+        return await _import_bundle(deps, bundle)
 
 
-async def _imported(desk: Deps, bundle: "_Listing") -> Response:
-    had = await _had(desk, bundle)
-    if had is None or had < len(bundle.prints):
-        await _store(desk, bundle)
-        await _confirm(desk, bundle, new=had is None)
-    imported = len(bundle.prints) - (had or 0)
-    return Json(await shape(desk, bundle.run) | {"imported": imported}, 201 if had is None or imported else 200)
+async def _import_bundle(deps: Deps, bundle: "_Listing") -> Response:
+    had = await _stored_count(deps, bundle)
+    if had is None or had < len(bundle.fingerprints):
+        await _store(deps, bundle)
+        await _confirm(deps, bundle, new=had is None)
+    imported = len(bundle.fingerprints) - (had or 0)
+    return JsonResponse(
+        await require_run(deps, bundle.run) | {"imported": imported}, 201 if had is None or imported else 200
+    )
 
 
 async def _upload(request: Request, content: IO[bytes]) -> int:
-    """Take the request's body; it waits on disk, as redacted as it came. How long it is."""
+    """Write the request's body to a file, as it is, and return its size."""
     size = 0
     async for piece in request.stream():
         size += len(piece)
         if size > LARGEST:
-            detail = f"a bundle of more than {LARGEST:,} bytes is not imported; replay it as the file it is"
+            detail = (
+                f"the bundle is larger than {LARGEST:,} bytes, the limit of an import; replay the file itself:"
+                " playhead replay FILE -- COMMAND"
+            )
             raise Problem(413, "too_large", detail)
         await asyncio.to_thread(content.write, piece)
     return size
@@ -96,17 +102,17 @@ async def _upload(request: Request, content: IO[bytes]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Upload:
-    """A bundle in a file, of which no more than one exchange is held."""
+    """A bundle in a file, of which at most one exchange is in memory."""
 
-    desk: Deps
+    deps: Deps
     file: Path
 
-    def parts(self) -> Iterator[BundleHead | Entry | Gap]:
-        """What it holds, read anew. Raises Problem and NoRoom."""
-        room = UNPACKED if self.desk.helper is None else HERE_UNPACKED
-        with self.file.open("rb") as content, tempfile.TemporaryFile(dir=self.desk.spilled) as earlier:
+    def read_parts(self) -> Iterator[BundleHead | Entry | Gap]:
+        """Read its parts from the beginning. Raises Problem and BundleTooLarge."""
+        room = LARGEST_UNPACKED if self.deps.helper is None else IN_PROCESS_UNPACKED
+        with self.file.open("rb") as content, tempfile.TemporaryFile(dir=self.deps.spill_directory) as earlier:
             try:
-                yield from parts(content, room, FiledRequests(earlier))
+                yield from read_parts(content, room, RequestFile(earlier))
             except BadBundle as error:
                 raise Problem(422, "bad_bundle", str(error), line=error.line) from None
             except UnknownFormat as error:
@@ -115,41 +121,41 @@ class _Upload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Listing:
-    """What is known of a bundle that was read once: each part is as it should be."""
+    """What is known about a bundle after it was read once and checked."""
 
     upload: _Upload
     head: BundleHead
     run: str
-    """The run that it will be here."""
+    """The id under which the run is stored."""
 
     name: str | None
-    """The same, where that is not its own name."""
+    """The same id where it differs from that in the bundle; else None."""
 
-    prints: Mapping[str, bytes]
-    """The fingerprints of its exchanges, by the ids that they will have."""
+    fingerprints: Mapping[str, bytes]
+    """The fingerprints of its exchanges, by the ids under which they are stored."""
 
     gaps: Sequence[Gap]
     end: int
-    """When the last exchange ended; 0 where there is none."""
+    """The time when the last exchange ended; 0 where there is none."""
 
     def exchanges(self) -> Iterator[Exchange]:
-        """As they will be stored."""
-        for part in self.upload.parts():
+        """Read the exchanges as they are to be stored."""
+        for part in self.upload.read_parts():
             if isinstance(part, Entry):
                 yield _admitted_exchange(part.exchange, self.run, self.name)
 
 
-def _listed(upload: _Upload, name: str | None) -> _Listing:
-    """Read it once: under the run, and under ids of its own where the run gets a new name. Raises Problem and NoRoom."""
-    found = upload.parts()
+def _list_bundle(upload: _Upload, name: str | None) -> _Listing:
+    """Read a bundle once and check it; `name` renames its run. Raises Problem and BundleTooLarge."""
+    found = upload.read_parts()
     head = next(found)
     assert isinstance(head, BundleHead)
     run = name or head.run["id"]
     name = None if run == head.run["id"] else name
-    if not re.fullmatch(RUN_ID, run):
-        raise _bad(f"its run is called {run[:200]!r}, which is no run id; give it one with ?as=NAME")
-    latest = str(uuid.UUID(int=(upload.desk.now() // 1_000_000 + DAY) << 80))
-    prints: dict[str, bytes] = {}
+    if not re.fullmatch(RUN_ID_PATTERN, run):
+        raise _bad_bundle(f"{run[:200]!r} is not a valid run id; choose one with ?as=NAME")
+    latest = str(uuid.UUID(int=(upload.deps.now() // 1_000_000 + DAY) << 80))
+    fingerprints: dict[str, bytes] = {}
     gaps: list[Gap] = []
     ids: dict[str, str] = {}
     end = 0
@@ -157,26 +163,26 @@ def _listed(upload: _Upload, name: str | None) -> _Listing:
         match part:
             case Entry():
                 if part.exchange.id > latest:
-                    # The day in an id is the day it is kept under: one to come would be kept for ever.
-                    raise _bad(
-                        f"the exchange {part.exchange.id[:80]!r} is of a time to come, or has no id of an exchange"
+                    # Retention goes by the day in the id: an exchange of the future would be kept for ever.
+                    raise _bad_bundle(
+                        f"the exchange id {part.exchange.id[:80]!r} lies in the future, or is not a uuidv7"
                     )
                 each = _admitted_exchange(part.exchange, run, name)
-                if each.id in prints:
-                    raise _bad("two of its exchanges have the same id")
+                if each.id in fingerprints:
+                    raise _bad_bundle("two of its exchanges have the same id")
                 ids[part.exchange.id] = each.id
-                prints[each.id] = _fingerprint(each)
-                end = max(end, _end(each))
+                fingerprints[each.id] = _fingerprint(each)
+                end = max(end, _end_time(each))
             case Gap():
                 gaps.append(part)
     admitted = [
         Gap(run, gap.happened_at, gap.reason, ids.get(gap.exchange or "", gap.exchange), gap.count) for gap in gaps
     ]
-    return _Listing(upload=upload, head=head, run=run, name=name, prints=prints, gaps=admitted, end=end)
+    return _Listing(upload=upload, head=head, run=run, name=name, fingerprints=fingerprints, gaps=admitted, end=end)
 
 
 def _fingerprint(exchange: Exchange) -> bytes:
-    """A digest of all of an exchange."""
+    """Return a digest of everything in an exchange."""
     request, response = exchange.request, exchange.response
     bodies = [request.body, *([response.body] if response else [])]
     bare = replace(
@@ -184,53 +190,57 @@ def _fingerprint(exchange: Exchange) -> bytes:
         request=replace(request, body=replace(request.body, data=b"")),
         response=response and replace(response, body=replace(response.body, data=b"")),
     )
-    told = hashlib.sha256(msgspec.msgpack.encode(bare))
+    digest = hashlib.sha256(msgspec.msgpack.encode(bare))
     for body in bodies:
-        told.update(hashlib.sha256(body.data).digest())
-    return told.digest()
+        digest.update(hashlib.sha256(body.data).digest())
+    return digest.digest()
 
 
 def _admitted_exchange(exchange: Exchange, run: str, name: str | None) -> Exchange:
     if not UUID7.fullmatch(exchange.id):
-        raise _bad(f"{exchange.id[:80]!r} is not the id of an exchange (a uuidv7)")
-    return replace(exchange, id=new_id(exchange.id, name) if name else exchange.id, run=run)
+        raise _bad_bundle(f"the exchange id {exchange.id[:80]!r} is not a uuidv7")
+    return replace(exchange, id=copied_id(exchange.id, name) if name else exchange.id, run=run)
 
 
-def _bad(why: str) -> Problem:
+def _bad_bundle(why: str) -> Problem:
     return Problem(422, "bad_bundle", f"the bundle cannot be imported: {why}")
 
 
-async def _had(desk: Deps, bundle: _Listing) -> int | None:
-    """How many of the exchanges are here already; None where the run is not. Refuses to add to a different run."""
-    if await desk.runs.get(bundle.run, desk.now()) is None:
+async def _stored_count(deps: Deps, bundle: _Listing) -> int | None:
+    """Return how many of the exchanges are stored already; None without such a run. Raises Problem for a different run."""
+    if await deps.runs.get(bundle.run, deps.now()) is None:
         return None
     had = 0
-    async for each in desk.recorded.exchanges(bundle.run):
-        if bundle.prints.get(each.id) != await asyncio.to_thread(_fingerprint, each):
-            detail = f"there is a run {bundle.run} here that differs from the one in the file; import it as another: ?as=NAME"
+    async for each in deps.exchange_queries.exchanges(bundle.run):
+        if bundle.fingerprints.get(each.id) != await asyncio.to_thread(_fingerprint, each):
+            detail = (
+                f"run {bundle.run} exists and differs from the one in the file; import it under another id: ?as=NAME"
+            )
             raise Problem(409, "run_exists", detail, exchange=each.id)
         had += 1
     return had
 
 
-async def _store(desk: Deps, bundle: _Listing) -> None:
-    ingest = Ingest(desk.database, profile=desk.profiles.digest)
-    batches = _batches(desk, bundle.exchanges())
+async def _store(deps: Deps, bundle: _Listing) -> None:
+    ingest = BatchWriter(deps.database, profile=deps.profiles.digest)
+    batches = _batches(deps, bundle.exchanges())
     while batch := await asyncio.to_thread(next, batches, None):
-        await ingest.put(batch)
-    await ingest.put((), bundle.gaps)
-    told = bundle.head.run
-    labels = told.get("labels")
-    await desk.runs.put(bundle.run, desk.now(), _text(told.get("name")), _texts(labels) if labels else None)
-    await desk.runs.adopt(bundle.run, told, bundle.end or desk.now(), desk.now() + DAY * 1_000_000)
+        await ingest.write_batch(batch)
+    await ingest.write_batch((), bundle.gaps)
+    run = bundle.head.run
+    labels = run.get("labels")
+    await deps.runs.put(
+        bundle.run, deps.now(), _text_or_none(run.get("name")), _text_members(labels) if labels else None
+    )
+    await deps.runs.adopt(bundle.run, run, bundle.end or deps.now(), deps.now() + DAY * 1_000_000)
 
 
-def _batches(desk: Deps, exchanges: Iterator[Exchange]) -> Iterator[list[DerivedExchange]]:
-    """Some exchanges at a time, of which the last one may be large."""
+def _batches(deps: Deps, exchanges: Iterator[Exchange]) -> Iterator[list[DerivedExchange]]:
+    """Yield some exchanges at a time, of which the last one may be large."""
     batch: list[DerivedExchange] = []
     weight = 0
     for each in exchanges:
-        batch.append(_kept(desk, each))
+        batch.append(_derived_exchange(deps, each))
         weight += len(each.request.body.data) + (len(each.response.body.data) if each.response else 0)
         if len(batch) == BATCH or weight > BATCH_WEIGHT:
             yield batch
@@ -239,31 +249,31 @@ def _batches(desk: Deps, exchanges: Iterator[Exchange]) -> Iterator[list[Derived
         yield batch
 
 
-def _kept(desk: Deps, exchange: Exchange) -> DerivedExchange:
-    call = desk.derive(exchange)
-    return DerivedExchange(exchange, call, ("import",), cost(exchange, call), summary=summary_if_large(exchange, call))
+def _derived_exchange(deps: Deps, exchange: Exchange) -> DerivedExchange:
+    call = deps.derive(exchange)
+    return DerivedExchange(
+        exchange, call, ("import",), call_cost(exchange, call), summary=encode_summary_if_large(exchange, call)
+    )
 
 
-async def _confirm(desk: Deps, bundle: _Listing, *, new: bool) -> None:
-    """What was stored is what the bundle holds: an id that another run has already would be missing."""
-    lacking = bundle.prints.keys() - await desk.recorded.ids(bundle.run)
+async def _confirm(deps: Deps, bundle: _Listing, *, new: bool) -> None:
+    """Check that all exchanges of the bundle are stored: one whose id another run has would be missing. Raises Problem."""
+    lacking = bundle.fingerprints.keys() - await deps.exchange_queries.exchange_ids(bundle.run)
     if lacking:
         if new:
-            await desk.runs.delete(bundle.run)
-        detail = (
-            "its exchanges are here already, in another run; to have them twice give it a name of its own: ?as=NAME"
-        )
+            await deps.runs.delete(bundle.run)
+        detail = "exchanges with the same ids are stored in another run; to store them twice, import under another id: ?as=NAME"
         raise Problem(409, "exchanges_exist", detail, exchange=min(lacking))
 
 
-def _end(exchange: Exchange) -> int:
+def _end_time(exchange: Exchange) -> int:
     return exchange.started_at + (exchange.ended_at or exchange.first_byte_at or 0)
 
 
-def _text(value: object) -> str | None:
+def _text_or_none(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _texts(value: object) -> dict[str, str]:
+def _text_members(value: object) -> dict[str, str]:
     pairs = value.items() if isinstance(value, Mapping) else ()
     return {name: text for name, text in pairs if isinstance(name, str) and isinstance(text, str)}

@@ -1,4 +1,4 @@
-"""The description of the API: OpenAPI for programs, and one page for people that loads nothing from elsewhere."""
+"""The description of the API: OpenAPI for programs, and one page for people that loads nothing from other hosts."""
 
 import base64
 import hashlib
@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse
 
-from store.api.answers import Json
+from store.api.answers import JsonResponse
 
 router = APIRouter(tags=["manual"])
 
@@ -33,7 +33,7 @@ _ALLOWED = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
 _POLICY = (
     f"default-src 'none'; style-src 'sha256-{_ALLOWED}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""The one style sheet is allowed by its digest; nothing else is, whatever found its way into the page."""
+"""The content security policy of the page: only its style sheet is allowed, by its digest."""
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -56,24 +56,24 @@ _SECTION = """<h2>{name}</h2>
 @router.get("/openapi.json", include_in_schema=False)
 async def openapi(request: Request) -> Response:
     """OpenAPI 3.1."""
-    return Json(request.app.openapi())
+    return JsonResponse(request.app.openapi())
 
 
 @router.get("/docs", include_in_schema=False)
 async def docs(request: Request) -> Response:
-    """Every route, one table for each noun."""
+    """All routes, in one table for each resource."""
     paths: dict[str, dict[str, Any]] = request.app.openapi()["paths"]
     sections: dict[str, list[str]] = {}
     for path, methods in paths.items():
-        for method, told in methods.items():
-            noun = (told.get("tags") or ["other"])[0]
-            sections.setdefault(noun, []).append(_row(method, path, told))
+        for method, operation in methods.items():
+            noun = (operation.get("tags") or ["other"])[0]
+            sections.setdefault(noun, []).append(_row(method, path, operation))
     tables = [_SECTION.format(name=escape(noun), rows="\n".join(rows)) for noun, rows in sections.items()]
     page = _PAGE.format(style=_STYLE, sections="".join(tables))
     return HTMLResponse(page, headers={"content-security-policy": _POLICY})
 
 
-def _row(method: str, path: str, told: dict[str, Any]) -> str:
-    query = ", ".join(one["name"] for one in told.get("parameters", ()) if one["in"] == "query")
-    cells = (f"<code>{method.upper()} {escape(path)}</code>", escape(query), escape(told.get("summary", "")))
+def _row(method: str, path: str, operation: dict[str, Any]) -> str:
+    query = ", ".join(one["name"] for one in operation.get("parameters", ()) if one["in"] == "query")
+    cells = (f"<code>{method.upper()} {escape(path)}</code>", escape(query), escape(operation.get("summary", "")))
     return "<tr>" + "".join(f"<td>{cell}" for cell in cells)

@@ -1,4 +1,4 @@
-"""`/v1/runs`: list, look at, name, label, pin, end and delete; a run's calls, and the run as a bundle."""
+"""`/v1/runs`: list, show, name, label, pin, end and delete runs; their calls and gaps; a run as a bundle."""
 
 import asyncio
 from collections import Counter
@@ -12,61 +12,61 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from calls.events import Gap
 from calls.model import Exchange
-from store.api.answers import Json, page
-from store.api.deps import Deps, TheDesk
-from store.api.parameters import RUN_ID, At, Limit, RunId, TheFields, TheFilters, WhenSettled, settle
-from store.api.problems import Problem, unknown
-from store.bundle.bundle import Entry, Writer, told
-from store.ingest.batch_writer import Ingest
+from store.api.answers import JsonResponse, page_response
+from store.api.deps import Deps, TheDeps
+from store.api.parameters import RUN_ID_PATTERN, Limit, PageCursor, RunId, TheFields, TheFilters, WhenSettled, settle
+from store.api.problems import Problem, not_found
+from store.bundle.bundle import BundleWriter, Entry, call_members
+from store.ingest.batch_writer import BatchWriter
 from store.query.rekey import stored_keys
 from store.query.rest_shapes import Shape, rfc3339
-from store.query.rows_export import Packer
+from store.query.rows_export import RowsExporter
 from store.run_modes import Mode
 
 router = APIRouter(tags=["runs"])
 
 BATCH = 100
 BATCH_WEIGHT = 4 << 20
-"""Exchanges that are read and written together, and bytes of their bodies, but for the last one's."""
+"""Bytes of bodies that are read and written together; only the last body of a batch may exceed it."""
 
 type Name = Annotated[str, StringConstraints(max_length=1000, pattern=r"^[^\x00]*$")]
 
 
-class Put(BaseModel):
-    """What a run can be made with."""
+class RunPut(BaseModel):
+    """The settings of a run that is created or reopened."""
 
     model_config = ConfigDict(extra="forbid")
     name: Name | None = None
     labels: dict[Name, Name] = {}
-    parent: Annotated[str, StringConstraints(pattern=RUN_ID)] | None = None
-    """The run that it is a fork of…"""
+    parent: Annotated[str, StringConstraints(pattern=RUN_ID_PATTERN)] | None = None
+    """The run that it is a fork of."""
 
     forked_at: Annotated[int, Field(ge=0, le=1 << 30)] | None = None
-    """…and the step it left from."""
+    """The last step that it has from its parent."""
 
     mode: Mode | None = None
-    """What workers do with its requests from now on, in place of what they do with others; null takes that back."""
+    """The mode for its requests from now on, in place of the workers' mode; null removes it."""
 
 
-class Patch(BaseModel):
-    """What of a run can be changed."""
+class RunPatch(BaseModel):
+    """The changes of a run."""
 
     model_config = ConfigDict(extra="forbid")
     name: Name | None = None
     labels: dict[Name, Name | None] = {}
-    """A label of null is taken away."""
+    """A label with the value null is removed."""
 
     pinned: bool | None = None
     ended: Literal[True] | None = None
     succeeded: bool | None = None
-    """With `ended`, whether the agent came to its good end. What counts of a recording in mode `auto` depends on it."""
+    """With `ended`: whether the agent succeeded. In mode `auto`, it decides whether the recording becomes a generation."""
 
     isolation: Literal["captive", "watched", "none"] | None = None
-    """How far the command that made it was isolated from the network. A run keeps the least that it was given."""
+    """How far its command was isolated from the network. A run keeps the weakest value that it was given."""
 
 
 class NewGap(BaseModel):
-    """Something that passed and is not in the recording."""
+    """Something that passed and was not recorded."""
 
     model_config = ConfigDict(extra="forbid")
     reason: Name
@@ -74,144 +74,144 @@ class NewGap(BaseModel):
 
 
 class NewGaps(BaseModel):
-    """Some of them."""
+    """One or more gaps."""
 
     model_config = ConfigDict(extra="forbid")
     gaps: Annotated[list[NewGap], Field(min_length=1, max_length=1000)]
 
 
-@router.get("/runs", summary="Runs, newest first, that have at least one call which fits the filters")
-async def list_runs(desk: TheDesk, filters: TheFilters, cursor: At, limit: Limit = 50) -> Response:
+@router.get("/runs", summary="Runs with at least one call that matches the filters, newest first")
+async def list_runs(deps: TheDeps, filters: TheFilters, cursor: PageCursor, limit: Limit = 50) -> Response:
     """One page."""
-    await desk.recorded.check_search(filters)
-    found = await desk.runs.page(await desk.recorded.heard(filters), desk.now(), limit, cursor)
-    return page(found.items, found.next)
+    await deps.exchange_queries.check_search(filters)
+    found = await deps.runs.page(await deps.exchange_queries.resolve_search(filters), deps.now(), limit, cursor)
+    return page_response(found.items, found.next)
 
 
 @router.get("/runs/{run}", summary="One run")
-async def get_run(desk: TheDesk, run: RunId, settled: WhenSettled) -> Response:
-    """What was counted about it, as of now."""
-    return Json(_with_mode(desk, await shape(desk, run)) | settled.told)
+async def get_run(deps: TheDeps, run: RunId, settled: WhenSettled) -> Response:
+    """With its counts as of now."""
+    return JsonResponse(_with_mode(deps, await require_run(deps, run)) | settled.members)
 
 
-@router.put("/runs/{run}", summary="Make a run, or open it again; and say what workers do with it")
-async def put_run(desk: TheDesk, run: RunId, wanted: Put | None = None) -> Response:
-    """A name and labels are added to what it has. A mode holds from the next request on, and ends a recording that lasts."""
-    wanted = wanted or Put()
-    if "mode" in wanted.model_fields_set:
-        await _switched(desk, run, wanted.mode)
-    name, labels = wanted.name and desk.clean(wanted.name), _redacted(desk, wanted.labels)
-    await desk.runs.put(run, desk.now(), name, labels, parent=wanted.parent, forked_at=wanted.forked_at)
-    return Json(_with_mode(desk, await shape(desk, run)))
+@router.put("/runs/{run}", summary="Create or reopen a run, and set its mode")
+async def put_run(deps: TheDeps, run: RunId, settings: RunPut | None = None) -> Response:
+    """A name and labels are added to those it has. A mode holds from the next request on, and ends an auto session."""
+    settings = settings or RunPut()
+    if "mode" in settings.model_fields_set:
+        await _switch_mode(deps, run, settings.mode)
+    name, labels = settings.name and deps.clean(settings.name), _redact_labels(deps, settings.labels)
+    await deps.runs.put(run, deps.now(), name, labels, parent=settings.parent, forked_at=settings.forked_at)
+    return JsonResponse(_with_mode(deps, await require_run(deps, run)))
 
 
 @router.patch("/runs/{run}", summary="Name, label, pin or end a run")
-async def patch_run(desk: TheDesk, run: RunId, wanted: Patch) -> Response:
-    """What is not given stays. The end of a run is that of its recording in mode `auto`, which then counts or does not."""
-    if wanted.ended and desk.takes is not None:
-        await desk.takes.end(run, succeeded=wanted.succeeded)
-    ended_at = desk.now() if wanted.ended else None
-    changed = await desk.runs.patch(
+async def patch_run(deps: TheDeps, run: RunId, changes: RunPatch) -> Response:
+    """Members that are left out do not change. Ending a run ends its auto session, too."""
+    if changes.ended and deps.auto_sessions is not None:
+        await deps.auto_sessions.end(run, succeeded=changes.succeeded)
+    ended_at = deps.now() if changes.ended else None
+    changed = await deps.runs.patch(
         run,
-        name=wanted.name and desk.clean(wanted.name),
-        labels=_redacted(desk, wanted.labels),
-        pinned=wanted.pinned,
+        name=changes.name and deps.clean(changes.name),
+        labels=_redact_labels(deps, changes.labels),
+        pinned=changes.pinned,
         ended_at=ended_at,
-        isolation=wanted.isolation,
+        isolation=changes.isolation,
     )
     if not changed:
-        raise unknown("run", run)
-    return Json(await shape(desk, run))
+        raise not_found("run", run)
+    return JsonResponse(await require_run(deps, run))
 
 
-@router.delete("/runs/{run}", summary="Delete a run with all its evidence", status_code=204)
-async def delete_run(desk: TheDesk, run: RunId) -> Response:
-    """It cannot be had back."""
-    if not await desk.runs.delete(run):
-        raise unknown("run", run)
-    if desk.modes is not None:
-        desk.modes.put(run, None)
-    if desk.run_tokens is not None:
-        desk.run_tokens.release(run)
+@router.delete("/runs/{run}", summary="Delete a run with all its exchanges", status_code=204)
+async def delete_run(deps: TheDeps, run: RunId) -> Response:
+    """This cannot be undone."""
+    if not await deps.runs.delete(run):
+        raise not_found("run", run)
+    if deps.run_modes is not None:
+        deps.run_modes.set_mode(run, None)
+    if deps.run_tokens is not None:
+        deps.run_tokens.release(run)
     return Response(status_code=204)
 
 
 @router.get("/runs/{run}/calls", summary="A run's calls in the order of their steps")
 async def run_calls(
-    desk: TheDesk, run: RunId, settled: WhenSettled, fields: TheFields, cursor: At, limit: Limit = 50
+    deps: TheDeps, run: RunId, settled: WhenSettled, fields: TheFields, cursor: PageCursor, limit: Limit = 50
 ) -> Response:
-    """Summaries, as in `/v1/calls`. With `settled=true` the answer waits, up to 10 s, for all that was acknowledged;
-    `settled` tells whether it is in."""
-    await shape(desk, run)
-    found = await desk.recorded.run_calls(run, limit, cursor, fields)
-    return page(found.items, found.next, **settled.told)
+    """Summaries, as in `/v1/calls`. With `settled=true` the response waits up to 10 s until everything acknowledged is
+    stored; its member `settled` says whether it is."""
+    await require_run(deps, run)
+    found = await deps.exchange_queries.run_calls(run, limit, cursor, fields)
+    return page_response(found.items, found.next, **settled.members)
 
 
 @router.get("/runs/{run}/gaps", summary="What passed and could not be recorded")
-async def run_gaps(desk: TheDesk, run: RunId, settled: WhenSettled) -> Response:
+async def run_gaps(deps: TheDeps, run: RunId, settled: WhenSettled) -> Response:
     """Oldest first."""
-    await shape(desk, run)
-    return page([_gap_shape(gap) for gap in await desk.runs.gaps(run)], None, **settled.told)
+    await require_run(deps, run)
+    return page_response([_gap_shape(gap) for gap in await deps.runs.gaps(run)], None, **settled.members)
 
 
-@router.post("/runs/{run}/gaps", summary="Note what passed and could not be recorded", status_code=201)
-async def add_gaps(desk: TheDesk, run: RunId, wanted: NewGaps) -> Response:
-    """What is told here of a run makes it incomplete. It is for whoever watches a command from outside."""
-    await shape(desk, run)
-    now = desk.now()
-    gaps = [Gap(run, now, desk.clean(one.reason), None, one.count) for one in wanted.gaps]
-    await Ingest(desk.database, profile=desk.profiles.digest).put((), gaps)
-    return Json({"items": [_gap_shape(gap) for gap in gaps]}, status_code=201)
+@router.post("/runs/{run}/gaps", summary="Add gaps: what passed and could not be recorded", status_code=201)
+async def add_gaps(deps: TheDeps, run: RunId, new_gaps: NewGaps) -> Response:
+    """A gap makes the run incomplete. For programs that watch a command from outside."""
+    await require_run(deps, run)
+    now = deps.now()
+    gaps = [Gap(run, now, deps.clean(one.reason), None, one.count) for one in new_gaps.gaps]
+    await BatchWriter(deps.database, profile=deps.profiles.digest).write_batch((), gaps)
+    return JsonResponse({"items": [_gap_shape(gap) for gap in gaps]}, status_code=201)
 
 
 @router.get("/runs/{run}/bundle", summary="The run as one file (docs/trace-format.md)", dependencies=[Depends(settle)])
-async def run_bundle(desk: TheDesk, run: RunId) -> Response:
-    """JSON Lines, as they are read. One that breaks off lacks its last line, and is refused by every reader."""
-    head = await shape(desk, run)
-    await desk.recorded.check_run(run)
+async def run_bundle(deps: TheDeps, run: RunId) -> Response:
+    """JSON Lines, sent as they are read. A bundle without its last line is incomplete, and every reader refuses it."""
+    head = await require_run(deps, run)
+    await deps.exchange_queries.check_run(run)
     name = f'attachment; filename="{run.replace(":", "_")}.jsonl"'
     headers = {"content-disposition": name}
-    return StreamingResponse(_bundle(desk, head), media_type="application/jsonl", headers=headers)
+    return StreamingResponse(_bundle_lines(deps, head), media_type="application/jsonl", headers=headers)
 
 
 @router.get("/runs/{run}/rows", include_in_schema=False, dependencies=[Depends(settle)])
-async def run_rows(desk: TheDesk, run: RunId) -> Response:
-    """For a worker of ours that replays the run: see `store.bundle.rows_bundle`. Everybody else asks for its bundle."""
-    head = await shape(desk, run)
-    rows = Packer(database=desk.database, batch=await desk.recorded.check_rows(run)).packed(
-        head, head["profile"] or desk.profiles.digest, await desk.runs.gaps(run)
+async def run_rows(deps: TheDeps, run: RunId) -> Response:
+    """For Playhead's own workers, which replay the run (`store.bundle.rows_bundle`). Other clients use the bundle."""
+    head = await require_run(deps, run)
+    rows = RowsExporter(database=deps.database, batch=await deps.exchange_queries.row_batch_size(run)).export(
+        head, head["profile"] or deps.profiles.digest, await deps.runs.gaps(run)
     )
     return StreamingResponse(rows, media_type="application/octet-stream")
 
 
-async def _switched(desk: Deps, run: str, mode: Mode | None) -> None:
-    """Have workers do so with the run. Raises Problem where they cannot."""
-    if mode is not None and (desk.modes is None or desk.mode not in ("auto", mode)):
+async def _switch_mode(deps: Deps, run: str, mode: Mode | None) -> None:
+    """Set or remove the run's own mode. Raises Problem where the workers do not support it."""
+    if mode is not None and (deps.run_modes is None or deps.mode not in ("auto", mode)):
         detail = (
-            f"the workers of this store server are in mode {desk.mode}, and a run of theirs cannot be in mode {mode};"
-            " start `playhead up --mode auto`, where a run can have any"
+            f"run {run} cannot have mode {mode}: the workers of this store server are in mode {deps.mode};"
+            " start `playhead up --mode auto`, where a run can have any mode"
         )
         raise Problem(409, "not_switchable", detail)
-    if desk.modes is not None and desk.modes.of(run) != mode:
-        desk.modes.put(run, mode)
-        if desk.takes is not None:
-            await desk.takes.end(run, succeeded=None)
+    if deps.run_modes is not None and deps.run_modes.mode_of(run) != mode:
+        deps.run_modes.set_mode(run, mode)
+        if deps.auto_sessions is not None:
+            await deps.auto_sessions.end(run, succeeded=None)
 
 
-def _redacted[Value: (str, str | None)](desk: Deps, labels: Mapping[str, Value]) -> dict[str, Value]:
-    """Labels without the secrets that a client may have put there."""
-    return {desk.clean(label): value and desk.clean(value) for label, value in labels.items()}
+def _redact_labels[Value: (str, str | None)](deps: Deps, labels: Mapping[str, Value]) -> dict[str, Value]:
+    """Redact secrets that a client may have put into labels."""
+    return {deps.clean(label): value and deps.clean(value) for label, value in labels.items()}
 
 
-def _with_mode(desk: Deps, run: Shape) -> Shape:
-    return run | {"mode": desk.modes.of(run["id"]) if desk.modes else None}
+def _with_mode(deps: Deps, run: Shape) -> Shape:
+    return run | {"mode": deps.run_modes.mode_of(run["id"]) if deps.run_modes else None}
 
 
-async def shape(desk: Deps, run: str) -> Shape:
-    """The run in the contract's form, or a 404."""
-    found = await desk.runs.get(run, desk.now())
+async def require_run(deps: Deps, run: str) -> Shape:
+    """Return the run as the API shows it. Raises a 404."""
+    found = await deps.runs.get(run, deps.now())
     if found is None:
-        raise unknown("run", run)
+        raise not_found("run", run)
     return found
 
 
@@ -219,8 +219,8 @@ def _gap_shape(gap: Gap) -> Shape:
     return {"happened_at": rfc3339(gap.happened_at), "reason": gap.reason, "exchange": gap.exchange}
 
 
-async def _batches(exchanges: AsyncIterator[Exchange]) -> AsyncIterator[Sequence[Exchange]]:
-    """Some at a time: handing each over to a thread and to the client by itself takes longer than to write it."""
+async def _batch_exchanges(exchanges: AsyncIterator[Exchange]) -> AsyncIterator[Sequence[Exchange]]:
+    """Yield some exchanges at a time: passing each to a thread and to the client alone takes longer than writing it."""
     batch: list[Exchange] = []
     weight = 0
     async for exchange in exchanges:
@@ -232,28 +232,28 @@ async def _batches(exchanges: AsyncIterator[Exchange]) -> AsyncIterator[Sequence
     yield batch
 
 
-async def _bundle(desk: Deps, run: Shape) -> AsyncIterator[bytes]:
-    writer = Writer()
+async def _bundle_lines(deps: Deps, run: Shape) -> AsyncIterator[bytes]:
+    writer = BundleWriter()
     seen: Counter[str] = Counter()
-    # Under the rules that it was recorded under, until it is keyed again: so a replay can tell what the rules changed.
-    profiles = run["profile"] or desk.profiles.digest
-    current = profiles == desk.profiles.digest
-    then = {} if current else await stored_keys(desk.database, run["id"])
+    # The keys of the rules that it was recorded under, until it is rekeyed: a replay then sees what the rules changed.
+    profiles = run["profile"] or deps.profiles.digest
+    current = profiles == deps.profiles.digest
+    then = {} if current else await stored_keys(deps.database, run["id"])
 
     def lines(batch: Sequence[Exchange]) -> bytes:
         return b"".join(map(line, batch))
 
     def line(exchange: Exchange) -> bytes:
-        call = desk.derive(exchange)
+        call = deps.derive(exchange)
         if exchange.id in then:
             key, profile = then[exchange.id]
             call = replace(call, key=key, profile=profile)
         seen[call.key] += 1
-        return writer.exchange(Entry(exchange=exchange, call=told(call, seen[call.key] - 1)))
+        return writer.exchange(Entry(exchange=exchange, call=call_members(call, seen[call.key] - 1)))
 
     yield writer.head(run, profiles)
-    async for batch in _batches(desk.recorded.exchanges(run["id"])):
+    async for batch in _batch_exchanges(deps.exchange_queries.exchanges(run["id"])):
         yield await asyncio.to_thread(lines, batch)
-    for gap in await desk.runs.gaps(run["id"]):
+    for gap in await deps.runs.gaps(run["id"]):
         yield writer.gap(gap)
     yield writer.end()

@@ -1,4 +1,4 @@
-"""Run by alembic: migrate over the connection that `store.database.connection` hands in. There is no offline mode."""
+"""Run by alembic: migrate over the connection that `store.database.connection` passes. There is no offline mode."""
 
 from alembic import context
 

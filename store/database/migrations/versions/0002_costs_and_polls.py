@@ -1,4 +1,4 @@
-"""What calls cost, and by what several exchanges are known to be one call (which one list of ids could not say)."""
+"""Add the cost of calls, and the ids by which several exchanges are joined to one call (a single list was ambiguous)."""
 
 from alembic import op
 

@@ -1,4 +1,4 @@
-"""What finds an exchange by its trace, a call by the ids that it gave or took, and by the words of its answer."""
+"""Add columns and indexes to find an exchange by its trace, and a call by ids and by the words of its answer."""
 
 from alembic import op
 

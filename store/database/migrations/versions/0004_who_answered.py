@@ -1,4 +1,4 @@
-"""Which model answered by its own word, and what an answer says: by these a provider's silent change shows."""
+"""Add the fingerprint of the model and a digest of the answer, which show silent changes of a provider."""
 
 from alembic import op
 

@@ -1,4 +1,4 @@
-"""The words of answers are looked for in the evidence: a second copy of them was a quarter of all that is stored."""
+"""Drop the words of answers: they are searched in the evidence, and the second copy was a quarter of all stored bytes."""
 
 from alembic import op
 

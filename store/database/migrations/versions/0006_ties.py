@@ -1,4 +1,4 @@
-"""What finds the exchanges that have an id in common, where nobody told whose they are."""
+"""Add an index to find exchanges that share an id, among those without an explicit run."""
 
 from alembic import op
 

@@ -1,4 +1,4 @@
-"""How often something was lost, where several gaps are told as one."""
+"""Add the count of gaps that are reported as one."""
 
 from alembic import op
 

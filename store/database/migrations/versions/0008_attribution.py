@@ -1,4 +1,4 @@
-"""How sure it is that an exchange belongs to its run, and which processes worked on several things at once."""
+"""Add how certain it is that an exchange belongs to its run, and which processes had concurrent conversations."""
 
 from alembic import op
 

@@ -1,4 +1,4 @@
-"""How far the command of a run was isolated from the network."""
+"""Add how far the command of a run was isolated from the network."""
 
 from alembic import op
 

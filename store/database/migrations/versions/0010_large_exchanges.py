@@ -1,4 +1,4 @@
-"""Which exchanges are large, and what a list shows of their calls without opening them."""
+"""Add which exchanges are large, and the summaries of their calls for lists."""
 
 from alembic import op
 

@@ -1,4 +1,4 @@
-"""Which processes were seen, and whether what is left in a process's own run may belong to several conversations."""
+"""Add which processes are known, and whether calls in a process's own run may belong to several conversations."""
 
 from alembic import op
 

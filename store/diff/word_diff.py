@@ -1,4 +1,4 @@
-"""Compare two texts by words: what stayed, was removed, was added; shortened for a reader."""
+"""Compare two texts word by word: what is unchanged, removed and added, shortened for display."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -10,37 +10,37 @@ type Fate = Literal["same", "gone", "come"]
 
 _WORDS: Final = re.compile(r"\w+|\s+|[^\w\s]")
 _AROUND: Final = 40
-"""Characters of what stayed that are shown on either side of a change."""
+"""Characters of unchanged text that are shown on either side of a change."""
 
 _LONGEST: Final = 400
-"""Words beyond these are not compared one by one: both texts are shown as changed."""
+"""The number of words beyond which both texts are shown as changed, without comparing their words."""
 
 _SHOWN: Final = 600
-"""Characters in all."""
+"""Characters that are shown in all."""
 
 
 class Piece(NamedTuple):
-    """Some words, and what became of them."""
+    """Some words, and whether they are unchanged, removed or added."""
 
     fate: Fate
     text: str
 
 
-def pieces(one: str, other: str) -> list[Piece]:
-    """The pieces of both texts, in order."""
-    return list(_cut(_glanced(list(_pieces(_WORDS.findall(one), _WORDS.findall(other))))))
+def diff_words(one: str, other: str) -> list[Piece]:
+    """Return the pieces of both texts, in order."""
+    return list(_limit_length(_shorten_unchanged(list(_pieces(_WORDS.findall(one), _WORDS.findall(other))))))
 
 
 def _pieces(one: Sequence[str], other: Sequence[str]) -> Iterator[Piece]:
-    before = _agreeing(one, other)
-    after = _agreeing(one[before:][::-1], other[before:][::-1])
+    before = _common_length(one, other)
+    after = _common_length(one[before:][::-1], other[before:][::-1])
     here, there = one[before : len(one) - after], other[before : len(other) - after]
     yield Piece("same", "".join(one[:before]))
-    yield from _changed(here, there)
+    yield from _changed_pieces(here, there)
     yield Piece("same", "".join(one[len(one) - after :]))
 
 
-def _changed(one: Sequence[str], other: Sequence[str]) -> Iterator[Piece]:
+def _changed_pieces(one: Sequence[str], other: Sequence[str]) -> Iterator[Piece]:
     if max(len(one), len(other)) > _LONGEST:
         yield Piece("gone", "".join(one))
         yield Piece("come", "".join(other))
@@ -52,17 +52,17 @@ def _changed(one: Sequence[str], other: Sequence[str]) -> Iterator[Piece]:
             yield from (Piece("gone", gone), Piece("come", come), Piece("same", here))
             gone = come = ""
         else:
-            # Blanks and commas between two changed words are no reason to take the two apart.
+            # Blanks and punctuation between two changed words do not separate them.
             gone, come = gone + here, come + there
     yield from (Piece("gone", gone), Piece("come", come))
 
 
-def _agreeing(one: Sequence[str], other: Sequence[str]) -> int:
+def _common_length(one: Sequence[str], other: Sequence[str]) -> int:
     return sum(1 for _ in takewhile(bool, (a == b for a, b in zip(one, other, strict=False))))
 
 
-def _glanced(found: Sequence[Piece]) -> Iterator[Piece]:
-    """Of what stayed, no more than what stands near a change."""
+def _shorten_unchanged(found: Sequence[Piece]) -> Iterator[Piece]:
+    """Shorten unchanged text to the parts next to a change."""
     for number, piece in enumerate(found):
         if not piece.text:
             continue
@@ -76,13 +76,13 @@ def _glanced(found: Sequence[Piece]) -> Iterator[Piece]:
             yield Piece("same", f"{head}…{tail}")
 
 
-def _cut(found: Iterator[Piece]) -> Iterator[Piece]:
+def _limit_length(found: Iterator[Piece]) -> Iterator[Piece]:
     left = _SHOWN
     for fate, text in found:
         if left <= 0:
             yield Piece("same", "…")
             return
-        # One long side must not push the other out of sight.
+        # Leave room for the other side if one is long.
         room = max(_AROUND, left // 2)
         shown = text if len(text) <= room else text[:room] + "…"
         left -= len(shown)

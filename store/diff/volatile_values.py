@@ -1,8 +1,8 @@
 """Make the volatile values of two runs equal, so that recordings can be mixed from them.
 
-A time in each answer of a tool is part of every request that repeats the answer: with the one run's answer and the other
-run's next, an agent would ask what neither has asked. So each such value is replaced by its counterpart of the first run,
-wherever either run has it. The exchanges that come of it are for trials only, and are kept nowhere.
+A time in a tool's answer is part of every request that repeats the answer. With an answer of one run followed by one of the
+other, an agent would send a request that neither run has. Each such value is therefore replaced by its counterpart in the
+first run, wherever it occurs in either run. The resulting exchanges are for trials only and are never stored.
 """
 
 import re
@@ -11,30 +11,30 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 from urllib.parse import quote
 
-from calls.codec.encoding import Undecodable, decode
-from calls.comparison.answer_volatile import Twins, ignored
+from calls.codec.encoding import Undecodable, decode_content
+from calls.comparison.answer_volatile import VolatilePair, ignored_values
 from calls.model import Body, Chunk, Exchange, Headers, Json, header
-from store.diff.cause import ComparedCall, seen, volatile_answers
+from store.diff.cause import ComparedCall, examine_call, volatile_answers
 from store.diff.diff import Diff
 from store.diff.steps import Step, StepReader
 
 _LONG: Final = 8
-"""Characters from which a value is told from others by itself; a shorter one needs the name of its member."""
+"""Characters from which a value is unique by itself; a shorter one is replaced only under the name of its member."""
 
 type _Value = tuple[str | None, str]
-"""A value as a text, with the name of its member where it needs one."""
+"""The name of a value's member, where it is short, and the value as text."""
 
 
 @dataclass(slots=True)
 class _Counterparts:
-    """Values that stand for each other, as a forest: each leads to the one that replaces it (union-find)."""
+    """Values that correspond to each other, as a union-find forest: each leads to the one that replaces it."""
 
     _above: dict[_Value, _Value] = field(default_factory=dict)
     _ids: dict[str, str] = field(default_factory=dict)
 
-    def add(self, twins: Twins) -> None:
+    def add(self, twins: VolatilePair) -> None:
         if not twins.is_time and twins.name is None:
-            # An id is one thing's: no two things may become one.
+            # Ids must stay distinct: an id that already has a different counterpart is not replaced.
             if self._ids.setdefault(twins.other, twins.one) != twins.one:
                 return
             if self._ids.setdefault(f"<{twins.one}", twins.other) != twins.other:
@@ -44,7 +44,7 @@ class _Counterparts:
             self._above[there] = here
 
     def replacements(self) -> dict[_Value, str]:
-        """Each value that has a counterpart, and by what it is replaced."""
+        """Return the replacement of each value that has one."""
         return {value: self._top(value)[1] for value in self._above}
 
     def _top(self, value: _Value) -> _Value:
@@ -53,45 +53,49 @@ class _Counterparts:
         return value
 
 
-def settled(
-    one: Sequence[Exchange], other: Sequence[Exchange], diff: Diff, reading: StepReader
+def equalize_volatile_values(
+    one: Sequence[Exchange], other: Sequence[Exchange], diff: Diff, reader: StepReader
 ) -> tuple[list[Exchange], list[Exchange]] | None:
-    """Both runs with equal volatile values; None where they have none."""
+    """Return both runs with equal volatile values; None where there are none to replace."""
     counterparts = _Counterparts()
     here, there = ({each.id: each for each in side} for side in (one, other))
     for _, a, b, _ in diff.pairs():
         if a and b:
-            for twins in _pair_twins(_looked(a, here, reading), _looked(b, there, reading)):
+            for twins in _pair_twins(_examine_step(a, here, reader), _examine_step(b, there, reader)):
                 counterparts.add(twins)
-    rewriting = _Rewriting(counterparts.replacements())
-    if not rewriting.has_work:
+    replacer = _ValueReplacer(counterparts.replacements())
+    if not replacer.has_work:
         return None
-    return [rewriting.exchange(each) for each in one], [rewriting.exchange(each) for each in other]
+    return [replacer.replace_in_exchange(each) for each in one], [replacer.replace_in_exchange(each) for each in other]
 
 
-def _looked(step: Step, held: dict[str, Exchange], reading: StepReader) -> ComparedCall:
-    return seen(held[step.ids[0]], held[step.ids[-1]], reading)
+def _examine_step(step: Step, held: dict[str, Exchange], reader: StepReader) -> ComparedCall:
+    return examine_call(held[step.ids[0]], held[step.ids[-1]], reader)
 
 
-def _pair_twins(one: ComparedCall, other: ComparedCall) -> Iterator[Twins]:
+def _pair_twins(one: ComparedCall, other: ComparedCall) -> Iterator[VolatilePair]:
     if (found := volatile_answers(one, other, ids=True)) is not None:
         yield from found.volatile
-    named = zip(ignored(one.call.answer, one.ignored), ignored(other.call.answer, other.ignored), strict=False)
+    named = zip(
+        ignored_values(one.call.answer, one.ignore_plan),
+        ignored_values(other.call.answer, other.ignore_plan),
+        strict=False,
+    )
     for (name, a), (_, b) in named:
-        here, there = _written(a), _written(b)
+        here, there = _json_text(a), _json_text(b)
         if here is not None and there is not None and here != there:
             is_long = min(len(here), len(there)) >= _LONG
-            yield Twins(here, there, name=None if is_long else name, is_time=True)
+            yield VolatilePair(here, there, name=None if is_long else name, is_time=True)
 
 
-def _written(value: Json) -> str | None:
-    """A value as it stands in JSON, without quotes."""
+def _json_text(value: Json) -> str | None:
+    """Write a value as in JSON, without quotes; None for null, booleans and structures."""
     if isinstance(value, str):
         return value
     return None if value is None or isinstance(value, bool) else str(value)
 
 
-class _Rewriting:
+class _ValueReplacer:
     """Replaces values in exchanges."""
 
     def __init__(self, replacements: dict[_Value, str]) -> None:
@@ -107,24 +111,24 @@ class _Rewriting:
         """Whether there is something to replace."""
         return bool(self._long or self._short)
 
-    def exchange(self, exchange: Exchange) -> Exchange:
+    def replace_in_exchange(self, exchange: Exchange) -> Exchange:
         request, response = exchange.request, exchange.response
-        headers, body = self._message(request.headers, request.body)
-        url = self._text(request.url)
+        headers, body = self._replace_in_message(request.headers, request.body)
+        url = self._replace_in_text(request.url)
         request = replace(request, url=url, headers=headers, body=body)
         if response is not None:
-            headers, body = self._message(response.headers, response.body)
+            headers, body = self._replace_in_message(response.headers, response.body)
             response = replace(response, headers=headers, body=body)
         return replace(exchange, request=request, response=response)
 
-    def _message(self, headers: Headers, body: Body) -> tuple[Headers, Body]:
+    def _replace_in_message(self, headers: Headers, body: Body) -> tuple[Headers, Body]:
         coding = header(headers, "content-encoding")
         try:
-            plain = decode(body.data, coding)
+            plain = decode_content(body.data, coding)
         except Undecodable:
             return headers, body
-        # Latin-1 takes any bytes, and what is looked for is ASCII.
-        data = self._text(plain.decode("latin-1")).encode("latin-1", "replace")
+        # Latin-1 decodes any bytes, and the values to replace are ASCII.
+        data = self._replace_in_text(plain.decode("latin-1")).encode("latin-1", "replace")
         if data == plain:
             return headers, body
         dropped = ("content-encoding", "content-length") if coding else ("content-length",)
@@ -133,16 +137,16 @@ class _Rewriting:
         made = replace(body, data=data, size=len(data), chunks=(Chunk(at=at, offset=0, size=len(data)),))
         return (*kept, ("content-length", str(len(data)))), made
 
-    def _text(self, text: str) -> str:
+    def _replace_in_text(self, text: str) -> str:
         if self._pattern is not None:
             text = self._pattern.sub(lambda found: self._long[found[0]], text)
         for (name, value), new in self._short.items():
-            # In JSON, and in JSON within a text of JSON, where quotes are escaped.
+            # In JSON, and in JSON within a JSON string, where quotes are escaped.
             place = rf'(\\*"{re.escape(name or "")}\\*"\s*:\s*(?:\\*")?){re.escape(value)}(?![\w.])'
             text = re.sub(place, rf"\g<1>{_literal(new)}", text)
         return text
 
 
 def _literal(text: str) -> str:
-    """A text as `re.sub` gives it back unchanged."""
+    """Escape a text for use as a replacement in `re.sub`."""
     return text.replace("\\", r"\\")

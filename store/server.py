@@ -1,0 +1,262 @@
+"""The process of the store server: it drains the spools and serves the API until it is stopped.
+
+It reads its configuration as a JSON line from stdin. On stdout it reports as JSON lines that it is ready, or why it cannot
+start. It stops cleanly on SIGTERM, or when stdin ends because the process that started it has ended.
+"""
+
+import asyncio
+import contextlib
+import datetime as dt
+import fcntl
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from calls.keys.profile import BadProfile
+from store.api.app import create_app
+from store.api.deps import EditCheck
+from store.api.guard import is_loopback
+from store.api.server import run_server
+from store.database.connection import Database, DatabaseError, url_without_password
+from store.database.wait import wait_until_prepared
+from store.datadir import DataDir, DataDirError, open_data_dir
+from store.embedded.postgres import EmbeddedPostgresError, EmbeddedServer, ensure_server
+from store.ingest.batch_writer import BatchWriter
+from store.large.helper import HELPER_COMMAND
+from store.large.memory import return_freed_blocks
+from store.server_config import StoreServerConfig
+from store.server_parts import PartFactory
+
+log = logging.getLogger(__name__)
+
+EXIT_FAILED = 125
+
+FIRST_TRY_TIMEOUT = 5.0
+"""Seconds to wait for the database before serving without it, so that a liveness probe does not have to wait for it."""
+
+USER_POLL_INTERVAL = 0.2
+"""Seconds between two checks whether other commands still use the store server."""
+
+
+class CannotStart(Exception):
+    """The store server cannot be started; the message has the reason and what to do."""
+
+
+def main(edit_problem: EditCheck | None = None, *, helper_command: Sequence[str] = HELPER_COMMAND) -> int:
+    """Run the store server until it is stopped, and return the exit status.
+
+    `edit_problem` checks the overrides and forks of a requested replay. `helper_command` starts a helper process.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    return_freed_blocks()
+    try:
+        config = msgspec.json.decode(sys.stdin.buffer.readline(), type=StoreServerConfig)
+        with _bind_api_socket(config) as api_socket:
+            asyncio.run(_serve(config, api_socket, edit_problem, helper_command))
+    except (CannotStart, BadProfile, DataDirError, DatabaseError, EmbeddedPostgresError) as error:
+        _write_message({"failed": str(error)})
+        return EXIT_FAILED
+    except msgspec.ValidationError as error:
+        _write_message({"failed": f"the configuration of the store server is invalid: {error}"})
+        return EXIT_FAILED
+    return 0
+
+
+async def _serve(
+    config: StoreServerConfig,
+    api_socket: socket.socket,
+    edit_problem: EditCheck | None,
+    helper_command: Sequence[str],
+) -> None:
+    """Run the store server until it is stopped."""
+    stopped, abandoned = asyncio.Event(), asyncio.Event()
+    await _watch_for_stop(stopped, abandoned if config.temporary else stopped)
+    data = open_data_dir(Path(config.data))
+    with _lock_data_directory(data):
+        async with _open_database(config, data) as (database, embedded):
+            parts = PartFactory(config, data, database, helper_command).make_parts(embedded, edit_problem)
+            prepare = partial(_prepare, database, parts.writer)
+            if not config.may_wait:
+                await _prepare_now(prepare, config.database_url)
+            reporter = _PreparationReporter()
+            async with asyncio.TaskGroup() as group:
+                background = (
+                    group.create_task(_wait_for_database(prepare, database, reporter)),
+                    group.create_task(_stop_when_unused(data, abandoned, stopped)),
+                    group.create_task(parts.auto_sessions.run()),
+                )
+                draining = group.create_task(parts.ingester.run())
+                app = create_app(parts.deps, _accepted_tokens(config, data), data.api_token_file)
+                async with run_server(app, api_socket):
+                    await reporter.wait_for_first_try()
+                    reporter.report_ready({"ready": True, "port": api_socket.getsockname()[1]})
+                    await stopped.wait()
+                for task in background:
+                    task.cancel()
+                await parts.stop(draining)
+
+
+async def _prepare(database: Database, writer: BatchWriter) -> None:
+    """Migrate the tables and create the partitions of the next days."""
+    await database.prepare()
+    await writer.create_upcoming_partitions(dt.datetime.now(dt.UTC).date())
+
+
+async def _prepare_now(prepare: Callable[[], Awaitable[None]], url: str | None) -> None:
+    try:
+        await prepare()
+    except DatabaseError as error:
+        if url is None:
+            raise
+        raise CannotStart(
+            f"cannot use the database {url_without_password(url)} ({str(error).rstrip('.')});"
+            " check that it runs and that the user has access, or correct --database-url"
+        ) from error
+
+
+async def _wait_for_database(
+    prepare: Callable[[], Awaitable[None]], database: Database, reporter: "_PreparationReporter"
+) -> None:
+    await wait_until_prepared(prepare, database, reporter.report)
+    reporter.report_prepared()
+
+
+class _PreparationReporter:
+    """Reports on stdout how preparing the database proceeds: in the first message, and after it."""
+
+    def __init__(self) -> None:
+        self._first_result = asyncio.Event()
+        self._message: str | None = None
+        self._is_ready_written = False
+        self._is_prepared = False
+
+    def report(self, message: str) -> None:
+        """Report an obstacle, or that there is none any more."""
+        log.info("%s", message)
+        self._message = message
+        self._first_result.set()
+        if self._is_ready_written:
+            _write_message({"progress": message})
+
+    def report_prepared(self) -> None:
+        """Report that the database is prepared."""
+        self._is_prepared = True
+        self._first_result.set()
+        if self._is_ready_written:
+            _write_message({"prepared": True})
+
+    async def wait_for_first_try(self) -> None:
+        """Wait until the database is prepared or an obstacle is known, for `FIRST_TRY_TIMEOUT` seconds at most."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_TRY_TIMEOUT):
+                await self._first_result.wait()
+
+    def report_ready(self, ready: Mapping[str, object]) -> None:
+        """Report that the API is ready, and whether the database is prepared."""
+        self._is_ready_written = True
+        message = self._message or "waiting for the database: it does not answer yet, or its tables are being upgraded"
+        _write_message({**ready, "prepared": self._is_prepared} | ({} if self._is_prepared else {"progress": message}))
+
+
+def _accepted_tokens(config: StoreServerConfig, data: DataDir) -> tuple[str, ...]:
+    return () if config.open_api else (data.api_token(), *config.tokens)
+
+
+@contextlib.asynccontextmanager
+async def _open_database(
+    config: StoreServerConfig, data: DataDir
+) -> AsyncIterator[tuple[Database, EmbeddedServer | None]]:
+    """Open the configured database, or an embedded one."""
+    embedded = None if config.database_url else await asyncio.to_thread(ensure_server, data.postgres)
+    database = Database(config.database_url or (embedded.dsn if embedded else ""))
+    try:
+        yield database, embedded
+    finally:
+        await database.close()
+        if embedded is not None:
+            await asyncio.to_thread(embedded.close)
+
+
+@contextlib.contextmanager
+def _lock_data_directory(data: DataDir) -> Iterator[None]:
+    """Lock the data directory against a second store server. The kernel releases the lock even if this process is killed."""
+    handle = os.open(data.root / "store.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise CannotStart(
+                f"another store server uses {data.root}: stop the `playhead` command that started it, or use another directory with --data DIR"
+            ) from error
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def _bind_api_socket(config: StoreServerConfig) -> Iterator[socket.socket]:
+    """Bind the socket that the API listens on."""
+    if config.open_api and not is_loopback(config.listen):
+        raise CannotStart(
+            f"open_api would give other machines access to the API on {config.listen}: remove open_api, or listen on loopback"
+        )
+    family = socket.AF_INET6 if ":" in config.listen else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as api_socket:
+        api_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            api_socket.bind((config.listen, config.port))
+        except OSError as error:
+            raise CannotStart(
+                f"the API cannot listen on {config.listen}:{config.port}: {error.strerror};"
+                " choose another port with --api-port (0 takes a free one)"
+            ) from error
+        yield api_socket
+
+
+async def _watch_for_stop(stopped: asyncio.Event, abandoned: asyncio.Event) -> None:
+    """Set `stopped` on SIGTERM, SIGINT or a line on stdin, and `abandoned` if stdin ends without a line."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    await loop.connect_read_pipe(partial(_StdinWatcher, stopped, abandoned), sys.stdin)
+
+
+class _StdinWatcher(asyncio.Protocol):
+    """Sets one event if stdin ends after any data, and another if it ends without."""
+
+    def __init__(self, stopped: asyncio.Event, abandoned: asyncio.Event) -> None:
+        self._stopped = stopped
+        self._abandoned = abandoned
+        self._received = b""
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+
+    def connection_lost(self, _: Exception | None) -> None:
+        (self._stopped if self._received else self._abandoned).set()
+
+
+async def _stop_when_unused(data: DataDir, abandoned: asyncio.Event, stopped: asyncio.Event) -> None:
+    """Stop when the command that started this process has ended and no other command uses it."""
+    await abandoned.wait()
+    # Held until this process ends, so that a command that comes later starts its own store server.
+    while data.users_lock.acquire_exclusive() is None:  # noqa: ASYNC110 - the kernel sends no event
+        await asyncio.sleep(USER_POLL_INTERVAL)
+    stopped.set()
+
+
+def _write_message(message: object) -> None:
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

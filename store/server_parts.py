@@ -1,0 +1,151 @@
+"""Make the parts of a store server from its configuration, and stop them."""
+
+import asyncio
+import contextlib
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from calls.redaction.redactor import Redactor
+from store.active_profiles import load_profiles
+from store.api.deps import Deps, EditCheck
+from store.database.connection import Database
+from store.datadir import DataDir
+from store.embedded.postgres import EmbeddedServer
+from store.generations.auto_sessions import AutoSessionRuns
+from store.ingest.batch_writer import BatchWriter
+from store.ingest.derive_call import deriver
+from store.ingest.ingester import Ingester
+from store.large.helper import Helper
+from store.large.jobs import HelperConfig
+from store.run_modes import RunModes
+from store.run_tokens import is_claimed
+from store.server_config import StoreServerConfig
+
+FINAL_CHECK_TIMEOUT: Final = 3.0
+"""Seconds that a stopping store server may take for auto sessions that have just ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerParts:
+    """The parts of a store server that are started and stopped together."""
+
+    writer: BatchWriter
+    ingester: Ingester
+    auto_sessions: AutoSessionRuns
+    deps: Deps
+    helpers: Sequence[Helper]
+    """The helper processes that the ingester does not close itself."""
+
+    async def stop(self, draining: asyncio.Task[None]) -> None:
+        """Stop the parts in order. `draining` is the task of the ingester."""
+        # Workers stop before the store server, so their auto sessions have ended. The next store server does what takes longer.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FINAL_CHECK_TIMEOUT):
+                await self.auto_sessions.settle_finished()
+        self.ingester.stop()
+        await draining
+        for helper in self.helpers:
+            await helper.close()
+
+
+class PartFactory:
+    """Makes the parts of a store server. `helper_command` starts a helper process."""
+
+    def __init__(
+        self, config: StoreServerConfig, data: DataDir, database: Database, helper_command: Sequence[str]
+    ) -> None:
+        self._config = config
+        self._data = data
+        self._database = database
+        self._helper_command = helper_command
+        self._profiles = load_profiles(config.profiles_toml)
+        self._clean = Redactor(
+            key=data.redaction_key(),
+            personal_data=config.redact_personal_data,
+            names=config.redact_names,
+        ).redact_text
+        self._derive = deriver(self._profiles, self._clean)
+
+    def make_parts(self, embedded: EmbeddedServer | None, edit_problem: EditCheck | None) -> ServerParts:
+        """Make all parts. `edit_problem` checks the overrides and forks of a requested replay."""
+        writer, render_helper, judge_helper = self._make_writer(), self._make_helper(), self._make_helper()
+        ingester = self._make_ingester(writer, embedded)
+        auto_sessions = self._make_auto_sessions(ingester, judge_helper)
+        return ServerParts(
+            writer=writer,
+            ingester=ingester,
+            auto_sessions=auto_sessions,
+            deps=self._make_deps(ingester, auto_sessions, render_helper, edit_problem),
+            helpers=(render_helper, judge_helper),
+        )
+
+    def _make_writer(self) -> BatchWriter:
+        return BatchWriter(self._database, profile=self._profiles.digest)
+
+    def _make_helper(self) -> Helper:
+        config = HelperConfig(
+            database_url=self._database.url,
+            redaction_key=self._data.redaction_key(),
+            memory_limit=self._config.helper_memory,
+            mode=self._config.mode,
+            replays=str(self._data.replays),
+            profiles_toml=self._config.profiles_toml,
+            redact_personal_data=self._config.redact_personal_data,
+            redact_names=self._config.redact_names,
+            claims=None if self._config.shared_runs else str(self._data.claims),
+        )
+        return Helper(config, command=self._helper_command)
+
+    def _make_ingester(self, writer: BatchWriter, embedded: EmbeddedServer | None) -> Ingester:
+        return Ingester(
+            self._data.spools,
+            writer,
+            self._derive,
+            large=self._make_helper(),
+            revive=embedded.revive if embedded else None,
+            is_claimed=self._claim_check(),
+        )
+
+    def _claim_check(self) -> Callable[[str], bool]:
+        return (lambda _run: False) if self._config.shared_runs else partial(is_claimed, self._data.claims)
+
+    def _make_auto_sessions(self, ingester: Ingester, helper: Helper) -> AutoSessionRuns:
+        return AutoSessionRuns(
+            directory=self._data.replays,
+            database=self._database,
+            ingest=self._make_writer(),
+            derive=self._derive,
+            wait_until_settled=ingester.wait_until_settled,
+            now=time.time_ns,
+            helper=helper,
+        )
+
+    def _make_deps(
+        self, ingester: Ingester, auto_sessions: AutoSessionRuns, helper: Helper, edit_problem: EditCheck | None
+    ) -> Deps:
+        return Deps(
+            store_server=ingester,
+            database=self._database,
+            profiles=self._profiles,
+            clean=self._clean,
+            mode=self._config.mode,
+            auto_sessions=auto_sessions,
+            run_modes=RunModes(self._data.replays),
+            run_tokens=self._data.run_tokens(),
+            edit_problem=edit_problem,
+            helper=helper,
+            spill_directory=_make_empty_directory(self._data.root / "answers"),
+            key_directory=self._data.keys,
+        )
+
+
+def _make_empty_directory(directory: Path) -> Path:
+    """Make the directory without what an earlier process left in it."""
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(mode=0o700)
+    return directory
